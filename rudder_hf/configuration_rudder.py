@@ -1,0 +1,144 @@
+"""`RudderConfig`: the settings of RUDDER for one base model, and the rules that every setting has to meet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+MODES = ("beta", "add")
+POOLS = ("mean", "norm")
+SPANS = ("prompt", "text", "image")
+
+# Settings that may differ from row to row of a batch. The others shape the computation of the whole call.
+ROW_SETTINGS = ("alpha_max", "k", "c", "g_min", "g_max", "norm_cap")
+CALL_SETTINGS = (*ROW_SETTINGS, "mode", "pool", "span", "steer_first_token")
+
+_NUMBER_RANGES: dict[str, tuple[float, float, str]] = {
+    "alpha_max": (0.0, math.inf, "a finite number >= 0 (strength of the push, in units of the hidden state)"),
+    "k": (0.0, math.inf, "a finite number >= 0 (sensitivity of the gate)"),
+    "c": (-math.inf, math.inf, "a finite number (concentration of the gate, typically 0.5 to 1.5)"),
+    "g_min": (0.0, 1.0, "a number in [0, 1]"),
+    "g_max": (0.0, 1.0, "a number in [0, 1]"),
+    "norm_cap": (0.0, math.inf, "None or a finite number > 0 (tau, the longest push)"),
+}
+_CHOICES: dict[str, tuple[str, ...]] = {"mode": MODES, "pool": POOLS, "span": SPANS}
+
+
+def _refuse(name: str, value: Any, allowed: str) -> ValueError:
+    return ValueError(f"RUDDER setting `{name}` is {value!r}, but has to be {allowed}.")
+
+
+def check_setting(name: str, value: Any) -> Any:
+    """Check one scalar setting by name and return it as a plain Python value.
+
+    Raises:
+        ValueError: The value is of the wrong type or out of range; the message says what is allowed.
+    """
+    if name in _NUMBER_RANGES:
+        if name == "norm_cap" and value is None:
+            return None
+        low, high, allowed = _NUMBER_RANGES[name]
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or not low <= value <= high:
+            raise _refuse(name, value, allowed)
+        if name == "norm_cap" and value == 0:
+            raise _refuse(name, value, allowed)
+        return float(value)
+    if name in _CHOICES:
+        if not isinstance(value, str) or value not in _CHOICES[name]:
+            raise _refuse(name, value, "one of " + ", ".join(repr(choice) for choice in _CHOICES[name]))
+        return value
+    if name == "steer_first_token":
+        if not isinstance(value, bool):
+            raise _refuse(name, value, "True or False")
+        return value
+    if name == "layer":
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise _refuse(name, value, "an integer: 0-based index of a decoder layer, negative counts from the end")
+        return int(value)
+    raise ValueError(f"{name!r} is not a RUDDER setting. Settings: layer, {', '.join(CALL_SETTINGS)}.")
+
+
+def check_gate_order(g_min: Iterable[float], g_max: Iterable[float]) -> None:
+    """Refuse an empty gate range, row by row."""
+    for low, high in zip(g_min, g_max, strict=True):
+        if low > high:
+            raise ValueError(f"RUDDER needs g_min <= g_max, got g_min={low!r} and g_max={high!r}.")
+
+
+class RudderConfig(PreTrainedConfig):
+    r"""Settings of RUDDER and the base model they belong to. The defaults are the paper's for LLaVA-1.5-7B.
+
+    Args:
+        base_model_name_or_path (`str`, *optional*):
+            Hub id or folder of the model that is steered.
+        base_model_revision (`str`, *optional*):
+            Commit of the base model that the settings were found with.
+        layer (`int`, defaults to 30):
+            0-based index of the decoder layer that is read and steered; negative counts from the end.
+        mode (`str`, defaults to `"beta"`):
+            `"beta"` scales the push per token by the Beta gate, `"add"` uses the constant strength `alpha_max`.
+        alpha_max (`float`, defaults to 20.0):
+            Strength of the push, in units of the hidden state.
+        k (`float`, defaults to 5.0):
+            Sensitivity of the gate to the alignment of hidden state and CARD.
+        c (`float`, defaults to 1.0):
+            Concentration of the gate.
+        g_min, g_max (`float`, defaults to 0.05 and 1.0):
+            Range that the gate is clamped to.
+        pool (`str`, defaults to `"mean"`):
+            How the updates of the prompt are pooled: `"mean"`, or `"norm"` (weighted by their length).
+        span (`str`, defaults to `"prompt"`):
+            Which prompt tokens are pooled: `"prompt"` (image and text, as in the paper), `"text"` or `"image"`.
+        norm_cap (`float`, *optional*):
+            Longest push allowed for a token (the paper's tau).
+        steer_first_token (`bool`, defaults to `False`):
+            Whether the last prompt position, which emits the first answer token, is steered too. The paper's
+            algorithm only reads while it prefills; one-word answers can then never change.
+        calibration (`dict`, *optional*):
+            Where the settings come from and what they reached. `None` means that they are not calibrated.
+        rudder_version (`str`, *optional*):
+            Version of rudder_hf that wrote the config.
+    """
+
+    model_type: ClassVar[str] = "rudder"
+
+    base_model_name_or_path: str | None = None
+    base_model_revision: str | None = None
+    layer: int = 30
+    mode: str = "beta"
+    alpha_max: float = 20.0
+    k: float = 5.0
+    c: float = 1.0
+    g_min: float = 0.05
+    g_max: float = 1.0
+    pool: str = "mean"
+    span: str = "prompt"
+    norm_cap: float | None = None
+    steer_first_token: bool = False
+    calibration: dict[str, Any] | None = None
+    rudder_version: str | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.validate_settings()
+        super().__post_init__(**kwargs)
+
+    def validate_settings(self) -> None:
+        """Check every setting, as construction, loading and each `generate` do.
+
+        Raises:
+            ValueError: A setting is out of range or of the wrong type; it is named with what is allowed.
+        """
+        for name in ("layer", *CALL_SETTINGS):
+            setattr(self, name, check_setting(name, getattr(self, name)))
+        check_gate_order([self.g_min], [self.g_max])
+        for name in ("base_model_name_or_path", "base_model_revision", "rudder_version"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise _refuse(name, value, "a string or None")
+        if self.calibration is not None and not isinstance(self.calibration, dict):
+            raise _refuse("calibration", self.calibration, "a dictionary or None")

@@ -1,0 +1,144 @@
+"""From the arguments of a `generate` call to the state of its generation, and from there to its trace."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from .backbones_rudder import image_token_ids
+from .configuration_rudder import RudderConfig
+from .request_rudder import Call, Request, RudderWarning, warn_without_image
+from .settings_rudder import CallSettings, Override, resolve_settings
+from .state_rudder import GenerationState
+from .trace_rudder import RudderTrace, follow_beams, mask_after_end
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What the prompts that a cache holds were pooled to.
+
+    Attributes:
+        reading: Layer, pooling and span that they were read with.
+        length: Number of prompt positions that were read.
+        pooled: Sum of their updates, (rows, hidden size).
+        with_image: For each prompt whether it had an image.
+    """
+
+    reading: tuple[int, str, str]
+    length: int
+    pooled: Tensor
+    with_image: list[bool]
+
+
+class Conversations:
+    """Remembers pooled sums by cache, for as long as the cache lives, without writing anything onto it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_cache: weakref.WeakKeyDictionary[Any, Conversation] = weakref.WeakKeyDictionary()
+
+    def recall(self, call: Call, reading: tuple[int, str, str]) -> Conversation | None:
+        """What earlier prompts of a reused cache were pooled to; warns if the cache is full but unknown."""
+        if call.cached_length == 0:
+            return None
+        with self._lock:
+            conversation = self._by_cache.get(call.cache)
+        if conversation is None or conversation.reading != reading or conversation.length > call.cached_length:
+            warnings.warn(
+                f"The cache holds {call.cached_length} tokens that RUDDER did not read (or read with other settings): "
+                "CARD is pooled from the new prompt tokens alone. Let one steered `generate` fill the cache to pool "
+                "the whole conversation.",
+                RudderWarning,
+                stacklevel=6,
+            )
+            return None
+        return conversation
+
+    def remember(self, cache: Any, call: Call, state: GenerationState, layer: int) -> None:
+        """Keep the pooled sum for the next turn on the same cache."""
+        if cache is None or state.pooled is None:
+            return
+        length = call.prompt_length if call.inputs_embeds is None else call.inputs_embeds.shape[1]
+        reading = (layer, state.settings.pool, state.settings.span)
+        with self._lock:
+            self._by_cache[cache] = Conversation(reading, length, state.pooled, list(state.steered))
+
+
+def open_generation(
+    model: nn.Module,
+    config: RudderConfig,
+    layer: int,
+    multiplier: float,
+    call: Call,
+    request: Request,
+    conversations: Conversations,
+) -> GenerationState | None:
+    """The state of a generation; None if nothing is to be steered or traced.
+
+    Args:
+        model: The model that users call.
+        config: Its settings.
+        layer: The installed layer.
+        multiplier: Factor that the layer applies to its attention output.
+        call: The arguments of the `generate` that runs the loop.
+        request: What the caller wants of RUDDER.
+        conversations: Pooled sums of caches that are reused.
+    """
+    override: Override = {"alpha_max": 0.0} if request.override is False else request.override
+    settings = resolve_settings(config, override, call.batch)
+    image_tokens = image_token_ids(model)
+    _check_span(settings, image_tokens, call, model)
+    earlier = conversations.recall(call, (layer, settings.pool, settings.span))
+    with_image = call.rows_with_image(image_tokens, request.has_images)
+    if earlier is not None and len(earlier.with_image) == len(with_image):
+        with_image = [now or before for now, before in zip(with_image, earlier.with_image, strict=True)]
+    if not all(with_image) and not settings.force and request.override is not False:
+        warn_without_image(with_image)
+        if not any(with_image) and not request.output_trace:
+            return None
+    return GenerationState(
+        layer=layer,
+        settings=settings,
+        steered=[settings.force or image for image in with_image],
+        prompt_length=call.prompt_length,
+        remaining_prompt=call.remaining_prompt,
+        image_tokens=image_tokens,
+        multiplier=multiplier,
+        pooled=None if earlier is None else earlier.pooled,
+        traced=request.output_trace,
+    )
+
+
+def _check_span(settings: CallSettings, image_tokens: tuple[int, ...], call: Call, model: nn.Module) -> None:
+    """Refuse a span that cannot be told from the prompt."""
+    if settings.span == "prompt":
+        return
+    if not image_tokens:
+        raise ValueError(
+            f"span={settings.span!r} needs a model whose config names its image token; {type(model).__name__} does "
+            "not. Use span='prompt'."
+        )
+    if call.input_ids is None:
+        raise ValueError(f"span={settings.span!r} needs input_ids to tell image from text, or use span='prompt'.")
+
+
+def lay_out_trace(call: Call, state: GenerationState, output: Any) -> RudderTrace:
+    """The trace along the returned sequences."""
+    new_ids = output.sequences[:, call.prompt_length :]
+    beams = getattr(output, "beam_indices", None)
+    if beams is None:
+        eos = call.option("eos_token_id", [])
+        eos_ids = [int(token) for token in ([eos] if isinstance(eos, int) else list(eos))]
+        tables = [mask_after_end(table, new_ids, eos_ids) for table in state.recorder.table(new_ids.shape[1])]
+        card = state.card
+    else:
+        tables = [follow_beams(table, beams) for table in state.recorder.table(beams.shape[1])]
+        card = state.card[beams[:, 0].to(state.card.device)]
+    similarity, gate, push = tables
+    settings = {"layer": state.layer, **state.settings.record()}
+    return RudderTrace(card=card, similarity=similarity, gate=gate, push=push, settings=settings)

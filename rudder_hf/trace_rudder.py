@@ -1,0 +1,112 @@
+"""`RudderTrace`: what RUDDER saw and did during one `generate`, token by token."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+_TENSORS = ("card", "similarity", "gate", "push")
+_FORMAT = "rudder-trace-1"
+
+
+@dataclass
+class RudderTrace:
+    """Per-token record of a steered generation. Columns belong to generated tokens, in order.
+
+    Attributes:
+        card: v_CARD of each row, (rows, hidden size).
+        similarity: s_t, the cosine of CARD and the hidden state that emits token t, (rows, new tokens).
+        gate: g_t as applied, 0 where nothing was added and 1 in mode "add", (rows, new tokens).
+        push: Length of the push relative to the hidden state's, ||v_t^steer|| / ||h_t||, (rows, new tokens).
+        settings: The settings in force, for the record.
+
+    Tokens after a row's end are NaN.
+    """
+
+    card: Tensor
+    similarity: Tensor
+    gate: Tensor
+    push: Tensor
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the trace as a safetensors file.
+
+        Raises:
+            FileExistsError: The file exists and `overwrite` is False.
+        """
+        path = Path(path)
+        if path.exists() and not overwrite:
+            raise FileExistsError(f"{path} exists. Choose another name or pass overwrite=True.")
+        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
+        save_file(tensors, path, metadata={"format": _FORMAT, "settings": json.dumps(self.settings)})
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> RudderTrace:
+        """Read a trace that `save` wrote.
+
+        Raises:
+            ValueError: The file is not a trace.
+        """
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise ValueError(f"{path} is not a RUDDER trace (format {metadata.get('format')!r}).")
+            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+        return cls(**tensors, settings=json.loads(metadata["settings"]))
+
+
+class TraceRecorder:
+    """Gathers what each forward observed and lays it out by token.
+
+    Positions can be seen more than once (rejected candidates of assisted decoding, every step without a cache): the
+    last sight of a position is the one that emitted its token, and wins.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[int, tuple[Tensor, Tensor, Tensor]]] = []
+
+    def add(self, first_token: int, observed: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Record (similarity, gate, push), each (rows, n), of the positions that emit tokens from `first_token` on."""
+        if first_token < 0:
+            observed = tuple(values[:, -first_token:] for values in observed)  # type: ignore[assignment]
+            first_token = 0
+        similarity, gate, push = (values.detach().float().clone() for values in observed)
+        self._steps.append((first_token, (similarity, gate, push)))
+
+    def table(self, new_tokens: int) -> list[Tensor]:
+        """Similarity, gate and push as (rows, new tokens); NaN where nothing was observed."""
+        if not self._steps:
+            return [torch.empty(0, new_tokens) for _ in range(3)]
+        rows, device = self._steps[0][1][0].shape[0], self._steps[0][1][0].device
+        columns = max(new_tokens, max(first + step[0].shape[1] for first, step in self._steps))
+        tables = [torch.full((rows, columns), torch.nan, device=device) for _ in range(3)]
+        for first, step in self._steps:
+            for table, values in zip(tables, step, strict=True):
+                table[:, first : first + values.shape[1]] = values
+        return [table[:, :new_tokens] for table in tables]
+
+
+def follow_beams(table: Tensor, beam_indices: Tensor) -> Tensor:
+    """Pick, token by token, the beam that each returned sequence came from; -1 marks tokens after the end."""
+    steps = torch.arange(beam_indices.shape[1], device=table.device)
+    beam_indices = beam_indices.to(table.device)
+    picked = table[beam_indices.clamp_min(0), steps]
+    return torch.where(beam_indices >= 0, picked, torch.nan)
+
+
+def mask_after_end(table: Tensor, new_ids: Tensor, eos_ids: list[int]) -> Tensor:
+    """NaN for the padding after each row's first end-of-sequence token."""
+    if not eos_ids:
+        return table
+    ended = torch.isin(new_ids, torch.tensor(eos_ids, device=new_ids.device)).long().cumsum(-1)
+    after = (ended - torch.isin(new_ids, torch.tensor(eos_ids, device=new_ids.device)).long()) > 0
+    return table.masked_fill(after.to(table.device), torch.nan)
