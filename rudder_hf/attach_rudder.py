@@ -280,7 +280,7 @@ def _run(
         state.check_fired()
         if not state.forwards:
             raise RuntimeError(
-                "This decoding method does not call `prepare_inputs_for_generation`, so RUDDER could not steer it. Pass "
+                "This decoding method does not call `prepare_inputs_for_generation`, so RUDDER cannot steer it. Pass "
                 "rudder=False to run it unsteered."
             )
         cache = call.cache if call.cache is not None else getattr(output, "past_key_values", None)

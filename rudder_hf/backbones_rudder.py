@@ -65,6 +65,41 @@ REFUSED: dict[str, str] = {
 """Model types that cannot be steered, with the reason."""
 
 
+TESTED = frozenset(
+    """
+    aria aya_vision blip-2 chameleon cohere2_vision cohere_compass cosmos3_edge cosmos3_omni deepseek_vl
+    deepseek_vl_hybrid emu3 ernie4_5_vl_moe exaone4_5 fast_vlm fuyu gemma3 gemma4 gemma4_unified glm46v glm4v
+    glm4v_moe glm_ocr glmga got_ocr2 granite4_vision hunyuan_vl hyperclovax_vision_v2 idefics idefics2 idefics3
+    inkling_mm_model instructblip instructblipvideo internvl janus kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lighton_ocr
+    llama4 llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m3_vl
+    mistral3 mistral_large4 mllama molmo2 muse_glimmer nemotron_h_omni ovis2 paddleocr_vl paligemma pp_chart2table
+    qianfan_ocr qwen2_5_omni_thinker qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_omni_moe_thinker qwen3_vl
+    qwen3_vl_moe shieldgemma2 smolvlm step3p7 video_llama_3 video_llava vipllava
+    """.split()  # noqa: SIM905 - one name a line would hide the list
+)
+"""Model types whose steering is tested against a slow reference on a tiny model."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """What RUDDER can do for a model type.
+
+    Attributes:
+        status: "supported" (tested), "refused" (it cannot work), or "unknown" (the general rule is tried).
+        reason: Why it is refused.
+    """
+
+    status: str
+    reason: str = ""
+
+
+def support(model_type: str) -> Support:
+    """The verdict on a `model_type` of transformers."""
+    if model_type in REFUSED:
+        return Support("refused", REFUSED[model_type])
+    return Support("supported" if model_type in TESTED else "unknown")
+
+
 class UnsupportedModelError(ValueError):
     """The model cannot be steered; the message says why and what can be done."""
 
