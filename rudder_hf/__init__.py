@@ -1,12 +1,18 @@
 """RUDDER for Hugging Face transformers: steer vision-language models towards what is in the picture."""
 
-from .attach_rudder import SteeringHandle, attach
-from .backbones_rudder import UnsupportedModelError
-from .configuration_rudder import RudderConfig
-from .modeling_rudder import RudderForConditionalGeneration
-from .presets_rudder import get_preset, list_presets
-from .request_rudder import RudderWarning
-from .trace_rudder import RudderTrace
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .attach_rudder import SteeringHandle, attach
+    from .backbones_rudder import UnsupportedModelError
+    from .configuration_rudder import RudderConfig
+    from .modeling_rudder import RudderForConditionalGeneration
+    from .presets_rudder import get_preset, list_presets
+    from .request_rudder import RudderWarning
+    from .trace_rudder import RudderTrace
 
 __version__ = "0.1.0"
 
@@ -21,3 +27,28 @@ __all__ = [
     "get_preset",
     "list_presets",
 ]
+
+# Imported when first used: torch and transformers take seconds, which `rudder --help` does not need.
+_HOMES = {
+    "RudderConfig": "configuration_rudder",
+    "RudderForConditionalGeneration": "modeling_rudder",
+    "RudderTrace": "trace_rudder",
+    "RudderWarning": "request_rudder",
+    "SteeringHandle": "attach_rudder",
+    "UnsupportedModelError": "backbones_rudder",
+    "attach": "attach_rudder",
+    "get_preset": "presets_rudder",
+    "list_presets": "presets_rudder",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,6 +8,7 @@ vector to the attention update is not Eq. 5 of the paper are refused by name, wi
 from __future__ import annotations
 
 import inspect
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,6 +172,12 @@ def find_backbone(model: nn.Module) -> Backbone:
                 "prefill. Use a checkpoint with a decoder-only language model (for InstructBLIP: Vicuna)."
             )
     path, layers = _decoder_layers(loop)
+    if support(name).status == "unknown":
+        warnings.warn(
+            f"RUDDER is not tested on {name!r}: layers were found at {path!r} by a general rule. Compare a few outputs "
+            "with rudder=False, and please report what you find.",
+            stacklevel=4,
+        )
     return Backbone(model=base, loop=loop, layers=layers, layers_path=path)
 
 

@@ -101,7 +101,8 @@ class GenerationState:
         self.forwards += 1
         self.fired = False
         self.query_length = query_length
-        answer = min(max(input_ids.shape[1] - self.prompt_length, 0), query_length)
+        generated = max(input_ids.shape[1] - self.prompt_length, 0)
+        answer = min(generated, query_length)
         prompt = query_length - answer
         new = prompt if cached else max(0, prompt - self._prompt_seen)
         self._prompt_seen += new
@@ -112,7 +113,7 @@ class GenerationState:
         self.steer_count = answer + int(has_last_prompt and self.settings.steer_first_token)
         self.watch_last_prompt = self.traced and has_last_prompt and not self.settings.steer_first_token
         watched = self.steer_count + int(self.watch_last_prompt)
-        self.first_token = input_ids.shape[1] - self.prompt_length - (watched - 1)
+        self.first_token = generated - (watched - 1)
 
     def _weights(self, input_ids: Tensor, query_length: int, attention_mask: Any) -> Tensor | None:
         """1 for the new prompt positions that count for CARD, else 0; None if all of them count."""

@@ -27,7 +27,7 @@ from rudder_hf.backbones_rudder import (
     support,
 )
 from tests.test_exactness import STEERED, built
-from tests.zoo import FAMILIES, more_inexact
+from tests.zoo import FAMILIES, unusual_residuals
 from tests.zoo.base import Family, Row, resolve
 
 
@@ -113,6 +113,13 @@ def test_the_lists_do_not_overlap_and_are_current() -> None:
     assert support("a-family-of-next-year").status == "unknown"
 
 
+def test_an_unknown_family_is_tried_with_a_warning() -> None:
+    model = FAMILIES["llava"].build()
+    model.config.model_type = "llava-of-next-year"
+    with pytest.warns(UserWarning, match=r"not tested on 'llava-of-next-year'.*model\.language_model\.layers"):
+        find_backbone(model)
+
+
 def test_at_least_the_promised_families_are_supported() -> None:
     promised = (
         "llava idefics2 instructblip qwen2_5_vl llava_next llava_onevision vipllava video_llava idefics3 smolvlm "
@@ -124,7 +131,7 @@ def test_at_least_the_promised_families_are_supported() -> None:
 
 
 @pytest.mark.parametrize(
-    "family", [FAMILIES["git"], FAMILIES["blip"], *more_inexact.REFUSED], ids=lambda family: family.name
+    "family", [FAMILIES["git"], FAMILIES["blip"], *unusual_residuals.REFUSED], ids=lambda family: family.name
 )
 def test_refused_families_say_why_and_stay_usable(family: Family) -> None:
     model = family.build()

@@ -39,7 +39,7 @@ from transformers import (
 )
 
 from .base import IMAGE, TEXT, VISION, Family, Row, image_seeds, random_pixels, tiny
-from .more_common import IMAGE_END, IMAGE_START, PATH, with_pixels
+from .placeholders import IMAGE_END, IMAGE_START, PATH, with_pixels
 
 _SAM: dict[str, Any] = {
     "hidden_size": 32,

@@ -41,7 +41,7 @@ from .base import (
     random_pixels,
     tiny,
 )
-from .more_common import AUDIO, IMAGE_END, IMAGE_START, PATH, VIDEO, with_patches, with_pixels
+from .placeholders import AUDIO, IMAGE_END, IMAGE_START, PATH, VIDEO, with_patches, with_pixels
 
 _PATCH = 4
 

@@ -43,7 +43,7 @@ from .base import (
     text_ids,
     tiny,
 )
-from .more_common import IMAGE_END, IMAGE_START, with_pixels
+from .placeholders import IMAGE_END, IMAGE_START, with_pixels
 
 _QUERIES = 4
 _FRAMES = 2

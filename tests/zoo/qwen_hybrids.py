@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from .base import IMAGE, TEXT, Family, Row, image_seeds, left_pad, prompt_ids, random_pixels, tiny
-from .more_common import AUDIO, IMAGE_END, IMAGE_START, PATH, VIDEO, VIDEO_END, VIDEO_START, with_patches
+from .placeholders import AUDIO, IMAGE_END, IMAGE_START, PATH, VIDEO, VIDEO_END, VIDEO_START, with_patches
 
 _PATCH = 4
 _FEATURES = 3 * 2 * _PATCH**2

@@ -1,4 +1,4 @@
-"""Helpers shared by the modules ``more_*``: prompts with placeholder tokens for the images of the batch."""
+"""Helpers shared by several modules: prompts with placeholder tokens for the images of the batch."""
 
 from __future__ import annotations
 

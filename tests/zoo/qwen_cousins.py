@@ -37,7 +37,7 @@ from transformers import (
 )
 
 from .base import IMAGE, TEXT, Family, Row, left_pad, prompt_ids, tiny
-from .more_common import IMAGE_END, IMAGE_START, PATH, VIDEO, VIDEO_END, VIDEO_START, with_patches
+from .placeholders import IMAGE_END, IMAGE_START, PATH, VIDEO, VIDEO_END, VIDEO_START, with_patches
 
 _PATCH = 4
 _FEATURES = 3 * 2 * _PATCH**2

@@ -33,7 +33,7 @@ from .base import (
     silence,
     tiny,
 )
-from .more_common import AUDIO, IMAGE_START, PATH, VIDEO, with_patches, with_pixels
+from .placeholders import AUDIO, IMAGE_START, PATH, VIDEO, with_patches, with_pixels
 
 _PATCH = 4
 

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from .base import IMAGE, TEXT, Family, Row, tiny
-from .more_common import AUDIO, IMAGE_END, IMAGE_START, PATH, VIDEO, VIDEO_END, VIDEO_START, with_patches, with_pixels
+from .placeholders import AUDIO, IMAGE_END, IMAGE_START, PATH, VIDEO, VIDEO_END, VIDEO_START, with_patches, with_pixels
 
 _PATCH = 4
 _FEATURES = 3 * 2 * _PATCH**2

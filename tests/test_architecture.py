@@ -1,0 +1,79 @@
+"""The shape of the package: imports point one way, remote code stays loadable as such, files stay short."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers.dynamic_module_utils import get_imports, get_relative_imports
+
+PACKAGE = Path(__file__).parent.parent / "rudder_hf"
+REMOTE = sorted(PACKAGE.glob("*_rudder.py"))
+# Each file imports only from files before it.
+ORDER = [
+    "steering_rudder",
+    "configuration_rudder",
+    "backbones_rudder",
+    "presets_rudder",
+    "settings_rudder",
+    "trace_rudder",
+    "state_rudder",
+    "hooks_rudder",
+    "request_rudder",
+    "generation_rudder",
+    "attach_rudder",
+    "modeling_rudder",
+]
+
+
+def imported(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    return {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
+
+
+def test_the_order_is_complete() -> None:
+    assert sorted(ORDER) == [path.stem for path in REMOTE]
+
+
+@pytest.mark.parametrize("path", REMOTE, ids=lambda path: path.stem)
+def test_imports_point_one_way(path: Path) -> None:
+    allowed = set(ORDER[: ORDER.index(path.stem)])
+    assert imported(path) <= allowed
+
+
+@pytest.mark.parametrize("path", REMOTE, ids=lambda path: path.stem)
+def test_files_can_be_remote_code(path: Path) -> None:
+    """transformers finds imports by regular expression, in docstrings too, and checks that packages are installed."""
+    assert set(get_relative_imports(path)) == imported(path)
+    packages = set(get_imports(path)) - sys.stdlib_module_names
+    assert packages <= {"torch", "transformers", "huggingface_hub", "safetensors"}
+    assert not re.search(r"^\s*from \. import|^\s*from \.\.", path.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_are_short_and_documented(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert len(path.read_text().splitlines()) <= 330
+    assert ast.get_docstring(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.lineno <= 75, f"{node.name} is long"
+
+
+def test_nothing_is_patched_at_import() -> None:
+    """Importing the package leaves transformers and torch as they were."""
+
+    code = """
+import torch, transformers, transformers.generation.utils as g
+def snapshot():
+    classes = (g.GenerationMixin, transformers.PreTrainedModel, torch.nn.Module)
+    return {id(value): name for cls in classes for name, value in vars(cls).items()}
+before = snapshot()
+import rudder_hf
+assert snapshot() == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
