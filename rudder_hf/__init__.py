@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .version_rudder import __version__
+
 if TYPE_CHECKING:
     from .attach_rudder import SteeringHandle, attach
     from .backbones_rudder import UnsupportedModelError
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     from .request_rudder import RudderWarning
     from .trace_rudder import RudderTrace
 
-__version__ = "0.1.0"
-
 __all__ = [
     "RudderConfig",
     "RudderForConditionalGeneration",
@@ -23,6 +23,7 @@ __all__ = [
     "RudderWarning",
     "SteeringHandle",
     "UnsupportedModelError",
+    "__version__",
     "attach",
     "get_preset",
     "list_presets",

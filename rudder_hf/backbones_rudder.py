@@ -174,8 +174,8 @@ def find_backbone(model: nn.Module) -> Backbone:
     path, layers = _decoder_layers(loop)
     if support(name).status == "unknown":
         warnings.warn(
-            f"RUDDER is not tested on {name!r}: layers were found at {path!r} by a general rule. Compare a few outputs "
-            "with rudder=False, and please report what you find.",
+            f"RUDDER is not tested on {name!r}: layers were found at {path!r} by a general rule. Compare a few "
+            "outputs with rudder=False, and please report what you find.",
             stacklevel=4,
         )
     return Backbone(model=base, loop=loop, layers=layers, layers_path=path)

@@ -8,6 +8,11 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
+from transformers.utils import logging
+
+from .version_rudder import __version__
+
+logger = logging.get_logger(__name__)
 
 MODES = ("beta", "add")
 POOLS = ("mean", "norm")
@@ -16,6 +21,13 @@ SPANS = ("prompt", "text", "image")
 # Settings that may differ from row to row of a batch. The others shape the computation of the whole call.
 ROW_SETTINGS = ("alpha_max", "k", "c", "g_min", "g_max", "norm_cap")
 CALL_SETTINGS = (*ROW_SETTINGS, "mode", "pool", "span", "steer_first_token")
+
+# What transformers itself reads from a config or puts into it, beside the fields of `PreTrainedConfig`.
+_TRANSFORMERS_KEYS = (
+    *("name_or_path", "model_type", "auto_map", "custom_pipelines", "torch_dtype", "num_labels", "per_layer_config"),
+    *("attn_implementation", "experts_implementation", "output_attentions", "tie_last_hidden_states", "use_cache"),
+    "trust_remote_code",
+)
 
 _NUMBER_RANGES: dict[str, tuple[float, float, str]] = {
     "alpha_max": (0.0, math.inf, "a finite number >= 0 (strength of the push, in units of the hidden state)"),
@@ -124,8 +136,22 @@ class RudderConfig(PreTrainedConfig):
     rudder_version: str | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        unknown = sorted(name for name in kwargs if not name.startswith("_") and name not in _TRANSFORMERS_KEYS)
+        if unknown and self.rudder_version is None:
+            raise ValueError(f"{unknown} are no RUDDER settings. Settings: layer, {', '.join(CALL_SETTINGS)}.")
+        if unknown:
+            logger.warning(
+                f"Settings written by rudder_hf {self.rudder_version} that this version ({__version__}) does not know "
+                f"are ignored: {unknown}. Upgrade rudder_hf to use them."
+            )
         self.validate_settings()
-        super().__post_init__(**kwargs)
+        super().__post_init__(**{name: value for name, value in kwargs.items() if name not in unknown})
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What is written to `config.json`: every setting, also where it is today's default, and the version."""
+        written: dict[str, Any] = super().to_diff_dict()
+        written.update({name: getattr(self, name) for name in ("layer", *CALL_SETTINGS)})
+        return written | {"rudder_version": __version__}
 
     def validate_settings(self) -> None:
         """Check every setting, as construction, loading and each `generate` do.

@@ -24,15 +24,25 @@ class Conversation:
 
     Attributes:
         reading: Layer, pooling and span that they were read with.
-        length: Number of prompt positions that were read.
-        pooled: Sum of their updates, (rows, hidden size).
-        with_image: For each prompt whether it had an image.
+        start: Number of positions of the cache up to the end of the last prompt.
+        end: Number of positions up to the end of its answer.
+        pooled: Sum of the updates, (rows, hidden size).
+        with_image: For each row whether its prompts had an image.
     """
 
     reading: tuple[int, str, str]
-    length: int
+    start: int
+    end: int
     pooled: Tensor
     with_image: list[bool]
+
+    def covers(self, call: Call, reading: tuple[int, str, str]) -> bool:
+        """Whether every prompt token in the cache of a call was read, the same way, for the same rows.
+
+        A cache may have been cropped within the last answer, but not into a prompt, nor have grown since.
+        """
+        same_rows = call.batch % len(self.with_image) == 0
+        return self.reading == reading and self.start <= call.cached_length <= self.end and same_rows
 
 
 class Conversations:
@@ -48,11 +58,11 @@ class Conversations:
             return None
         with self._lock:
             conversation = self._by_cache.get(call.cache)
-        if conversation is None or conversation.reading != reading or conversation.length > call.cached_length:
+        if conversation is None or not conversation.covers(call, reading):
             warnings.warn(
-                f"The cache holds {call.cached_length} tokens that RUDDER did not read (or read with other settings): "
-                "CARD is pooled from the new prompt tokens alone. Let one steered `generate` fill the cache to pool "
-                "the whole conversation.",
+                f"The cache ({call.cached_length} positions) holds prompt tokens that RUDDER did not read, or read with "
+                "other settings or for other rows: CARD is pooled from the new prompt tokens alone. Let steered calls "
+                "fill the cache to pool the whole conversation.",
                 RudderWarning,
                 stacklevel=6,
             )
@@ -63,10 +73,21 @@ class Conversations:
         """Keep the pooled sum for the next turn on the same cache."""
         if cache is None or state.pooled is None:
             return
-        length = call.prompt_length if call.inputs_embeds is None else call.inputs_embeds.shape[1]
-        reading = (layer, state.settings.pool, state.settings.span)
+        rows = state.pooled.shape[0]
+        conversation = Conversation(
+            reading=(layer, state.settings.pool, state.settings.span),
+            start=call.cached_length + call.remaining_prompt,
+            end=int(cache.get_seq_length()),
+            pooled=state.pooled,
+            with_image=_repeat(state.with_image, rows),
+        )
         with self._lock:
-            self._by_cache[cache] = Conversation(reading, length, state.pooled, list(state.steered))
+            self._by_cache[cache] = conversation
+
+
+def _repeat(values: list[bool], rows: int) -> list[bool]:
+    """Each value as often as rows were made of it."""
+    return [value for value in values for _ in range(rows // len(values))]
 
 
 def open_generation(
@@ -95,8 +116,9 @@ def open_generation(
     _check_span(settings, image_tokens, call, model)
     earlier = conversations.recall(call, (layer, settings.pool, settings.span))
     with_image = call.rows_with_image(image_tokens, request.has_images)
-    if earlier is not None and len(earlier.with_image) == len(with_image):
-        with_image = [now or before for now, before in zip(with_image, earlier.with_image, strict=True)]
+    if earlier is not None:
+        before = _repeat(earlier.with_image, len(with_image))
+        with_image = [one or other for one, other in zip(with_image, before, strict=True)]
     if not all(with_image) and not settings.force and request.override is not False:
         warn_without_image(with_image)
         if not any(with_image) and not request.output_trace:
@@ -104,7 +126,7 @@ def open_generation(
     return GenerationState(
         layer=layer,
         settings=settings,
-        steered=[settings.force or image for image in with_image],
+        with_image=with_image,
         prompt_length=call.prompt_length,
         remaining_prompt=call.remaining_prompt,
         image_tokens=image_tokens,

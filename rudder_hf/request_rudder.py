@@ -56,6 +56,9 @@ class Call:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 extra = bound.pop(name, {})
         self.arguments: dict[str, Any] = {**bound, **extra}
+        # Read now: the cache that the caller passed in grows while the call runs.
+        self.cache: Any = self.arguments.get("past_key_values")
+        self.cached_length = int(self.cache.get_seq_length()) if self.cache is not None else 0
 
     def option(self, name: str, default: Any = None) -> Any:
         """A generation option: from the call, its `generation_config`, or the model's, in this order."""
@@ -100,16 +103,6 @@ class Call:
         if self.input_ids is not None:
             return self.input_ids.shape[1]
         return 1 if self.inputs_embeds is None else 0
-
-    @property
-    def cache(self) -> Any:
-        """The cache that the caller passed in."""
-        return self.arguments.get("past_key_values")
-
-    @property
-    def cached_length(self) -> int:
-        """Number of positions that the passed cache already holds."""
-        return int(self.cache.get_seq_length()) if self.cache is not None else 0
 
     @property
     def remaining_prompt(self) -> int:

@@ -34,7 +34,7 @@ class GenerationState:
         layer: Index of the target layer. The layer's hook reads it, so that a graph compiled for another layer is not
             reused.
         settings: The call's settings.
-        steered: For each prompt, whether it is steered (it has an image, or steering is forced).
+        with_image: For each prompt, whether it has an image; the others are steered only if the settings force it.
         prompt_length: Length of `input_ids` at the start of `generate`.
         remaining_prompt: Number of prompt positions that are still to be forwarded (less than the prompt's length
             when a cache already holds its beginning).
@@ -49,7 +49,7 @@ class GenerationState:
         *,
         layer: int,
         settings: CallSettings,
-        steered: Sequence[bool],
+        with_image: Sequence[bool],
         prompt_length: int,
         remaining_prompt: int,
         image_tokens: Sequence[int] = (),
@@ -59,7 +59,7 @@ class GenerationState:
     ) -> None:
         self.layer = layer
         self.settings = settings
-        self.steered = list(steered)
+        self.with_image = list(with_image)
         self.prompt_length = prompt_length
         self.remaining_prompt = remaining_prompt
         self.image_tokens = list(image_tokens)
@@ -184,7 +184,8 @@ class GenerationState:
             total = total + earlier.repeat_interleave(rows // earlier.shape[0], dim=0)
         self.pooled = total
         self.card = unit(total)
-        settings = self.settings.row_tensors(rows // len(self.steered), self.steered, total.device)
+        steered = [self.settings.force or image for image in self.with_image]
+        settings = self.settings.row_tensors(rows // len(steered), steered, total.device)
         if not self.gated:
             settings["alpha_max"] = torch.minimum(settings["alpha_max"], settings["norm_cap"])
         self.strength = settings["alpha_max"]

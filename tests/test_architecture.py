@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "rudder_hf"
 REMOTE = sorted(PACKAGE.glob("*_rudder.py"))
 # Each file imports only from files before it.
 ORDER = [
+    "version_rudder",
     "steering_rudder",
     "configuration_rudder",
     "backbones_rudder",

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rudder_hf import RudderConfig, get_preset, list_presets
+from rudder_hf import RudderConfig, __version__, get_preset, list_presets
 from rudder_hf.configuration_rudder import CALL_SETTINGS
 from rudder_hf.settings_rudder import resolve_settings
 
@@ -82,7 +82,7 @@ def test_an_empty_gate_range_is_refused() -> None:
 def test_json_round_trip(**fields: Any) -> None:
     config = RudderConfig(base_model_name_or_path="org/base", calibration={"source": "test", "n": 3}, **fields)
     again = RudderConfig.from_dict(json.loads(config.to_json_string()))
-    assert again.to_dict() == config.to_dict()
+    assert again.to_dict() == config.to_dict() | {"rudder_version": __version__}
     for name, value in fields.items():
         assert getattr(again, name) == value
 
@@ -167,6 +167,26 @@ def test_a_config_broken_after_construction_is_caught() -> None:
     config.alpha_max = "20"  # type: ignore[assignment]
     with pytest.raises(ValueError, match="alpha_max"):
         resolve_settings(config, None, 1)
+
+
+def test_unknown_settings_are_refused_but_a_newer_versions_only_warn(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"\['alfa_max'\] are no RUDDER settings.*alpha_max"):
+        RudderConfig(alfa_max=3.0)
+    messages: list[str] = []
+    monkeypatch.setattr("rudder_hf.configuration_rudder.logger.warning", messages.append)
+    config = RudderConfig(alpha_max=3.0, phase_shift=2.0, rudder_version="99.0")
+    assert config.alpha_max == 3.0
+    assert not hasattr(config, "phase_shift")
+    assert len(messages) == 1
+    assert "phase_shift" in messages[0]
+
+
+def test_every_setting_is_written_also_defaults(tmp_path: Path) -> None:
+    RudderConfig().save_pretrained(tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    assert {"layer", *CALL_SETTINGS, "rudder_version", "model_type"} <= set(stored)
+    assert stored["model_type"] == "rudder"
+    assert "torch_dtype" not in stored
 
 
 def test_every_setting_is_documented() -> None:

@@ -1,0 +1,81 @@
+"""The README is true: its snippets run, its tables are what the code says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from rudder_hf.cli.toy import toy_processor
+from rudder_hf.support import support_table
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+from rudder_hf import get_preset, list_presets
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+BASE = "llava-hf/llava-1.5-7b-hf"
+
+
+def tiny_llava() -> LlavaForConditionalGeneration:
+    """A LLaVA with the real one's number of layers, and almost nothing in them."""
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    text = LlamaConfig(**size, num_hidden_layers=32, num_key_value_heads=2, vocab_size=256, initializer_range=0.3)
+    vision = CLIPVisionConfig(**size, num_hidden_layers=2, image_size=32, patch_size=8)
+    return LlavaForConditionalGeneration(LlavaConfig(text_config=text, vision_config=vision, image_token_index=3))
+
+
+@pytest.fixture(scope="module")
+def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hub cache that holds a tiny model under the real one's id, so that the real loading code finds it offline."""
+    home = tmp_path_factory.mktemp("huggingface")
+    repo = home / "hub" / f"models--{BASE.replace('/', '--')}"
+    snapshot = repo / "snapshots" / ("0" * 40)
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text("0" * 40)
+    tiny_llava().save_pretrained(snapshot)
+    toy_processor().save_pretrained(snapshot)
+    return home
+
+
+def snippets(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_python_snippets_run_in_order(hub_cache: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (64, 48), (200, 120, 40)).save(tmp_path / "picture.jpg")
+    code = "\n".join(snippets("python"))
+    check = "\nassert again.config.alpha_max == 11.0 and out.shape[1] > 8\nprint('all ran')\n"
+    result = run(code + check, tmp_path, hub_cache)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "all ran" in result.stdout
+    assert (tmp_path / "trace.safetensors").exists()
+
+
+def run(code: str, folder: Path, home: Path) -> Any:
+    environment = os.environ | {
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]),
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_support_table_is_current() -> None:
+    shown = README.split("<!-- support table -->")[1].split("<!-- end of support table -->")[0].strip()
+    assert shown == support_table(), "run python -m rudder_hf.support and paste its output"
+
+
+def test_presets_are_all_listed() -> None:
+    for name in list_presets():
+        preset = get_preset(name)
+        row = next(line for line in README.splitlines() if line.startswith(f"| `{name}` |"))
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[1:5] == [preset.base_model, str(preset.layer), f"{preset.alpha_max:g}", f"{preset.k:g}"]
+        assert ("paper" in cells[5]) == preset.calibrated
