@@ -60,9 +60,9 @@ class Conversations:
             conversation = self._by_cache.get(call.cache)
         if conversation is None or not conversation.covers(call, reading):
             warnings.warn(
-                f"The cache ({call.cached_length} positions) holds prompt tokens that RUDDER did not read, or read with "
-                "other settings or for other rows: CARD is pooled from the new prompt tokens alone. Let steered calls "
-                "fill the cache to pool the whole conversation.",
+                f"The cache ({call.cached_length} positions) holds prompt tokens that RUDDER did not read, or "
+                "read with other settings or for other rows: CARD is pooled from the new ones alone. Steered calls "
+                "that fill the cache pool the whole conversation.",
                 RudderWarning,
                 stacklevel=6,
             )

@@ -120,12 +120,13 @@ class GenerationState:
         start, stop = self.prompt_span
         weights: Tensor | None = None
         if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
-            weights = attention_mask[:, -query_length:][:, start:stop] > 0
+            # A view: the memory that RUDDER needs must not grow with the prompt.
+            weights = attention_mask[:, -query_length:][:, start:stop]
         if self.settings.span != "prompt":
             ids = input_ids[:, -query_length:][:, start:stop]
             is_image = torch.isin(ids, torch.tensor(self.image_tokens, device=ids.device))
             in_span = is_image if self.settings.span == "image" else ~is_image
-            weights = in_span if weights is None else weights.to(ids.device) & in_span
+            weights = in_span if weights is None else (weights.to(ids.device) > 0) & in_span
         return weights
 
     def check_fired(self) -> None:
@@ -176,9 +177,9 @@ class GenerationState:
     def _read(self, update: Tensor) -> None:
         """Add the new prompt positions to the pooled sum and fold CARD into the constants of the coming steps."""
         start, stop = self.prompt_span
-        weights = self.prompt_weights
         rows = update.shape[0]
-        total = pool_updates(update[:, start:stop], weights, self.settings.pool)
+        total = pool_updates(update[:, start:stop], self.prompt_weights, self.settings.pool)
+        self.prompt_weights = None
         if self.pooled is not None:
             earlier = self.pooled.to(total.device)
             total = total + earlier.repeat_interleave(rows // earlier.shape[0], dim=0)
