@@ -15,7 +15,7 @@ from rudder_hf import RudderConfig, RudderForConditionalGeneration, attach
 from tests.zoo import FAMILIES, Family, Row
 
 LAYER = 2
-NEW = 8
+NEW = 6
 """Tokens that `run` generates."""
 ROW = Row(seed=1, words=7)
 OTHER_ROW = Row(seed=2, words=11)

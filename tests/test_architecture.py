@@ -74,7 +74,7 @@ def snapshot():
     classes = (g.GenerationMixin, transformers.PreTrainedModel, torch.nn.Module)
     return {id(value): name for cls in classes for name, value in vars(cls).items()}
 before = snapshot()
-import rudder_hf
+import rudder_hf.modeling_rudder, rudder_hf.attach_rudder, rudder_hf.cli.main, rudder_hf.benchmark
 assert snapshot() == before
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)

@@ -33,9 +33,10 @@ from rudder_hf.benchmark import (
 )
 from rudder_hf.benchmark.memory import StorageLedger, extra_memory
 from rudder_hf.benchmark.operators import added_operators, count_operators
-from rudder_hf.benchmark.runner import judge, variant_result
-from rudder_hf.benchmark.timing import Run, paired_ratios, round_orders, summarize
+from rudder_hf.benchmark.runner import judge, ratio_verdict, variant_result
+from rudder_hf.benchmark.timing import Ratio, Run, paired_ratios, round_orders, summarize
 from rudder_hf.benchmark.variants import VARIANTS
+from rudder_hf.steering_rudder import POOL_CHUNK
 
 SETTINGS = BenchmarkSettings(new_tokens=3, rounds=2, warmup=1, prompt_tokens=24, memory_prompts=(520, 600))
 WIDTH = SHAPES["tiny"].hidden_size
@@ -175,12 +176,10 @@ def test_rudder_keeps_a_few_vectors_whatever_the_prompt() -> None:
     for result in tiny_case().variants[1:]:
         short, long = result.extra_memory
         assert long.prompt_tokens - short.prompt_tokens == 80
-        assert short.kept == long.kept
+        assert (short.kept, short.prefill, short.peak) == (long.kept, long.prefill, long.peak)
         assert WIDTH * 4 <= short.kept <= 4 * WIDTH * 4 + 256
-        # A mask of one byte per position is the most that may depend on the prompt while it is read.
-        assert long.prefill - short.prefill <= 80
-        assert long.peak - short.peak <= 80
-        assert long.prefill < 600 * WIDTH * 4
+        # For a moment as much as the positions that are pooled at a time, not as the whole prompt.
+        assert long.prefill < 1.2 * POOL_CHUNK * WIDTH * 4
 
 
 class Hoarder(Subject):
@@ -207,23 +206,31 @@ def test_memory_that_grows_with_the_prompt_is_seen() -> None:
 
 
 def test_targets_are_judged_by_what_was_measured() -> None:
-    met = {(target.variant, target.name): target.met for target in tiny_case().targets}
-    assert met[("beta", "no forward more than vanilla")]
-    assert met[("beta", "operators added <= 16")]
+    verdicts = {(target.variant, target.name): target.verdict for target in tiny_case().targets}
+    assert verdicts[("beta", "no forward more than vanilla")] == "met"
+    assert verdicts[("add", "operators added <= 16")] == "met"
     vanilla, beta, _ = tiny_case().variants
-    assert beta.ratio is not None
-    slow = dataclasses.replace(beta, ratio=dataclasses.replace(beta.ratio, median=0.98), forwards_per_token=1.5)
-    missed = {target.name: target.measured for target in judge("deep", "float32", [vanilla, slow]) if not target.met}
+    ratio = Ratio(median=0.98, low=0.9, high=1.0, interval=(0.97, 0.984))
+    slow = dataclasses.replace(beta, ratio=ratio, forwards_per_token=1.5)
+    judged = judge("deep", "float32", [vanilla, slow])
+    missed = {target.name: target.measured for target in judged if target.verdict == "missed"}
     assert missed["throughput ratio >= 0.985"] == 0.98
     assert missed["no forward more than vanilla"] == 0.5
     assert not any("operators" in target.name for target in judge("deep", "bfloat16", [vanilla, slow]))
 
 
+@pytest.mark.parametrize(
+    ("interval", "verdict"), [((0.99, 1.0), "met"), ((0.95, 0.98), "missed"), ((0.98, 1.0), "undecided")]
+)
+def test_noise_does_not_meet_a_target(interval: tuple[float, float], verdict: str) -> None:
+    assert ratio_verdict(Ratio(0.99, 0.9, 1.1, interval), 0.985) == verdict
+
+
 def test_nothing_stays_on_the_model() -> None:
     tiny_report()
     for module in tiny().model.modules():
-        assert not module._forward_hooks
-        assert not module._forward_pre_hooks
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        assert not [hook for hook in hooks if hook.__module__.startswith("rudder_hf")]
         assert HANDLE_NAME not in vars(module)
 
 
@@ -269,9 +276,9 @@ def test_results_are_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_tables_tell_what_counts() -> None:
-    text = io.StringIO()
+    text, added = io.StringIO(), len(tiny_case().variants[1].added_operators)
     Console(file=text, width=200).print(report_tables(tiny_report()))
-    for word in ("vanilla", "RUDDER-Beta", "RUDDER-Add", "(+12)", "throughput ratio", "adds per token"):
+    for word in ("vanilla", "RUDDER-Beta", "RUDDER-Add", f"(+{added})", "throughput ratio", "adds per token"):
         assert word in text.getvalue()
 
 

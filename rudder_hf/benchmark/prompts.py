@@ -1,0 +1,69 @@
+"""Prompts for real models: a picture made on the spot and as much text as the wanted length asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+from PIL import Image
+
+QUESTION = "Please describe this image in detail."
+
+
+def synthetic_picture(seed: int = 0, size: int = 336) -> Image.Image:
+    """A picture of coloured rectangles on a gradient, the same for the same seed."""
+    source = numpy.random.default_rng(seed)
+    ramp = numpy.linspace(0, 255, size, dtype=numpy.float32)
+    pixels = numpy.stack(numpy.broadcast_arrays(ramp[:, None], ramp[None, :], ramp[::-1, None]), axis=-1).copy()
+    for _ in range(6):
+        top, left = source.integers(0, size * 3 // 4, 2)
+        height, width = source.integers(size // 8, size // 3, 2)
+        pixels[top : top + height, left : left + width] = source.integers(0, 256, 3)
+    return Image.fromarray(pixels.astype(numpy.uint8))
+
+
+def picture_prompts(processor: Any, pictures: list[Image.Image], texts: list[str]) -> dict[str, Any]:
+    """Inputs of `generate` for one picture and one text per row, padded on the left.
+
+    Uses the processor's chat template if it has one, else a placeholder in front of the text, unless the processor
+    sets placeholders by itself (BLIP-2, InstructBLIP).
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    tokenizer.padding_side = "left"
+    if getattr(processor, "chat_template", None):
+        conversations = [
+            [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": text}]}]
+            for picture, text in zip(pictures, texts, strict=True)
+        ]
+        encoded = processor.apply_chat_template(
+            conversations,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            processor_kwargs={"padding": True},
+        )
+        return dict(encoded)
+    if not hasattr(processor, "num_query_tokens"):
+        token = getattr(processor, "image_token", "<image>")
+        texts = [f"{token}\n{text}" for text in texts]
+    return dict(processor(images=list(pictures), text=texts, padding=True, return_tensors="pt"))
+
+
+def to_model(inputs: dict[str, Any], model: Any) -> dict[str, Any]:
+    """Move inputs to a model's device, and pixels to its dtype."""
+    return {
+        name: value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
+        for name, value in inputs.items()
+        if hasattr(value, "is_floating_point")
+    }
+
+
+def long_prompt(processor: Any, model: Any, tokens: int, batch: int = 1) -> dict[str, Any]:
+    """A picture and a question, lengthened with filler words to about `tokens` positions (never shortened)."""
+    pictures = [synthetic_picture(seed) for seed in range(batch)]
+    inputs = picture_prompts(processor, pictures, [QUESTION] * batch)
+    missing = tokens - int(inputs["input_ids"].shape[1])
+    if missing > 0:
+        inputs = picture_prompts(processor, pictures, [QUESTION + " and" * missing] * batch)
+    return to_model(inputs, model)

@@ -1,0 +1,169 @@
+"""Loading a model and asking it about pictures, twice: as it is, and steered."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from PIL.Image import Image
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+from transformers import AutoProcessor, PreTrainedConfig
+
+from ..benchmark.prompts import picture_prompts, synthetic_picture, to_model
+from ..configuration_rudder import RudderConfig
+from ..modeling_rudder import RudderForConditionalGeneration
+from ..presets_rudder import get_preset
+
+__all__ = ["Answer", "ask", "load", "synthetic_picture", "toy_note", "trace_table"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says about one picture.
+
+    Attributes:
+        vanilla: Without RUDDER.
+        steered: With RUDDER.
+        tokens: The steered answer, token by token.
+        similarity: s_t of each token.
+        gate: g_t of each token, 0 where nothing was added.
+        push: Length of the push relative to the hidden state, for each token.
+        settings: RUDDER's settings on this picture.
+    """
+
+    vanilla: str
+    steered: str
+    tokens: list[str]
+    similarity: list[float]
+    gate: list[float]
+    push: list[float]
+    settings: dict[str, Any]
+
+    def record(self) -> dict[str, Any]:
+        """The answer as JSON values; the settings are told once for all pictures."""
+        record = asdict(self)
+        record.pop("settings")
+        return record
+
+    def summary(self) -> str:
+        """One line about how similarity and gate went."""
+        gates = [gate for gate in self.gate if gate > 0]
+        if not gates:
+            return f"steered tokens: 0 of {len(self.tokens)}"
+        return (
+            f"steered tokens: {len(gates)} of {len(self.tokens)}; gate {_span(gates)}; "
+            f"similarity {_span(self.similarity)}; push {100 * statistics.mean(self.push):.1f} % of the hidden state"
+        )
+
+
+def _span(values: list[float]) -> str:
+    return f"{statistics.mean(values):.3f} on average ({min(values):.3f} to {max(values):.3f})"
+
+
+def toy_note() -> str:
+    """What users have to know about the model that is made on the spot."""
+    from .toy import NOTE
+
+    return NOTE
+
+
+def load(
+    name: str | None, settings: dict[str, Any], device: str, dtype: str
+) -> tuple[RudderForConditionalGeneration, Any]:
+    """A steered model and its processor.
+
+    Args:
+        name: Hub id or folder of a base model or of RUDDER settings; None makes a tiny random model.
+        settings: RUDDER settings that the user gave.
+        device: Where the model goes.
+        dtype: Type of its weights.
+
+    Raises:
+        ValueError: The model cannot be loaded or steered, or settings are missing or wrong.
+    """
+    if name is None:
+        from .toy import ALPHA_MAX, LAYER, toy_model, toy_processor
+
+        config = RudderConfig(**{"layer": LAYER, "alpha_max": ALPHA_MAX, **settings})
+        return RudderForConditionalGeneration.from_base(toy_model().to(device), config), toy_processor()
+    try:
+        stored, _ = PreTrainedConfig.get_config_dict(name)
+    except OSError as error:
+        raise ValueError(f"Cannot load {name!r}: {str(error).strip().splitlines()[0]}") from error
+    if not stored:
+        raise ValueError(f"Cannot load {name!r}: there is no config.json in it.")
+    if stored.get("model_type") == RudderConfig.model_type:
+        model = RudderForConditionalGeneration.from_pretrained(name, dtype=dtype, **settings)
+    else:
+        model = RudderForConditionalGeneration.from_base(name, _config_for(name, settings), dtype=dtype)
+    processor = AutoProcessor.from_pretrained(model.config.base_model_name_or_path)
+    return model.to(device), processor
+
+
+def _config_for(name: str, settings: dict[str, Any]) -> RudderConfig:
+    """The model's preset with the user's settings on top."""
+    try:
+        config = get_preset(name).config()
+    except ValueError as error:
+        if not {"layer", "alpha_max"} <= set(settings):
+            raise ValueError(f"There are no settings for {name!r} yet: pass --layer and --alpha-max.") from error
+        return RudderConfig(**settings)
+    for setting, value in settings.items():
+        setattr(config, setting, value)
+    config.validate_settings()
+    return config
+
+
+def ask(
+    model: RudderForConditionalGeneration, processor: Any, pictures: list[Image], prompt: str, max_new_tokens: int
+) -> list[Answer]:
+    """Ask one question about each picture, all in one batch, greedily."""
+    inputs = to_model(picture_prompts(processor, pictures, [prompt] * len(pictures)), model)
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
+    steered = model.generate(**inputs, **options, return_dict_in_generate=True, output_rudder=True)
+    vanilla: Tensor = model.generate(**inputs, **options, rudder=False)
+    trace = steered.rudder
+    # Some models return the prompt with the answer and some do not: the trace knows how long the answer is.
+    start = steered.sequences.shape[1] - trace.similarity.shape[1]
+    answers = []
+    for row in range(len(pictures)):
+        columns = [table[row].tolist() for table in (trace.similarity, trace.gate, trace.push)]
+        length = sum(not math.isnan(value) for value in columns[0])
+        ids = steered.sequences[row, start : start + length]
+        similarity, gate, push = (column[:length] for column in columns)
+        answers.append(
+            Answer(
+                vanilla=_decode(processor, vanilla[row, start:]),
+                steered=_decode(processor, ids),
+                tokens=[processor.tokenizer.decode([token]) for token in ids.tolist()],
+                similarity=similarity,
+                gate=gate,
+                push=push,
+                settings=_shared_settings(trace.settings),
+            )
+        )
+    return answers
+
+
+def _decode(processor: Any, ids: Tensor) -> str:
+    text: str = processor.tokenizer.decode(ids, skip_special_tokens=True)
+    return text.strip()
+
+
+def _shared_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """A trace's settings with one value instead of a list with one per row: all rows have the same here."""
+    return {name: value[0] if isinstance(value, list) else value for name, value in settings.items()}
+
+
+def trace_table(answer: Answer) -> Table:
+    """One row per token of the steered answer."""
+    table = Table("token", title="what RUDDER saw and did, token by token")
+    for heading in ("similarity s", "gate g", "push / hidden state"):
+        table.add_column(heading, justify="right")
+    for token, s, g, push in zip(answer.tokens, answer.similarity, answer.gate, answer.push, strict=True):
+        table.add_row(Text(token), f"{s:+.3f}", f"{g:.3f}", f"{100 * push:.1f} %")
+    return table

@@ -1,0 +1,43 @@
+"""`rudder`: the command line's entry point."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from . import benchmark, env, generate
+from .common import copyable
+
+app = typer.Typer(
+    name="rudder",
+    help="Steer vision-language models towards what is in the picture (RUDDER).",
+    epilog=copyable(
+        "rudder generate",
+        "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
+        "rudder benchmark --shape deep",
+        "rudder env",
+    ),
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
+app.command("benchmark", epilog=benchmark.EXAMPLES)(benchmark.benchmark)
+app.command("env", epilog=env.EXAMPLES)(env.env)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Steer vision-language models towards what is in the picture (RUDDER)."""
