@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from .backbones_rudder import Backbone, attention_update, find_backbone, forwards_keywords, resolve_layer
 from .configuration_rudder import RudderConfig
 from .generation_rudder import Conversations, lay_out_trace, open_generation
-from .hooks_rudder import STATE_KEY, LayerHooks
+from .hooks_rudder import STATE_KEY, LayerHooks, clear_slot
 from .request_rudder import Call, Request
 from .settings_rudder import Override
 from .state_rudder import GenerationState
@@ -41,6 +41,7 @@ class SteeringHandle:
     """
 
     def __init__(self, model: nn.Module, config: RudderConfig) -> None:
+        config.validate_settings()
         self.config = config
         self.backbone: Backbone = find_backbone(model)
         self.layer = resolve_layer(self.backbone, config.layer)
@@ -57,9 +58,10 @@ class SteeringHandle:
         """Copy with the model: hooks and bound methods of the copy belong to the copied modules."""
         clone = type(self).__new__(type(self))
         memo[id(self)] = clone
-        fresh = {"_lock", "_running", "conversations"}
-        vars(clone).update({k: copy.deepcopy(v, memo) for k, v in vars(self).items() if k not in fresh})
-        clone._lock, clone._running, clone.conversations = threading.Lock(), 0, Conversations()
+        # What belongs to calls on the original, running or disabled, does not come along.
+        clone._lock, clone._running, clone._disabled, clone.conversations = threading.Lock(), 0, 0, Conversations()
+        rest = {name: value for name, value in vars(self).items() if name not in vars(clone)}
+        vars(clone).update({name: copy.deepcopy(value, memo) for name, value in rest.items()})
         return clone
 
     def __enter__(self) -> SteeringHandle:
@@ -97,18 +99,19 @@ class SteeringHandle:
             for name in _CONTINUOUS_BATCHING:
                 if hasattr(type(model), name):
                     self._bind(model, name, _refuse_continuous_batching)
-            self._install_hooks()
+            self._hooks = self._install_hooks(self.layer)
             self._installed = True
         except BaseException:
             self._uninstall()
             raise
 
-    def _install_hooks(self) -> None:
-        layer = self.backbone.layers[self.layer]
+    def _install_hooks(self, index: int) -> list[RemovableHandle]:
+        layer = self.backbone.layers[index]
         update = attention_update(layer)
+        hooks = LayerHooks(index, forwards_keywords(self.backbone, layer))
+        handles = hooks.install(self.backbone.loop, layer, update)
         self.multiplier = update.multiplier
-        hooks = LayerHooks(self.layer, forwards_keywords(self.backbone, layer))
-        self._hooks = hooks.install(self.backbone.loop, layer, update)
+        return handles
 
     def _bind(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
         """Bind a function to one instance, with the signature of the method that it stands before."""
@@ -160,10 +163,10 @@ class SteeringHandle:
             return
         if self._running:
             raise RuntimeError("`config.layer` changed while a generation is running on this model: wait for it.")
+        hooks = self._install_hooks(layer)
         for hook in self._hooks:
             hook.remove()
-        self.layer = layer
-        self._install_hooks()
+        self._hooks, self.layer = hooks, layer
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
@@ -226,9 +229,22 @@ def attach(model: nn.Module, config: RudderConfig) -> SteeringHandle:
     return handle
 
 
-def handle_of(model: nn.Module) -> SteeringHandle:
-    """The handle of a steered model or of the language model in it."""
-    return vars(model)[HANDLE_NAME]  # type: ignore[no-any-return]
+def handle_of(model: nn.Module) -> SteeringHandle | None:
+    """The handle of a steered model or of the language model in it; None if it is not steered (any more)."""
+    handle: SteeringHandle | None = vars(model).get(HANDLE_NAME)
+    return handle
+
+
+@contextmanager
+def _within(request: Request | None, generation: tuple[SteeringHandle, GenerationState] | None) -> Iterator[None]:
+    """Run a block under a request and a generation, and leave nothing of them behind."""
+    request_token, generation_token = _REQUEST.set(request), _GENERATION.set(generation)
+    try:
+        yield
+    finally:
+        _GENERATION.reset(generation_token)
+        _REQUEST.reset(request_token)
+        clear_slot()
 
 
 def _generate(
@@ -236,6 +252,9 @@ def _generate(
 ) -> Any:
     """`generate` of a steered model: the stock method, with the state of this generation around it."""
     handle = handle_of(self)
+    if handle is None:
+        # Somebody kept the bound method beyond `remove()`.
+        return type(self).generate(self, *args, **kwargs)  # type: ignore[attr-defined]
     original = handle.original(self, "generate")
     call = Call(self, args, kwargs)
     with handle.running():
@@ -243,21 +262,21 @@ def _generate(
         if handle.backbone.loop is self and request is not None:
             return _run(handle, request, call, original, args, kwargs)
         # Also without a request: a generation around this one must not reach into it.
-        request_token, generation_token = _REQUEST.set(request), _GENERATION.set(None)
-        try:
+        with _within(request, None):
             return original(*args, **kwargs)
-        finally:
-            _GENERATION.reset(generation_token)
-            _REQUEST.reset(request_token)
 
 
 def _generate_in_loop(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """`generate` of a language model that a steered model delegates to."""
     handle = handle_of(self)
+    if handle is None:
+        return type(self).generate(self, *args, **kwargs)  # type: ignore[attr-defined]
     original = handle.original(self, "generate")
     request = _REQUEST.get()
     if request is None or request.owner is not handle:
-        return original(*args, **kwargs)
+        # The language model is used by itself, possibly within a generation of the model around it.
+        with _within(None, None):
+            return original(*args, **kwargs)
     return _run(handle, request, Call(self, args, kwargs), original, args, kwargs)
 
 
@@ -270,33 +289,30 @@ def _run(
     state = open_generation(
         handle.backbone.model, handle.config, handle.layer, handle.multiplier, call, request, handle.conversations
     )
-    request_token = _REQUEST.set(None)
-    generation_token = _GENERATION.set(None if state is None else (handle, state))
-    try:
+    with _within(None, None if state is None else (handle, state)):
         output = original(*args, **kwargs)
-        if state is None:
-            return output
-        state.collect()
-        state.check_fired()
-        if not state.forwards:
-            raise RuntimeError(
-                "This decoding method does not call `prepare_inputs_for_generation`, so RUDDER cannot steer it. Pass "
-                "rudder=False to run it unsteered."
-            )
-        cache = call.cache if call.cache is not None else getattr(output, "past_key_values", None)
-        handle.conversations.remember(cache, call, state, handle.layer)
-        if request.output_trace:
-            output["rudder"] = lay_out_trace(call, state, output)
+    if state is None:
         return output
-    finally:
-        _GENERATION.reset(generation_token)
-        _REQUEST.reset(request_token)
+    state.collect()
+    state.check_fired()
+    if not state.forwards:
+        raise RuntimeError(
+            "This decoding method does not call `prepare_inputs_for_generation`, so RUDDER cannot steer it. Pass "
+            "rudder=False to run it unsteered."
+        )
+    cache = call.cache if call.cache is not None else getattr(output, "past_key_values", None)
+    handle.conversations.remember(cache, call, state, handle.layer)
+    if request.output_trace:
+        output["rudder"] = lay_out_trace(call, state, output)
+    return output
 
 
 def _prepare_inputs_for_generation(self: nn.Module, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Plan the coming forward and hand the state down with its inputs."""
+    name = "prepare_inputs_for_generation"
     handle = handle_of(self)
-    model_inputs: dict[str, Any] = handle.original(self, "prepare_inputs_for_generation")(input_ids, *args, **kwargs)
+    prepare = handle.original(self, name) if handle is not None else types.MethodType(getattr(type(self), name), self)
+    model_inputs: dict[str, Any] = prepare(input_ids, *args, **kwargs)
     generation = _GENERATION.get()
     if generation is None or generation[0] is not handle:
         return model_inputs

@@ -26,6 +26,12 @@ STATE_KEY = "rudder_state"
 _SLOT = threading.local()
 
 
+def clear_slot() -> None:
+    """Forget what a forward that failed half-way left in this thread's slot."""
+    _SLOT.state = None
+    _SLOT.pair = None
+
+
 class LayerHooks:
     """The hooks of one target layer.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,17 @@ from .presets_rudder import get_preset
 from .settings_rudder import Override
 
 logger = logging.get_logger(__name__)
+
+
+def _of_base(name: str) -> Any:
+    """A method that the base model answers."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.model, name)(*args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = f"The base model's `{name}`."
+    return method
 
 
 class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
@@ -82,6 +94,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             config = preset.config()
             if not preset.calibrated:
                 logger.warning(f"RUDDER settings for {preset.name} are not calibrated: {preset.source}.")
+        config = copy.deepcopy(config)
         if config.base_model_name_or_path is None and name:
             config.base_model_name_or_path = name
         model = base if loaded else AutoModelForImageTextToText.from_pretrained(name, **kwargs)
@@ -212,26 +225,19 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self.model.to(*args, **kwargs)
         return self
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The base model's input embeddings."""
-        return self.model.get_input_embeddings()  # type: ignore[no-any-return]
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Set the base model's input embeddings."""
-        self.model.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module | None:
-        """The base model's output embeddings."""
-        return self.model.get_output_embeddings()  # type: ignore[no-any-return]
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Set the base model's output embeddings."""
-        self.model.set_output_embeddings(new_embeddings)
-
-    def get_decoder(self) -> nn.Module:
-        """The base model's text decoder."""
-        return self.model.get_decoder()  # type: ignore[no-any-return]
-
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the base model's token embeddings."""
-        return self.model.resize_token_embeddings(*args, **kwargs)  # type: ignore[no-any-return]
+    # What PreTrainedModel and GenerationMixin would answer from the wrapper's own config or modules.
+    get_input_embeddings = _of_base("get_input_embeddings")
+    set_input_embeddings = _of_base("set_input_embeddings")
+    get_output_embeddings = _of_base("get_output_embeddings")
+    set_output_embeddings = _of_base("set_output_embeddings")
+    resize_token_embeddings = _of_base("resize_token_embeddings")
+    get_decoder = _of_base("get_decoder")
+    get_encoder = _of_base("get_encoder")
+    tie_weights = _of_base("tie_weights")
+    set_attn_implementation = _of_base("set_attn_implementation")
+    gradient_checkpointing_enable = _of_base("gradient_checkpointing_enable")
+    gradient_checkpointing_disable = _of_base("gradient_checkpointing_disable")
+    compute_transition_scores = _of_base("compute_transition_scores")
+    generate_batch = _of_base("generate_batch")
+    init_continuous_batching = _of_base("init_continuous_batching")
+    continuous_batching_context_manager = _of_base("continuous_batching_context_manager")

@@ -127,6 +127,7 @@ def _attach(model: Any) -> Any:
     return attach(model, settings(alpha_max=1.0, layer=1))
 
 
+@pytest.mark.filterwarnings("ignore:RUDDER is not tested on")
 @pytest.mark.parametrize("second", [_wrap, _attach])
 @pytest.mark.parametrize(
     ("name", "first", "target"),
@@ -156,6 +157,7 @@ def test_second_installation_is_refused(name: str, first: str, target: str, seco
     assert snapshot(model) == before
 
 
+@pytest.mark.filterwarnings("ignore:RUDDER is not tested on")
 def test_model_around_an_attached_language_model_is_refused() -> None:
     """InstructBLIP is not steered while its language model is steered by itself."""
     model = FAMILIES["instructblip"].build()

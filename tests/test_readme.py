@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from rudder_hf.cli.toy import toy_processor
-from rudder_hf.support import support_table
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from rudder_hf import get_preset, list_presets
+from rudder_hf.cli.toy import toy_processor
+from rudder_hf.support import support_table
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 BASE = "llava-hf/llava-1.5-7b-hf"

@@ -168,5 +168,6 @@ def test_update_goes_onto_the_residual_stream(family: Family) -> None:
     layer = Layer(model, family, indices[len(indices) // 2])
     plain = layer.run()
     step = random_pixels(5, plain.shape)
-    added = layer.run(update=step)
+    multiplier = getattr(decoder_layers(model, family)[indices[len(indices) // 2]], "residual_multiplier", 1.0)
+    added = layer.run(update=step / multiplier)
     assert torch.allclose(added, layer.run(residual=step), atol=1e-4) or torch.allclose(added, plain + step, atol=1e-4)
