@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .configuration_rudder import RudderConfig
     from .modeling_rudder import RudderForConditionalGeneration
     from .presets_rudder import get_preset, list_presets
-    from .request_rudder import RudderWarning
     from .trace_rudder import RudderTrace
+    from .warnings_rudder import RudderWarning
 
 __all__ = [
     "RudderConfig",
@@ -34,7 +34,7 @@ _HOMES = {
     "RudderConfig": "configuration_rudder",
     "RudderForConditionalGeneration": "modeling_rudder",
     "RudderTrace": "trace_rudder",
-    "RudderWarning": "request_rudder",
+    "RudderWarning": "warnings_rudder",
     "SteeringHandle": "attach_rudder",
     "UnsupportedModelError": "backbones_rudder",
     "attach": "attach_rudder",

@@ -8,25 +8,26 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from .backbones_rudder import Backbone, attention_update, find_backbone, forwards_keywords, resolve_layer
 from .configuration_rudder import RudderConfig
-from .generation_rudder import Conversations, lay_out_trace, open_generation
-from .hooks_rudder import STATE_KEY, LayerHooks, clear_slot
+from .generation_rudder import Conversations
+from .hooks_rudder import LayerHooks
+from .loop_rudder import (
+    HANDLE_NAME,
+    generate,
+    generate_in_loop,
+    prepare_inputs_for_generation,
+    refuse_continuous_batching,
+)
 from .request_rudder import Call, Request
 from .settings_rudder import Override
-from .state_rudder import GenerationState
 
-HANDLE_NAME = "_rudder_handle"
 _CONTINUOUS_BATCHING = ("generate_batch", "init_continuous_batching", "continuous_batching_context_manager")
-
-_REQUEST: ContextVar[Request | None] = ContextVar("rudder_request", default=None)
-_GENERATION: ContextVar[tuple[Any, GenerationState] | None] = ContextVar("rudder_generation", default=None)
 
 
 class SteeringHandle:
@@ -64,6 +65,9 @@ class SteeringHandle:
         vars(clone).update({name: copy.deepcopy(value, memo) for name, value in rest.items()})
         return clone
 
+    def __reduce__(self) -> Any:
+        raise TypeError("A model that is steered by RUDDER cannot be pickled: remove RUDDER first (`.remove()`).")
+
     def __enter__(self) -> SteeringHandle:
         return self
 
@@ -90,15 +94,17 @@ class SteeringHandle:
                 "Change the settings with `rudder=` or `.config`, or remove the first (`.remove()`, `.unwrap()`)."
             )
         try:
-            for part in {id(part): part for part in (model, loop, self.backbone.layers)}.values():
+            for part in {id(part): part for part in (model, loop)}.values():
                 self._set(part, HANDLE_NAME, self)
-            self._bind(model, "generate", _generate)
+            # Only a mark: whoever copies the decoder alone must not copy the whole model with it.
+            self._set(self.backbone.layers, HANDLE_NAME, True)
+            self._bind(model, "generate", generate)
             if loop is not model:
-                self._bind(loop, "generate", _generate_in_loop)
-            self._bind(loop, "prepare_inputs_for_generation", _prepare_inputs_for_generation)
+                self._bind(loop, "generate", generate_in_loop)
+            self._bind(loop, "prepare_inputs_for_generation", prepare_inputs_for_generation)
             for name in _CONTINUOUS_BATCHING:
                 if hasattr(type(model), name):
-                    self._bind(model, name, _refuse_continuous_batching)
+                    self._bind(model, name, refuse_continuous_batching)
             self._hooks = self._install_hooks(self.layer)
             self._installed = True
         except BaseException:
@@ -195,8 +201,6 @@ class SteeringHandle:
 
     def open_request(self, call: Call, override: Override, output_trace: bool | None) -> Request | None:
         """What a call wants of RUDDER; None if it is to run as if RUDDER were not there."""
-        if output_trace and not call.option("return_dict_in_generate", False):
-            raise ValueError("output_rudder=True needs return_dict_in_generate=True: the trace is `out.rudder`.")
         if self._disabled:
             override = False
         if override is False and not output_trace:
@@ -227,106 +231,3 @@ def attach(model: nn.Module, config: RudderConfig) -> SteeringHandle:
     handle = SteeringHandle(model, config)
     handle.install()
     return handle
-
-
-def handle_of(model: nn.Module) -> SteeringHandle | None:
-    """The handle of a steered model or of the language model in it; None if it is not steered (any more)."""
-    handle: SteeringHandle | None = vars(model).get(HANDLE_NAME)
-    return handle
-
-
-@contextmanager
-def _within(request: Request | None, generation: tuple[SteeringHandle, GenerationState] | None) -> Iterator[None]:
-    """Run a block under a request and a generation, and leave nothing of them behind."""
-    request_token, generation_token = _REQUEST.set(request), _GENERATION.set(generation)
-    try:
-        yield
-    finally:
-        _GENERATION.reset(generation_token)
-        _REQUEST.reset(request_token)
-        clear_slot()
-
-
-def _generate(
-    self: nn.Module, *args: Any, rudder: Override = None, output_rudder: bool | None = None, **kwargs: Any
-) -> Any:
-    """`generate` of a steered model: the stock method, with the state of this generation around it."""
-    handle = handle_of(self)
-    if handle is None:
-        # Somebody kept the bound method beyond `remove()`.
-        return type(self).generate(self, *args, **kwargs)  # type: ignore[attr-defined]
-    original = handle.original(self, "generate")
-    call = Call(self, args, kwargs)
-    with handle.running():
-        request = handle.open_request(call, rudder, output_rudder)
-        if handle.backbone.loop is self and request is not None:
-            return _run(handle, request, call, original, args, kwargs)
-        # Also without a request: a generation around this one must not reach into it.
-        with _within(request, None):
-            return original(*args, **kwargs)
-
-
-def _generate_in_loop(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """`generate` of a language model that a steered model delegates to."""
-    handle = handle_of(self)
-    if handle is None:
-        return type(self).generate(self, *args, **kwargs)  # type: ignore[attr-defined]
-    original = handle.original(self, "generate")
-    request = _REQUEST.get()
-    if request is None or request.owner is not handle:
-        # The language model is used by itself, possibly within a generation of the model around it.
-        with _within(None, None):
-            return original(*args, **kwargs)
-    return _run(handle, request, Call(self, args, kwargs), original, args, kwargs)
-
-
-def _run(
-    handle: SteeringHandle, request: Request, call: Call, original: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
-    """Run the token loop under a fresh state."""
-    if handle.backbone.loop is not handle.backbone.model:
-        call.refuse_unsupported()
-    state = open_generation(
-        handle.backbone.model, handle.config, handle.layer, handle.multiplier, call, request, handle.conversations
-    )
-    with _within(None, None if state is None else (handle, state)):
-        output = original(*args, **kwargs)
-    if state is None:
-        return output
-    state.collect()
-    state.check_fired()
-    if not state.forwards:
-        raise RuntimeError(
-            "This decoding method does not call `prepare_inputs_for_generation`, so RUDDER cannot steer it. Pass "
-            "rudder=False to run it unsteered."
-        )
-    cache = call.cache if call.cache is not None else getattr(output, "past_key_values", None)
-    handle.conversations.remember(cache, call, state, handle.layer)
-    if request.output_trace:
-        output["rudder"] = lay_out_trace(call, state, output)
-    return output
-
-
-def _prepare_inputs_for_generation(self: nn.Module, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Plan the coming forward and hand the state down with its inputs."""
-    name = "prepare_inputs_for_generation"
-    handle = handle_of(self)
-    prepare = handle.original(self, name) if handle is not None else types.MethodType(getattr(type(self), name), self)
-    model_inputs: dict[str, Any] = prepare(input_ids, *args, **kwargs)
-    generation = _GENERATION.get()
-    if generation is None or generation[0] is not handle:
-        return model_inputs
-    state = generation[1]
-    embeds = model_inputs.get("inputs_embeds")
-    query_length = (model_inputs["input_ids"] if embeds is None else embeds).shape[1]
-    cached = model_inputs.get("past_key_values") is not None and kwargs.get("use_cache") is not False
-    state.plan(input_ids, query_length, kwargs.get("attention_mask"), cached)
-    model_inputs[STATE_KEY] = state
-    return model_inputs
-
-
-def _refuse_continuous_batching(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    raise ValueError(
-        "RUDDER does not steer continuous batching: it bypasses the generation loop. Use `generate`, or remove RUDDER "
-        "from the model first."
-    )

@@ -8,11 +8,12 @@ vector to the attention update is not Eq. 5 of the paper are refused by name, wi
 from __future__ import annotations
 
 import inspect
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+
+from .warnings_rudder import warn
 
 # Names of the self-attention module of a decoder layer, in order of preference.
 _ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
@@ -138,7 +139,8 @@ class AttentionUpdate:
 
 
 def without_peft(model: nn.Module) -> nn.Module:
-    """The model that PEFT wraps, or the model itself."""
+    """The model that PEFT or `torch.compile` wraps, or the model itself."""
+    model = getattr(model, "_orig_mod", model)
     get_base_model = getattr(model, "get_base_model", None)
     return get_base_model() if callable(get_base_model) and hasattr(model, "peft_config") else model
 
@@ -156,6 +158,11 @@ def find_backbone(model: nn.Module) -> Backbone:
     """
     base = without_peft(model)
     name = model_type(base)
+    if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
+        raise UnsupportedModelError(
+            "RUDDER cannot steer a model with learned prompts (PEFT prompt tuning and kin): they are put before the "
+            "prompt where RUDDER cannot tell them from it. LoRA and other adapters in the weights work."
+        )
     if name in REFUSED:
         raise UnsupportedModelError(f"RUDDER cannot steer {name!r} ({type(base).__name__}): {REFUSED[name]}.")
     if not hasattr(base, "generate") or not hasattr(base, "config"):
@@ -173,10 +180,9 @@ def find_backbone(model: nn.Module) -> Backbone:
             )
     path, layers = _decoder_layers(loop)
     if support(name).status == "unknown":
-        warnings.warn(
+        warn(
             f"RUDDER is not tested on {name!r}: layers were found at {path!r} by a general rule. Compare a few "
-            "outputs with rudder=False, and please report what you find.",
-            stacklevel=4,
+            "outputs with rudder=False, and please report what you find."
         )
     return Backbone(model=base, loop=loop, layers=layers, layers_path=path)
 
@@ -194,7 +200,9 @@ def _generation_loop(model: nn.Module) -> nn.Module:
 
 
 def _decoder_layers(loop: Any) -> tuple[str, nn.ModuleList]:
-    """The decoder's layers: the largest list of modules with self-attention that is not part of a vision tower."""
+    """The decoder's layers: of the lists of modules with self-attention that are not part of a vision tower, those as
+    long as the config says, and of these the one nearest to the top.
+    """
     candidates: list[tuple[str, nn.ModuleList]] = []
     for path, module in loop.named_modules():
         if not isinstance(module, nn.ModuleList) or len(module) == 0:

@@ -30,12 +30,13 @@ _TRANSFORMERS_KEYS = (
 )
 
 _NUMBER_RANGES: dict[str, tuple[float, float, str]] = {
-    "alpha_max": (0.0, math.inf, "a finite number >= 0 (strength of the push, in units of the hidden state)"),
-    "k": (0.0, math.inf, "a finite number >= 0 (sensitivity of the gate)"),
-    "c": (-math.inf, math.inf, "a finite number (concentration of the gate, typically 0.5 to 1.5)"),
+    # Wide, but such that float32 has room for what is computed from them.
+    "alpha_max": (0.0, 1e6, "a number in [0, 1e6] (strength of the push, in units of the hidden state)"),
+    "k": (0.0, 1e6, "a number in [0, 1e6] (sensitivity of the gate)"),
+    "c": (-50.0, 50.0, "a number in [-50, 50] (concentration of the gate, typically 0.5 to 1.5)"),
     "g_min": (0.0, 1.0, "a number in [0, 1]"),
     "g_max": (0.0, 1.0, "a number in [0, 1]"),
-    "norm_cap": (0.0, math.inf, "None or a finite number > 0 (tau, the longest push)"),
+    "norm_cap": (0.0, 1e6, "None or a number in (0, 1e6] (tau, the longest push)"),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {"mode": MODES, "pool": POOLS, "span": SPANS}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +11,11 @@ from torch import Tensor, nn
 
 from .backbones_rudder import image_token_ids
 from .configuration_rudder import RudderConfig
-from .request_rudder import Call, Request, RudderWarning, warn_without_image
+from .request_rudder import Call, Request, warn_without_image
 from .settings_rudder import CallSettings, Override, resolve_settings
 from .state_rudder import GenerationState
 from .trace_rudder import RudderTrace, follow_beams, mask_after_end
+from .warnings_rudder import warn
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Conversation:
     Attributes:
         reading: Layer, pooling and span that they were read with.
         start: Number of positions of the cache up to the end of the last prompt.
-        end: Number of positions up to the end of its answer.
+        end: Number of positions up to the end of its answer, as far as the cache holds it.
+        total: Number of positions with the whole answer; its last token is emitted but not forwarded.
         pooled: Sum of the updates, (rows, hidden size).
         with_image: For each row whether its prompts had an image.
     """
@@ -33,6 +34,7 @@ class Conversation:
     reading: tuple[int, str, str]
     start: int
     end: int
+    total: int
     pooled: Tensor
     with_image: list[bool]
 
@@ -59,25 +61,25 @@ class Conversations:
         with self._lock:
             conversation = self._by_cache.get(call.cache)
         if conversation is None or not conversation.covers(call, reading):
-            warnings.warn(
+            warn(
                 f"The cache ({call.cached_length} positions) holds prompt tokens that RUDDER did not read, or "
                 "read with other settings or for other rows: CARD is pooled from the new ones alone. Steered calls "
-                "that fill the cache pool the whole conversation.",
-                RudderWarning,
-                stacklevel=6,
+                "that fill the cache pool the whole conversation."
             )
             return None
         return conversation
 
-    def remember(self, cache: Any, call: Call, state: GenerationState, layer: int) -> None:
+    def remember(self, cache: Any, call: Call, state: GenerationState, sequences: Tensor) -> None:
         """Keep the pooled sum for the next turn on the same cache."""
         if cache is None or state.pooled is None:
             return
         rows = state.pooled.shape[0]
+        start = call.cached_length + call.remaining_prompt
         conversation = Conversation(
-            reading=(layer, state.settings.pool, state.settings.span),
-            start=call.cached_length + call.remaining_prompt,
+            reading=(state.layer, state.settings.pool, state.settings.span),
+            start=start,
             end=int(cache.get_seq_length()),
+            total=start + sequences.shape[1] - call.prompt_length,
             pooled=state.pooled,
             with_image=_repeat(state.with_image, rows),
         )
@@ -111,7 +113,7 @@ def open_generation(
         conversations: Pooled sums of caches that are reused.
     """
     override: Override = {"alpha_max": 0.0} if request.override is False else request.override
-    settings = resolve_settings(config, override, call.batch)
+    settings = resolve_settings(config, override, call.batch, layer)
     image_tokens = image_token_ids(model)
     _check_span(settings, image_tokens, call, model)
     earlier = conversations.recall(call, (layer, settings.pool, settings.span))
@@ -132,6 +134,8 @@ def open_generation(
         image_tokens=image_tokens,
         multiplier=multiplier,
         pooled=None if earlier is None else earlier.pooled,
+        # The answer's last token comes with the new prompt: it is no prompt token.
+        skip=earlier.total - earlier.end if earlier is not None and earlier.end == call.cached_length else 0,
         traced=request.output_trace,
     )
 

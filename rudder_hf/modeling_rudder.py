@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +24,12 @@ logger = logging.get_logger(__name__)
 
 def _of_base(name: str) -> Any:
     """A method that the base model answers."""
+    inherited = getattr(PreTrainedModel, name, None) or getattr(GenerationMixin, name)
 
+    @functools.wraps(inherited)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.model, name)(*args, **kwargs)
 
-    method.__name__ = name
-    method.__doc__ = f"The base model's `{name}`."
     return method
 
 
@@ -94,11 +95,24 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             config = preset.config()
             if not preset.calibrated:
                 logger.warning(f"RUDDER settings for {preset.name} are not calibrated: {preset.source}.")
-        config = copy.deepcopy(config)
-        if config.base_model_name_or_path is None and name:
-            config.base_model_name_or_path = name
-        model = base if loaded else AutoModelForImageTextToText.from_pretrained(name, **kwargs)
-        return cls(config, model)  # type: ignore[arg-type]
+        else:
+            config = copy.deepcopy(config)
+            if name and config.base_model_name_or_path not in (None, name):
+                logger.warning(f"Settings made for {config.base_model_name_or_path!r} are used on {name!r}.")
+        # The config names what is really steered, so that it is what a saved config loads.
+        config.base_model_name_or_path = name or None
+        if loaded:
+            return cls(config, base)  # type: ignore[arg-type]
+        config.base_model_revision = kwargs.pop("revision", None) or config.base_model_revision
+        return cls(config, cls._load_base(config, **kwargs))
+
+    @staticmethod
+    def _load_base(config: RudderConfig, *args: Any, **kwargs: Any) -> nn.Module:
+        """Load the model that the settings name, at the revision that they name."""
+        if config.base_model_revision is not None:
+            kwargs["revision"] = config.base_model_revision
+        base: nn.Module = AutoModelForImageTextToText.from_pretrained(config.base_model_name_or_path, *args, **kwargs)
+        return base
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -118,25 +132,38 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """
         own = {name: kwargs.pop(name) for name in list(kwargs) if name in RudderConfig.__dataclass_fields__}
         for_base = {name: own.pop(name) for name in ("dtype",) if name in own}
+        # These speak of the repository with the settings, not of the base.
+        ours = {
+            name: kwargs.pop(name) for name in ("revision", "subfolder", "code_revision", "variant") if name in kwargs
+        }
+        shared = {
+            name: kwargs[name]
+            for name in ("cache_dir", "token", "local_files_only", "force_download")
+            if name in kwargs
+        }
         if config is None:
-            config = RudderConfig.from_pretrained(pretrained_model_name_or_path, **own)
-        else:
-            for name, value in own.items():
-                setattr(config, name, value)
-            config.validate_settings()
+            config = RudderConfig.from_pretrained(pretrained_model_name_or_path, **ours, **shared)
+        config = copy.deepcopy(config)
+        for name, value in own.items():
+            setattr(config, name, value)
+        config.validate_settings()
         if not config.base_model_name_or_path:
             raise ValueError(
                 f"The settings in {pretrained_model_name_or_path!s} name no base model (base_model_name_or_path). "
                 "Load the base yourself and use RudderForConditionalGeneration.from_base(model, config)."
             )
-        revision = {"revision": config.base_model_revision} if config.base_model_revision else {}
-        base = AutoModelForImageTextToText.from_pretrained(
-            config.base_model_name_or_path, *args, **for_base, **revision, **kwargs
-        )
-        return cls(config, base)
+        return cls(config, cls._load_base(config, *args, **for_base, **kwargs))
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:  # type: ignore[override]
         """Write the settings as `config.json`. The base's weights are not copied: its name stands in the config."""
+        if not self.config.base_model_name_or_path:
+            logger.warning(
+                "The base model has no name, so the saved settings can only be used with from_base(model, ...)."
+            )
+        if hasattr(self.model, "peft_config"):
+            logger.warning(
+                "The base carries PEFT adapters, which the saved settings do not: save and load them with PEFT."
+            )
         self.config.save_pretrained(save_directory, **kwargs)
 
     def unwrap(self) -> nn.Module:
@@ -179,6 +206,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """
         # Raises for a wrapper that was unwrapped, whose base would run bare; and follows an exchanged config.
         self.handle.config = self.config
+        if isinstance(assistant := kwargs.get("assistant_model"), RudderForConditionalGeneration):
+            kwargs["assistant_model"] = assistant.model
         return self.model.generate(*args, rudder=rudder, output_rudder=output_rudder, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,10 @@ import torch
 from torch import Tensor
 
 from .settings_rudder import Override
+from .warnings_rudder import warn
 
-# Arguments under these names carry pictures, or embeddings that may contain them.
-_IMAGE_ARGUMENTS = ("pixel_values", "image", "video", "mm_encoder_outputs", "inputs_embeds", "high_res_pixel_values")
-
-
-class RudderWarning(UserWarning):
-    """RUDDER does something else than a user may expect."""
+# Arguments whose names start like this carry pictures.
+_IMAGE_ARGUMENTS = ("pixel_values", "image", "video", "mm_encoder_outputs", "high_res_pixel_values")
 
 
 @dataclass(frozen=True)
@@ -115,12 +111,20 @@ class Call:
 
     def rows_with_image(self, image_tokens: Sequence[int], has_images: bool) -> list[bool]:
         """For each prompt whether it contains an image, judged by placeholder tokens where the model has them."""
+        # Kosmos-2 and Idefics say by a mask which positions belong to an image.
+        for name in ("image_embeds_position_mask", "image_attention_mask"):
+            if isinstance(mask := self.arguments.get(name), Tensor):
+                return [bool(row.any()) for row in mask]
         ids = self.input_ids
-        if not has_images or ids is None or not image_tokens:
-            return [has_images] * self.batch
-        rows = torch.isin(ids, torch.tensor(image_tokens, device=ids.device)).any(dim=1).tolist()
+        if ids is not None and image_tokens:
+            rows: list[bool] = torch.isin(ids, torch.tensor(image_tokens, device=ids.device)).any(dim=1).tolist()
+            if any(rows):
+                return [row and (has_images or self.inputs_embeds is not None) for row in rows]
+        elif self.inputs_embeds is not None:
+            # Embeddings alone do not tell: whoever made them most likely put an image in.
+            return [True] * self.batch
         # Pictures without any placeholder: a model that takes them by another way than the prompt's ids.
-        return rows if any(rows) else [True] * self.batch
+        return [has_images] * self.batch
 
     def refuse_unsupported(self) -> None:
         """Raise where stock transformers would lose the image or break the spans, with the reason."""
@@ -149,9 +153,7 @@ def warn_without_image(rows: Sequence[bool]) -> None:
     which = (
         "The prompt has" if not any(rows) and len(rows) == 1 else f"{rows.count(False)} of {len(rows)} prompts have"
     )
-    warnings.warn(
+    warn(
         f"{which} no image, so there is no visual evidence to anchor to: left unsteered. "
-        "Pass rudder={'force': True} to steer all the same, or rudder=False to silence this.",
-        RudderWarning,
-        stacklevel=5,
+        "Pass rudder={'force': True} to steer all the same, or rudder=False to silence this."
     )

@@ -59,7 +59,7 @@ class CallSettings:
         }
 
 
-def resolve_settings(config: RudderConfig, override: Override, batch: int) -> CallSettings:
+def resolve_settings(config: RudderConfig, override: Override, batch: int, layer: int | None = None) -> CallSettings:
     """Settings of a call on `batch` prompts.
 
     Args:
@@ -68,6 +68,7 @@ def resolve_settings(config: RudderConfig, override: Override, batch: int) -> Ca
             sequences with one value per prompt; a `RudderConfig`; or a sequence with one entry per prompt, each None
             (the config's), False (unsteered) or a mapping of row settings.
         batch: Number of prompts, before beams and return sequences multiply them.
+        layer: Index of the installed layer from 0 on, which the override may name too.
 
     Raises:
         ValueError: A setting is unknown, out of range or has the wrong number of rows.
@@ -77,14 +78,14 @@ def resolve_settings(config: RudderConfig, override: Override, batch: int) -> Ca
     values: dict[str, Any] = {name: getattr(config, name) for name in CALL_SETTINGS}
     force = False
     if isinstance(override, RudderConfig):
-        _same_layer(config.layer, override.layer)
+        _same_layer((config.layer, layer), override.layer)
         override.validate_settings()
         values.update({name: getattr(override, name) for name in CALL_SETTINGS})
     elif isinstance(override, Mapping):
         override = dict(override)
         force = _check_force(override.pop("force", False))
         if "layer" in override:
-            _same_layer(config.layer, check_setting("layer", override.pop("layer")))
+            _same_layer((config.layer, layer), check_setting("layer", override.pop("layer")))
         values.update(override)
     elif isinstance(override, Sequence) and not isinstance(override, str):
         values.update(_columns_from_rows(values, override, batch))
@@ -99,10 +100,10 @@ def resolve_settings(config: RudderConfig, override: Override, batch: int) -> Ca
     return CallSettings(**scalars, force=force, rows=rows)
 
 
-def _same_layer(installed: int, asked: int) -> None:
-    if installed != asked:
+def _same_layer(installed: tuple[int | None, ...], asked: int) -> None:
+    if asked not in installed:
         raise ValueError(
-            f"The layer cannot change within a call: {installed} is installed, {asked} was asked for. "
+            f"The layer cannot change within a call: {installed[0]} is installed, {asked} was asked for. "
             "Set `model.config.layer` (or detach and attach again) between calls."
         )
 

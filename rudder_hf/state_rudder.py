@@ -41,6 +41,7 @@ class GenerationState:
         image_tokens: Ids of image placeholders, for spans.
         multiplier: Factor that the layer applies to its attention output.
         pooled: Sum of the updates of earlier prompt spans of the same conversation.
+        skip: Number of positions at the start of the prompt that belong to an earlier answer and are not pooled.
         traced: Whether to record similarity, gate and push per token.
     """
 
@@ -55,6 +56,7 @@ class GenerationState:
         image_tokens: Sequence[int] = (),
         multiplier: float = 1.0,
         pooled: Tensor | None = None,
+        skip: int = 0,
         traced: bool = False,
     ) -> None:
         self.layer = layer
@@ -65,12 +67,14 @@ class GenerationState:
         self.image_tokens = list(image_tokens)
         self.multiplier = multiplier
         self.pooled = pooled
+        self.skip = skip
         self.traced = traced
         self.gated = settings.mode == "beta"
         self.recorder = TraceRecorder()
         # Set while the prompt is read, before anything is steered.
         self.card: Tensor
         self.strength: Tensor
+        self.applied: Tensor
         self.constants: StepConstants
         # The plan of the coming forward.
         self.forwards = 0
@@ -82,6 +86,7 @@ class GenerationState:
         self.first_token = 0
         self.watch_last_prompt = False
         self.observed: tuple[Tensor, Tensor, Tensor] | None = None
+        self._observe_newest_only = False
         self._prompt_seen = 0
 
     def plan(self, input_ids: Tensor, query_length: int, attention_mask: Any, cached: bool) -> None:
@@ -114,6 +119,8 @@ class GenerationState:
         self.watch_last_prompt = self.traced and has_last_prompt and not self.settings.steer_first_token
         watched = self.steer_count + int(self.watch_last_prompt)
         self.first_token = generated - (watched - 1)
+        # Without a cache earlier positions are seen again, with beams in another order than when they emitted tokens.
+        self._observe_newest_only = not cached
 
     def _weights(self, input_ids: Tensor, query_length: int, attention_mask: Any) -> Tensor | None:
         """1 for the new prompt positions that count for CARD, else 0; None if all of them count."""
@@ -122,6 +129,11 @@ class GenerationState:
         if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
             # A view: the memory that RUDDER needs must not grow with the prompt.
             weights = attention_mask[:, -query_length:][:, start:stop]
+        if self.skip:
+            start_of_answer = torch.ones(input_ids.shape[0], stop - start, device=input_ids.device)
+            start_of_answer[:, : self.skip] = 0
+            weights = start_of_answer if weights is None else weights.to(input_ids.device) * start_of_answer
+            self.skip = 0
         if self.settings.span != "prompt":
             ids = input_ids[:, -query_length:][:, start:stop]
             is_image = torch.isin(ids, torch.tensor(self.image_tokens, device=ids.device))
@@ -141,9 +153,14 @@ class GenerationState:
 
     def collect(self) -> None:
         """Move what the last forward observed into the trace."""
-        if self.observed is not None:
-            self.recorder.add(self.first_token, self.observed)
-            self.observed = None
+        if self.observed is None:
+            return
+        similarity, gate, push = self.observed
+        if self._observe_newest_only:
+            self.first_token += similarity.shape[1] - 1
+            similarity, gate, push = similarity[:, -1:], gate[:, -1:], push[:, -1:]
+        self.recorder.add(self.first_token, (similarity, gate, push))
+        self.observed = None
 
     def steer(self, h: Tensor, update: Tensor) -> Tensor:
         """Read the prompt's updates and steer the answer's, as planned.
@@ -163,6 +180,13 @@ class GenerationState:
             )
         if h.device != update.device:
             h = h.to(update.device)
+        if torch.is_autocast_enabled(update.device.type):
+            # Autocast would take the matrix products down to half precision.
+            with torch.autocast(update.device.type, enabled=False):
+                return self._steer(h, update)
+        return self._steer(h, update)
+
+    def _steer(self, h: Tensor, update: Tensor) -> Tensor:
         if self.prompt_span[1] > self.prompt_span[0]:
             self._read(update)
         if self.watch_last_prompt:
@@ -187,9 +211,10 @@ class GenerationState:
         self.card = unit(total)
         steered = [self.settings.force or image for image in self.with_image]
         settings = self.settings.row_tensors(rows // len(steered), steered, total.device)
+        self.strength = settings["alpha_max"]
         if not self.gated:
             settings["alpha_max"] = torch.minimum(settings["alpha_max"], settings["norm_cap"])
-        self.strength = settings["alpha_max"]
+        self.applied = settings["alpha_max"] / self.strength.clamp_min(TINY_NORM)
         constants = step_constants(self.card, **settings)
         self.constants = constants._replace(push=constants.push / self.multiplier)
 
@@ -224,7 +249,7 @@ class GenerationState:
     def _observe(self, h: Tensor, s: Tensor, g: Tensor | None) -> None:
         """Keep similarity, gate and relative push of the steered positions until `collect`."""
         strength = self.strength[:, None, None]
-        gate = torch.where(strength > 0, torch.ones_like(s) if g is None else g, 0.0)
+        gate = torch.where(strength > 0, self.applied[:, None, None].expand_as(s) if g is None else g, 0.0)
         length = torch.linalg.vector_norm(h.float(), dim=-1, keepdim=True).clamp_min(TINY_NORM)
         push = strength * gate / length
         self.observed = (s.squeeze(-1), gate.squeeze(-1), push.squeeze(-1))

@@ -9,7 +9,7 @@
 | Eq. 5 | `inject` |
 
 `StepConstants` and `steer_step` are the same equations with everything that does not change from token to token
-folded beforehand: that is what runs while decoding. A test holds the two forms equal.
+folded beforehand. Only that form runs while decoding; a test holds the two equal.
 """
 
 from __future__ import annotations

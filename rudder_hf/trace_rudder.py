@@ -23,11 +23,12 @@ class RudderTrace:
     Attributes:
         card: v_CARD of each row, (rows, hidden size).
         similarity: s_t, the cosine of CARD and the hidden state that emits token t, (rows, new tokens).
-        gate: g_t as applied, 0 where nothing was added and 1 in mode "add", (rows, new tokens).
+        gate: Share of alpha_max that was applied: g_t, less where the norm cap bound it; 1 in mode "add" without a
+            cap; 0 where nothing was added. (rows, new tokens).
         push: Length of the push relative to the hidden state's, ||v_t^steer|| / ||h_t||, (rows, new tokens).
         settings: The settings in force, for the record.
 
-    Tokens after a row's end are NaN.
+    Padding after a row's end-of-sequence token is NaN.
     """
 
     card: Tensor

@@ -1,5 +1,7 @@
 """RUDDER once more, slowly and independently: float64, the whole sequence recomputed at every token, no cache.
 
+(Two families go wrong without a cache in stock transformers; the reference runs them with one.)
+
 Nothing here comes from the package. The formulas are typed from the paper, position by position; where layers and
 attention updates are is read from the zoo's table, which was filled in by reading the models' code. Stock `generate`
 with `use_cache=False` drives a patched float64 copy, so that decoding strategies need no second implementation.
@@ -35,6 +37,8 @@ class Reference:
     span: str = "prompt"
     image_tokens: tuple[int, ...] = ()
     multiplier: float = 1.0
+    use_cache: bool = False
+    length: int = 0
     cards: dict[int, list[float]] = field(default_factory=dict)
     gates: dict[tuple[int, int], float] = field(default_factory=dict)
     similarities: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -82,7 +86,12 @@ def reference_generate(
     }
     layer = resolve(twin, family.layers)[reference.layer]
     _patch(layer, resolve(layer, family.update), inputs, reference)
-    options |= {"use_cache": False, "return_dict_in_generate": True, "output_scores": True, "do_sample": False}
+    options |= {
+        "use_cache": reference.use_cache,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "do_sample": False,
+    }
     if family.loop:
         return _generate_from_ids(twin, resolve(twin, family.loop), inputs, options)
     return twin.generate(**inputs, **options)
@@ -134,6 +143,9 @@ def _steer(updates: torch.Tensor, h: torch.Tensor, inputs: dict[str, Any], refer
     prompts, prompt_length = ids.shape
     rows, positions, _ = updates.shape
     changed = updates.clone()
+    # With a cache, later forwards bring only what is new, and CARD is what the first one made it.
+    start = 0 if positions >= prompt_length else reference.length
+    reference.length = start + positions
     for row in range(rows):
         prompt = row // (rows // prompts)
         counts = [mask is None or bool(mask[prompt, i]) for i in range(prompt_length)]
@@ -143,11 +155,14 @@ def _steer(updates: torch.Tensor, h: torch.Tensor, inputs: dict[str, Any], refer
                 counted and image == (reference.span == "image")
                 for counted, image in zip(counts, is_image, strict=True)
             ]
-        v = card(reference.multiplier * updates[row, :prompt_length], counts, reference.pool)
-        reference.cards[row] = v.tolist()
+        if start == 0:
+            v = card(reference.multiplier * updates[row, :prompt_length], counts, reference.pool)
+            reference.cards[row] = v.tolist()
+        else:
+            v = torch.tensor(reference.cards[row], dtype=updates.dtype)
         first = prompt_length - 1 if reference.steer_first_token else prompt_length
-        for position in range(prompt_length - 1, positions):
-            state = h[row, position]
+        for position in range(max(prompt_length - 1, start), start + positions):
+            state = h[row, position - start]
             s = float(state @ v) / max(float(state.norm()), 1e-30)
             g = gate(s, *(reference.of_row(name, prompt) for name in ("k", "c", "g_min", "g_max")))
             strength = reference.of_row("alpha_max", prompt) * (1.0 if reference.mode == "add" else g)
@@ -157,5 +172,5 @@ def _steer(updates: torch.Tensor, h: torch.Tensor, inputs: dict[str, Any], refer
             reference.similarities[row, token] = s
             if position >= first:
                 reference.gates[row, token] = 1.0 if reference.mode == "add" else g
-                changed[row, position] = updates[row, position] + strength * v / reference.multiplier
+                changed[row, position - start] += strength * v / reference.multiplier
     return changed

@@ -16,6 +16,7 @@ REMOTE = sorted(PACKAGE.glob("*_rudder.py"))
 # Each file imports only from files before it.
 ORDER = [
     "version_rudder",
+    "warnings_rudder",
     "steering_rudder",
     "configuration_rudder",
     "backbones_rudder",
@@ -26,6 +27,7 @@ ORDER = [
     "hooks_rudder",
     "request_rudder",
     "generation_rudder",
+    "loop_rudder",
     "attach_rudder",
     "modeling_rudder",
 ]

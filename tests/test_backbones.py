@@ -26,6 +26,7 @@ from rudder_hf.backbones_rudder import (
     steerable_layers,
     support,
 )
+from tests.reference import Reference, reference_generate
 from tests.test_exactness import STEERED, built
 from tests.zoo import FAMILIES, unusual_residuals
 from tests.zoo.base import Family, Row, resolve
@@ -187,11 +188,14 @@ def test_what_is_no_model_is_refused() -> None:
 @pytest.mark.parametrize("name", [name for name in STEERED if "multi_image" not in FAMILIES[name].notes])
 def test_several_images_in_one_prompt(name: str) -> None:
     family, model = FAMILIES[name], built(name)
-    inputs = family.inputs(model, [Row(1, 5, images=2)])
     layer = steerable_layers(find_backbone(model))[0]
-    with attach(model, RudderConfig(layer=layer, alpha_max=30.0)):
-        on = model.generate(**inputs, max_new_tokens=3, return_dict_in_generate=True, output_scores=True)
-        off = model.generate(
-            **inputs, max_new_tokens=3, rudder=False, return_dict_in_generate=True, output_scores=True
-        )
-    assert not torch.allclose(on.scores[1], off.scores[1], atol=1e-2)
+    inputs = family.inputs(model, [Row(1, 5, images=2)])
+    multiplier = attention_update(find_backbone(model).layers[layer]).multiplier
+    reference = Reference(layer, alpha_max=6.0, multiplier=multiplier, use_cache="no_cache" in family.notes)
+    expected = reference_generate(family, model, inputs, reference, max_new_tokens=3)
+    with attach(model, RudderConfig(layer=layer, alpha_max=6.0)):
+        out = model.generate(**inputs, max_new_tokens=3, return_dict_in_generate=True, output_scores=True)
+    assert out.sequences.tolist() == expected.sequences.tolist()
+    for ours, theirs in zip(out.scores, expected.scores, strict=True):
+        ours, theirs = ours.double().clamp_min(-1e9), theirs.double().clamp_min(-1e9)
+        torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-2)

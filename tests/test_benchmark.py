@@ -18,7 +18,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf.attach_rudder import HANDLE_NAME
 from rudder_hf.benchmark import (
     SHAPES,
     BenchmarkReport,
@@ -36,6 +35,7 @@ from rudder_hf.benchmark.operators import added_operators, count_operators
 from rudder_hf.benchmark.runner import judge, ratio_verdict, variant_result
 from rudder_hf.benchmark.timing import Ratio, Run, paired_ratios, round_orders, summarize
 from rudder_hf.benchmark.variants import VARIANTS
+from rudder_hf.loop_rudder import HANDLE_NAME
 from rudder_hf.steering_rudder import POOL_CHUNK
 
 SETTINGS = BenchmarkSettings(new_tokens=3, rounds=2, warmup=1, prompt_tokens=24, memory_prompts=(520, 600))

@@ -60,6 +60,8 @@ class Chat:
     inputs: dict[str, Any] = field(init=False)
     prompt: Tensor = field(init=False)
     """1 where a position was forwarded as prompt, 0 for padding and for answers."""
+    unforwarded: int = 0
+    """Number of answer tokens that were emitted but not forwarded yet."""
 
     def __post_init__(self) -> None:
         self.inputs = self.family.inputs(self.model, self.batch)
@@ -90,26 +92,34 @@ class Chat:
         if self.cache is not None:
             options["past_key_values"] = self.cache
         output = run(self.model, arguments, **options)
-        # Everything that is forwarded before the answer is prompt, the last token of the previous answer included:
-        # the previous turn emitted it but never forwarded it.
-        self.prompt = torch.cat([self.prompt, self.mask[:, cached:]], dim=1)
+        # The last token of the previous answer is forwarded with the new prompt, but is no prompt token. If the answer
+        # was taken back, nothing tells.
+        forwarded = self.mask[:, cached:].clone()
+        forwarded[:, : self.unforwarded] = 0
+        self.prompt = torch.cat([self.prompt, forwarded], dim=1)
         answer = output.sequences[:, -NEW:]
         self.prompt = torch.cat([self.prompt, torch.zeros_like(answer[:, 1:])], dim=1)
         self.ids = torch.cat([self.ids, answer], dim=1)
         self.mask = torch.cat([self.mask, torch.ones_like(answer)], dim=1)
-        self.cache = output.past_key_values
+        self.cache, self.unforwarded = output.past_key_values, 1
         return output
 
     def crop(self, length: int) -> None:
         """Forget everything from a position on."""
         self.cache.crop(length - self.cache.get_seq_length())
         self.ids, self.mask, self.prompt = self.ids[:, :length], self.mask[:, :length], self.prompt[:, :length]
+        self.unforwarded = 0
 
     def expected_card(self, since: int = 0) -> Tensor:
-        """CARD of everything that was forwarded as prompt from a position on."""
+        """CARD of everything that was forwarded as prompt from a position on.
+
+        Where that is not the beginning, nothing is known of what was there before, nor that it was an answer.
+        """
         updates = prompt_updates(self.family, self.family.build(), self.whole())[:, : self.prompt.shape[1]]
         counts = self.prompt.clone()
         counts[:, :since] = 0
+        if since:
+            counts[:, since] = self.mask[:, since]
         return direction(updates, counts)
 
 
@@ -275,6 +285,7 @@ def test_answers_of_one_prompt_go_on_as_a_batch(chat: Chat) -> None:
     pair.ids, pair.mask, pair.cache = output.sequences, torch.ones_like(output.sequences), output.past_key_values
     pair.prompt = torch.ones_like(pair.ids[:, :-1])
     pair.prompt[:, length:] = 0
+    pair.unforwarded = 1
     pair.say(4)
     with no_warning():
         second = pair.turn(output_rudder=True)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rudder_hf import RudderForConditionalGeneration, attach
+from rudder_hf.loop_rudder import handle_of
 from tests.helpers import (
     LAYER,
     ROW,
@@ -75,8 +76,12 @@ def test_deepcopy_of_an_attached_model(name: str) -> None:
         vanilla = run(model, inputs)
         handle = attach(model, settings())
         wanted = run(model, inputs, output_rudder=True)
-        # The handle is found through the copy, as a user who copied only the model would have to.
-        twin, twin_handle = copy.deepcopy((model, handle))
+        twin = copy.deepcopy(model)
+        twin_handle = handle_of(twin)
+        twin_handle.config.alpha_max = 0.0
+        assert_same(run(twin, inputs), vanilla)
+        assert_same(run(model, inputs, output_rudder=True), wanted)
+        twin_handle.config.alpha_max = handle.config.alpha_max
         handles = {"original": (model, handle), "copy": (twin, twin_handle)}
         removed, removed_handle = handles.pop(first_removed)
         (kept, kept_handle), *_ = handles.values()

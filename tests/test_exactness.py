@@ -60,6 +60,7 @@ def slow(name: str, rows: tuple[Row, ...], settings: dict[str, Any], **options: 
     reference = Reference(
         layer=middle_layer(family),
         multiplier=float(getattr(text, "residual_multiplier", 1.0)),
+        use_cache="no_cache" in family.notes,
         image_tokens=tuple(
             getattr(model.config, key)
             for key in ("image_token_id", "image_token_index")
@@ -83,7 +84,7 @@ def runnable_without_cache(names: tuple[str, ...]) -> list[str]:
     return [name for name in names if "no_cache" not in FAMILIES[name].notes]
 
 
-@pytest.mark.parametrize("name", runnable_without_cache(STEERED))
+@pytest.mark.parametrize("name", STEERED)
 def test_greedy_batch_equals_reference(name: str) -> None:
     rows = rows_for(FAMILIES[name])
     fast = steered(name, rows, {}, output_rudder=True)
@@ -184,6 +185,8 @@ def test_beam_search_equals_reference(name: str, settings: dict[str, Any]) -> No
     assert fast.rudder.gate.shape == (6, NEW_TOKENS)
     # The trace follows each returned sequence through the beams: replaying the sequence shows the same gates.
     check_gates_by_replay(name, fast, settings)
+    uncached = steered(name, BATCH, settings, num_beams=3, num_return_sequences=2, output_rudder=True, use_cache=False)
+    torch.testing.assert_close(uncached.rudder.gate, fast.rudder.gate, rtol=1e-3, atol=1e-3)
 
 
 def check_gates_by_replay(name: str, output: Any, settings: dict[str, Any]) -> None:

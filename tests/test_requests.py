@@ -83,11 +83,16 @@ def test_a_prompt_without_image_is_left_unsteered_with_one_warning(steered: Any)
     assert not same(forced, plain)
 
 
-def test_in_a_mixed_batch_only_rows_with_an_image_are_steered(steered: Any) -> None:
-    mixed = inputs(steered, Row(1, 6, images=0), Row(2, 5))
-    with pytest.warns(RudderWarning, match="1 of 2 prompts"):
-        on = steered.generate(**mixed, **OPTIONS)
-    off = steered.generate(**mixed, **OPTIONS, rudder=False)
+@pytest.mark.parametrize("name", ["llava", "idefics", "idefics2", "qwen2_5_vl", "gemma3", "kosmos-2"])
+def test_in_a_mixed_batch_only_rows_with_an_image_are_steered(name: str) -> None:
+    family = FAMILIES[name]
+    model = family.build()
+    mixed = family.inputs(model, [Row(1, 6, images=0), Row(2, 5)])
+    with attach(model, RudderConfig(layer=1, alpha_max=6.0)):
+        with pytest.warns(RudderWarning, match="1 of 2 prompts") as caught:
+            on = model.generate(**mixed, **OPTIONS)
+        off = model.generate(**mixed, **OPTIONS, rudder=False)
+    assert [warning.filename for warning in caught if warning.category is RudderWarning] == [__file__]
     for ours, theirs in zip(on.scores[1:], off.scores[1:], strict=True):
         assert torch.equal(ours[0], theirs[0])
         assert not torch.equal(ours[1], theirs[1])
@@ -181,16 +186,9 @@ def test_from_base_wants_settings_it_can_know(llava: Any) -> None:
 
 @pytest.mark.parametrize("preset", ["qwen2.5-vl-7b", "llava-1.5-13b"])
 def test_uncalibrated_presets_say_so(preset: str, caplog: pytest.LogCaptureFixture) -> None:
-    messages: list[str] = []
-    import rudder_hf.modeling_rudder as module
-
-    original, module.logger.warning = module.logger.warning, lambda message, *args: messages.append(message)
-    try:
+    with caplog.at_level("WARNING", logger="rudder_hf"):
         RudderForConditionalGeneration.from_base(deep_enough(), preset)
-    finally:
-        module.logger.warning = original
-    assert len(messages) == 1
-    assert "not calibrated" in messages[0]
+    assert [record.message for record in caplog.records if "not calibrated" in record.message]
 
 
 def deep_enough() -> Any:

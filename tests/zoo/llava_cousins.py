@@ -197,7 +197,9 @@ def _shieldgemma2() -> PreTrainedModel:
     """Gemma3 under the configuration of its classifier."""
     config = ShieldGemma2Config(
         vision_config=SiglipVisionConfig(**VISION, vision_use_head=False),
-        text_config=Gemma3TextConfig(**{**TEXT, "num_hidden_layers": 6, "head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8}),
+        text_config=Gemma3TextConfig(
+            **{**TEXT, "num_hidden_layers": 6, "head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8}
+        ),
         mm_tokens_per_image=4,
         image_token_index=IMAGE,
         boi_token_index=IMAGE_START,
