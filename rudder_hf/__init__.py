@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .version_rudder import __version__
 
 if TYPE_CHECKING:
-    from .attach_rudder import SteeringHandle, attach
+    from .attach_rudder import SteeringHandle, attach, detach
     from .backbones_rudder import UnsupportedModelError
     from .configuration_rudder import RudderConfig
     from .modeling_rudder import RudderForConditionalGeneration
@@ -25,6 +25,7 @@ __all__ = [
     "UnsupportedModelError",
     "__version__",
     "attach",
+    "detach",
     "get_preset",
     "list_presets",
 ]
@@ -38,6 +39,7 @@ _HOMES = {
     "SteeringHandle": "attach_rudder",
     "UnsupportedModelError": "backbones_rudder",
     "attach": "attach_rudder",
+    "detach": "attach_rudder",
     "get_preset": "presets_rudder",
     "list_presets": "presets_rudder",
 }

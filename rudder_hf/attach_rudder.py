@@ -14,19 +14,23 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from .backbones_rudder import Backbone, attention_update, find_backbone, forwards_keywords, resolve_layer
-from .configuration_rudder import RudderConfig
+from .configuration_rudder import RudderConfig, check_setting
 from .generation_rudder import Conversations
 from .hooks_rudder import LayerHooks
 from .loop_rudder import (
     HANDLE_NAME,
     generate,
     generate_in_loop,
+    handle_of,
     prepare_inputs_for_generation,
     refuse_continuous_batching,
 )
+from .presets_rudder import list_presets
 from .request_rudder import Call, Request
 from .settings_rudder import Override
 
+# Seconds that removing and moving hooks wait for generations of other threads.
+_PATIENCE = 60.0
 _CONTINUOUS_BATCHING = ("generate_batch", "init_continuous_batching", "continuous_batching_context_manager")
 
 
@@ -36,13 +40,11 @@ class SteeringHandle:
     Made by [`attach`]; also a context manager that removes everything at the end of the block.
 
     Attributes:
-        config: The settings; changes take effect at the next `generate`.
         backbone: The parts of the model that are touched.
         layer: Index of the installed layer, from 0 on.
     """
 
     def __init__(self, model: nn.Module, config: RudderConfig) -> None:
-        config.validate_settings()
         self.config = config
         self.backbone: Backbone = find_backbone(model)
         self.layer = resolve_layer(self.backbone, config.layer)
@@ -50,8 +52,8 @@ class SteeringHandle:
         self._installed = False
         self._hooks: list[RemovableHandle] = []
         self._saved: list[tuple[nn.Module, str, Any]] = []
-        self._lock = threading.Lock()
-        self._running = 0
+        self._lock = threading.Condition()
+        self._running: list[int] = []
         self._disabled = 0
         self.conversations = Conversations()
 
@@ -60,7 +62,8 @@ class SteeringHandle:
         clone = type(self).__new__(type(self))
         memo[id(self)] = clone
         # What belongs to calls on the original, running or disabled, does not come along.
-        clone._lock, clone._running, clone._disabled, clone.conversations = threading.Lock(), 0, 0, Conversations()
+        clone._lock, clone._running, clone._disabled = threading.Condition(), [], 0
+        clone.conversations = Conversations()
         rest = {name: value for name, value in vars(self).items() if name not in vars(clone)}
         vars(clone).update({name: copy.deepcopy(value, memo) for name, value in rest.items()})
         return clone
@@ -69,10 +72,28 @@ class SteeringHandle:
         raise TypeError("A model that is steered by RUDDER cannot be pickled: remove RUDDER first (`.remove()`).")
 
     def __enter__(self) -> SteeringHandle:
+        if not self._installed:
+            self.install()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self.remove()
+
+    @property
+    def config(self) -> RudderConfig:
+        """The settings; changes take effect at the next `generate`."""
+        return self._config
+
+    @config.setter
+    def config(self, config: RudderConfig) -> None:
+        # A config loaded from a folder with code of its own is of another class, but of the same type.
+        if getattr(config, "model_type", None) != RudderConfig.model_type:
+            raise TypeError(
+                f"config is {config!r}, but has to be RudderConfig(layer=..., alpha_max=..., k=...), or "
+                f"get_preset(name).config() for one of {', '.join(list_presets())}."
+            )
+        config.validate_settings()
+        self._config = config
 
     @property
     def installed(self) -> bool:
@@ -91,7 +112,8 @@ class SteeringHandle:
         if any(HANDLE_NAME in vars(part) for part in (model, loop, self.backbone.layers)):
             raise ValueError(
                 "This model is already steered by RUDDER; steering it twice would add the push twice. "
-                "Change the settings with `rudder=` or `.config`, or remove the first (`.remove()`, `.unwrap()`)."
+                "Change the settings with `rudder=` or `.config`, or remove the first: `.remove()`, `.unwrap()`, or "
+                "rudder_hf.detach(model)."
             )
         try:
             for part in {id(part): part for part in (model, loop)}.values():
@@ -141,15 +163,21 @@ class SteeringHandle:
         return types.MethodType(getattr(type(module), name), module)
 
     def remove(self) -> None:
-        """Take everything off the model. Doing it twice is harmless.
+        """Take everything off the model, after generations of other threads have ended. Twice is harmless.
 
         Raises:
-            RuntimeError: A generation is running on the model.
+            RuntimeError: Called from within a generation on the model, or one of another thread does not end.
         """
         with self._lock:
-            if self._running:
-                raise RuntimeError("A generation is running on this model: wait for it before removing RUDDER.")
+            self._wait_for_generations("removing RUDDER")
             self._uninstall()
+
+    def _wait_for_generations(self, what_for: str) -> None:
+        """Let generations of other threads end: a streamer's reader is done shortly before its generation is."""
+        if threading.get_ident() in self._running:
+            raise RuntimeError(f"A generation is running around this very call: wait for it before {what_for}.")
+        if not self._lock.wait_for(lambda: not self._running, timeout=_PATIENCE):
+            raise RuntimeError(f"A generation is running on this model: wait for it before {what_for}.")
 
     def _uninstall(self) -> None:
         for hook in self._hooks:
@@ -164,11 +192,10 @@ class SteeringHandle:
 
     def _follow_config(self) -> None:
         """Move the hooks if `config.layer` has changed."""
-        layer = resolve_layer(self.backbone, self.config.layer)
+        layer = resolve_layer(self.backbone, check_setting("layer", self.config.layer))
         if layer == self.layer:
             return
-        if self._running:
-            raise RuntimeError("`config.layer` changed while a generation is running on this model: wait for it.")
+        self._wait_for_generations("changing the layer")
         hooks = self._install_hooks(layer)
         for hook in self._hooks:
             hook.remove()
@@ -192,12 +219,13 @@ class SteeringHandle:
         """Mark a generation as running, so that the hooks stay where they are."""
         with self._lock:
             self._follow_config()
-            self._running += 1
+            self._running.append(threading.get_ident())
         try:
             yield
         finally:
             with self._lock:
-                self._running -= 1
+                self._running.remove(threading.get_ident())
+                self._lock.notify_all()
 
     def open_request(self, call: Call, override: Override, output_trace: bool | None) -> Request | None:
         """What a call wants of RUDDER; None if it is to run as if RUDDER were not there."""
@@ -231,3 +259,10 @@ def attach(model: nn.Module, config: RudderConfig) -> SteeringHandle:
     handle = SteeringHandle(model, config)
     handle.install()
     return handle
+
+
+def detach(model: nn.Module) -> None:
+    """Remove RUDDER from a model whose handle is lost. Harmless if it is not steered."""
+    handle: SteeringHandle | None = handle_of(find_backbone(model).model)
+    if handle is not None:
+        handle.remove()

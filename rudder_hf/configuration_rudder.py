@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -56,7 +55,7 @@ def check_setting(name: str, value: Any) -> Any:
             return None
         low, high, allowed = _NUMBER_RANGES[name]
         is_number = isinstance(value, Real) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not low <= value <= high:
+        if not is_number or not low <= value <= high:
             raise _refuse(name, value, allowed)
         if name == "norm_cap" and value == 0:
             raise _refuse(name, value, allowed)

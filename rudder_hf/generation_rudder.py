@@ -7,6 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .backbones_rudder import image_token_ids
@@ -14,7 +15,7 @@ from .configuration_rudder import RudderConfig
 from .request_rudder import Call, Request, warn_without_image
 from .settings_rudder import CallSettings, Override, resolve_settings
 from .state_rudder import GenerationState
-from .trace_rudder import RudderTrace, follow_beams, mask_after_end
+from .trace_rudder import RudderTrace, after_end, follow_beams
 from .warnings_rudder import warn
 
 
@@ -158,9 +159,10 @@ def lay_out_trace(call: Call, state: GenerationState, output: Any) -> RudderTrac
     new_ids = output.sequences[:, call.prompt_length :]
     beams = getattr(output, "beam_indices", None)
     if beams is None:
-        eos = call.option("eos_token_id", [])
-        eos_ids = [int(token) for token in ([eos] if isinstance(eos, int) else list(eos))]
-        tables = [mask_after_end(table, new_ids, eos_ids) for table in state.recorder.table(new_ids.shape[1])]
+        eos_ids = torch.as_tensor(call.option("eos_token_id", []), dtype=torch.long).flatten().tolist()
+        pad_id = call.option("pad_token_id", eos_ids[0] if eos_ids else None)
+        ended = after_end(new_ids, eos_ids, None if pad_id is None else int(pad_id))
+        tables = [table.masked_fill(ended, torch.nan) for table in state.recorder.table(new_ids.shape[1])]
         card = state.card
     else:
         tables = [follow_beams(table, beams) for table in state.recorder.table(beams.shape[1])]

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import AutoModelForImageTextToText, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import (
+    AutoModelForImageTextToText,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging
 
 from .attach_rudder import SteeringHandle, attach
@@ -87,14 +93,20 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             UnsupportedModelError: The base cannot be steered, with the reason.
         """
         loaded = isinstance(base, nn.Module)
+        if not loaded and not isinstance(base, (str, Path)):
+            raise TypeError(f"base is {base!r}, but has to be a loaded model, or the id or folder of one.")
         if loaded and kwargs:
             raise ValueError(f"{sorted(kwargs)} are for loading a base by id, but a loaded model was given.")
-        name = str(getattr(without_peft(base).config, "name_or_path", "")) if loaded else str(base)  # type: ignore[arg-type]
+        name = str(base)
+        if loaded:
+            name = str(getattr(getattr(without_peft(base), "config", None), "name_or_path", ""))  # type: ignore[arg-type]
         if config is None or isinstance(config, str):
             preset = get_preset(name if config is None else config)
             config = preset.config()
             if not preset.calibrated:
                 logger.warning(f"RUDDER settings for {preset.name} are not calibrated: {preset.source}.")
+        elif getattr(config, "model_type", None) != RudderConfig.model_type:
+            raise TypeError(f"config is {config!r}, but has to be a RudderConfig or the name of a preset.")
         else:
             config = copy.deepcopy(config)
             if name and config.base_model_name_or_path not in (None, name):
@@ -105,6 +117,18 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             return cls(config, base)  # type: ignore[arg-type]
         config.base_model_revision = kwargs.pop("revision", None) or config.base_model_revision
         return cls(config, cls._load_base(config, **kwargs))
+
+    @staticmethod
+    def _load_settings(source: str | Path, **kwargs: Any) -> RudderConfig:
+        """Read settings, and say so if there is a model instead."""
+        stored, _ = PreTrainedConfig.get_config_dict(source, **kwargs)
+        if stored.get("model_type") != RudderConfig.model_type:
+            raise ValueError(
+                f"{source!s} holds a {stored.get('model_type')!r} model, not RUDDER settings. To steer it: "
+                f"from_base({str(source)!r}, RudderConfig(layer=..., alpha_max=..., k=...))."
+            )
+        settings: RudderConfig = RudderConfig.from_dict(stored)
+        return settings
 
     @staticmethod
     def _load_base(config: RudderConfig, *args: Any, **kwargs: Any) -> nn.Module:
@@ -142,7 +166,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             if name in kwargs
         }
         if config is None:
-            config = RudderConfig.from_pretrained(pretrained_model_name_or_path, **ours, **shared)
+            config = cls._load_settings(pretrained_model_name_or_path, **ours, **shared)
         config = copy.deepcopy(config)
         for name, value in own.items():
             setattr(config, name, value)
@@ -182,7 +206,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             RuntimeError: The model was unwrapped.
         """
         handle: SteeringHandle | None = self.__dict__.get("_handle")
-        if handle is None:
+        if handle is None or not handle.installed:
             raise RuntimeError("This wrapper was unwrapped. Wrap the base again with from_base(model, config).")
         return handle
 
@@ -266,6 +290,14 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
     set_attn_implementation = _of_base("set_attn_implementation")
     gradient_checkpointing_enable = _of_base("gradient_checkpointing_enable")
     gradient_checkpointing_disable = _of_base("gradient_checkpointing_disable")
+    add_adapter = _of_base("add_adapter")
+    load_adapter = _of_base("load_adapter")
+    set_adapter = _of_base("set_adapter")
+    delete_adapter = _of_base("delete_adapter")
+    enable_adapters = _of_base("enable_adapters")
+    disable_adapters = _of_base("disable_adapters")
+    active_adapters = _of_base("active_adapters")
+    get_adapter_state_dict = _of_base("get_adapter_state_dict")
     compute_transition_scores = _of_base("compute_transition_scores")
     generate_batch = _of_base("generate_batch")
     init_continuous_batching = _of_base("init_continuous_batching")

@@ -54,12 +54,16 @@ class Call:
         self.arguments: dict[str, Any] = {**bound, **extra}
         # Read now: the cache that the caller passed in grows while the call runs.
         self.cache: Any = self.arguments.get("past_key_values")
-        self.cached_length = int(self.cache.get_seq_length()) if self.cache is not None else 0
+        length = getattr(self.cache, "get_seq_length", None)
+        self.cached_length = int(length()) if length is not None else 0
 
     def option(self, name: str, default: Any = None) -> Any:
-        """A generation option: from the call, its `generation_config`, or the model's, in this order."""
-        if self.arguments.get(name) is not None:
-            return self.arguments[name]
+        """A generation option: from the call, its `generation_config`, or the model's, in this order.
+
+        None in the call itself unsets the option.
+        """
+        if name in self.arguments:
+            return default if self.arguments[name] is None else self.arguments[name]
         for config in (self.arguments.get("generation_config"), getattr(self.model, "generation_config", None)):
             value = getattr(config, name, None)
             if value is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -28,7 +28,7 @@ class RudderTrace:
         push: Length of the push relative to the hidden state's, ||v_t^steer|| / ||h_t||, (rows, new tokens).
         settings: The settings in force, for the record.
 
-    Padding after a row's end-of-sequence token is NaN.
+    Padding after a row's end is NaN.
     """
 
     card: Tensor
@@ -57,11 +57,14 @@ class RudderTrace:
         Raises:
             ValueError: The file is not a trace.
         """
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                raise ValueError(f"{path} is not a RUDDER trace (format {metadata.get('format')!r}).")
-            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != _FORMAT:
+                    raise ValueError(f"{path} is not a RUDDER trace (format {metadata.get('format')!r}).")
+                tensors = {name: file.get_tensor(name) for name in _TENSORS}
+        except SafetensorError as error:
+            raise ValueError(f"{path} is not a safetensors file: {error}.") from error
         return cls(**tensors, settings=json.loads(metadata["settings"]))
 
 
@@ -104,10 +107,17 @@ def follow_beams(table: Tensor, beam_indices: Tensor) -> Tensor:
     return torch.where(beam_indices >= 0, picked, torch.nan)
 
 
-def mask_after_end(table: Tensor, new_ids: Tensor, eos_ids: list[int]) -> Tensor:
-    """NaN for the padding after each row's first end-of-sequence token."""
+def after_end(new_ids: Tensor, eos_ids: list[int], pad_id: int | None) -> Tensor:
+    """True for the padding of rows that ended before the others, (rows, new tokens).
+
+    A row ends with its first end-of-sequence token, or where a stopping criterion ended it and padding follows.
+    """
     if not eos_ids:
-        return table
-    ended = torch.isin(new_ids, torch.tensor(eos_ids, device=new_ids.device)).long().cumsum(-1)
-    after = (ended - torch.isin(new_ids, torch.tensor(eos_ids, device=new_ids.device)).long()) > 0
-    return table.masked_fill(after.to(table.device), torch.nan)
+        # Without such a token `generate` does not pad.
+        return torch.zeros_like(new_ids, dtype=torch.bool)
+    is_eos = torch.isin(new_ids, torch.tensor(eos_ids, device=new_ids.device)).long()
+    after = is_eos.cumsum(-1) - is_eos > 0
+    if pad_id is not None:
+        trailing = (new_ids == pad_id).long().flip(-1).cumprod(-1).flip(-1).bool()
+        after = after | (trailing & ~is_eos.bool())
+    return after

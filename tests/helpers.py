@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -192,6 +195,41 @@ def family_of(name: str) -> Family:
     return PLAIN if name == PLAIN.name else FAMILIES[name]
 
 
+@contextmanager
+def _hasty_threads() -> Iterator[None]:
+    """Let Python change threads as often as it can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def in_threads(jobs: list[Callable[[], Any]]) -> list[Any]:
+    """Run jobs at the same time; the results in order, or the first failure."""
+    results: list[Any] = [None] * len(jobs)
+    start = threading.Barrier(len(jobs))
+
+    def work(index: int) -> None:
+        start.wait()
+        try:
+            results[index] = jobs[index]()
+        except BaseException as error:
+            results[index] = error
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(jobs))]
+    with _hasty_threads():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
 class Listener:
     """A streamer that keeps what it gets, and calls back at the n-th put."""
 
@@ -216,12 +254,6 @@ def with_dtype(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
         name: value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
         for name, value in inputs.items()
     }
-
-
-def rows(family: Family, model: PreTrainedModel, *batch: Row) -> dict[str, Any]:
-    """Inputs of a batch."""
-    chosen: Sequence[Row] = batch or (ROW,)
-    return family.inputs(model, chosen)
 
 
 def rudder_parts(model: nn.Module) -> list[str]:

@@ -21,6 +21,7 @@ from tests.helpers import (
     assert_near,
     assert_same,
     family_of,
+    in_threads,
     run,
     settings,
 )
@@ -223,22 +224,44 @@ def test_layers_that_take_no_keywords(compiler: Compiler) -> None:
     assert_near(run(model, prompts[0], **compiler.options()), vanilla)
 
 
-def test_layers_compiled_one_by_one(compiler: Compiler) -> None:
-    """Regional compilation: right when it comes after attaching, refused when it came before."""
+@pytest.mark.parametrize("part", ["", "self_attn"])
+def test_layers_compiled_one_by_one(part: str, compiler: Compiler) -> None:
+    """Regional compilation: right when it comes after attaching, and not used unsteered when it came before.
+
+    A compiled attention module runs its hooks outside of its graph, so that the order does not matter.
+    """
     family = family_of("llava")
     model = short(family)
     inputs = family.inputs(model, [ROW])
     with attach(model, settings(layer=STEERED_LAYER)):
         wanted = eager(model, inputs)
     for layer in model.get_submodule(family.layers):
-        layer.compile(backend=compiler.backend(), fullgraph=True)
+        layer.get_submodule(part).compile(backend=compiler.backend(), fullgraph=True)
     eager(model, inputs)
     assert compiler.graphs
     with attach(model, settings(layer=STEERED_LAYER)):
-        with pytest.raises(RuntimeError, match="compiled in a way that leaves the hooks out"):
-            eager(model, inputs)
-        torch._dynamo.reset()
+        if not part:
+            with pytest.raises(RuntimeError, match="compiled in a way that leaves the hooks out"):
+                eager(model, inputs)
+            torch._dynamo.reset()
         assert_near(eager(model, inputs), wanted)
+
+
+@pytest.mark.parametrize("name", ["llava", "llava-plain"])
+def test_threads_share_a_compiled_graph(name: str, compiler: Compiler) -> None:
+    """Threads that decode with one graph, each with a prompt and a strength of its own, get what they get alone."""
+    family = family_of(name)
+    model = short(family)
+    wrapper = RudderForConditionalGeneration.from_base(model, settings(layer=STEERED_LAYER))
+    jobs = []
+    for seed in range(6):
+        inputs = family.inputs(model, [Row(seed=seed, words=ROW.words)])
+        rudder = {"alpha_max": 2.0 + seed}
+        jobs.append(lambda i=inputs, r=rudder: run(wrapper, i, rudder=r, **compiler.options()))
+    expected = [job() for job in jobs]
+    for output, wanted in zip(in_threads(jobs), expected, strict=True):
+        assert_same(output, wanted)
+    assert compiler.graphs == 1
 
 
 def test_compiled_forward(compiler: Compiler) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -21,6 +19,7 @@ from tests.helpers import (
     Listener,
     assert_same,
     family_of,
+    in_threads,
     run,
     settings,
     snapshot,
@@ -51,41 +50,6 @@ CALLS: tuple[tuple[tuple[Row, ...], dict[str, Any]], ...] = (
     ((ROW,), {"rudder": {"alpha_max": 12.0, "g_min": 0.5}, "num_beams": 2}),
     ((Row(9, 4),), {"rudder": False, "output_rudder": True}),
 )
-
-
-@contextmanager
-def hasty_threads() -> Iterator[None]:
-    """Let Python change threads as often as it can."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-
-
-def in_threads(jobs: list[Callable[[], Any]]) -> list[Any]:
-    """Run jobs at the same time; the results in order, or the first failure."""
-    results: list[Any] = [None] * len(jobs)
-    start = threading.Barrier(len(jobs))
-
-    def work(index: int) -> None:
-        start.wait()
-        try:
-            results[index] = jobs[index]()
-        except BaseException as error:
-            results[index] = error
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(jobs))]
-    with hasty_threads():
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results
 
 
 @pytest.mark.parametrize(("name", "way"), THREADED)

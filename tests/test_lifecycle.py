@@ -296,8 +296,8 @@ def test_changing_the_layer_fails_half_way(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(("name", "way"), [("llava", "wrapper"), ("llava", "attach"), ("instructblip", "wrapper")])
 @pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
-def test_removal_while_running_is_refused(name: str, way: str, rudder: Any) -> None:
-    """A generation keeps its hooks to its end, whoever asks, from its own thread or another."""
+def test_removal_from_within_is_refused(name: str, way: str, rudder: Any) -> None:
+    """A generation keeps its hooks to its end, also against its own streamer."""
     family = family_of(name)
     model = family.build()
     inputs = family.inputs(model, [ROW])
@@ -311,40 +311,59 @@ def test_removal_while_running_is_refused(name: str, way: str, rudder: Any) -> N
             remove()
         refusals.append(caught.value)
 
-    def try_twice() -> None:
-        try_to_remove()
-        thread = threading.Thread(target=try_to_remove)
-        thread.start()
-        thread.join()
-
-    assert_same(run(steered, inputs, streamer=Listener(3, try_twice), rudder=rudder), wanted)
-    assert len(refusals) == 2
+    assert_same(run(steered, inputs, streamer=Listener(3, try_to_remove), rudder=rudder), wanted)
+    assert refusals
     assert_same(run(steered, inputs, rudder=rudder), wanted)
     remove()
     assert snapshot(model) == before
 
 
-def test_change_of_layer_while_running_is_refused() -> None:
-    """A second generation may not move the hooks of the first."""
+@pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
+def test_removal_waits_for_other_threads(rudder: Any) -> None:
+    """Removal in one thread lets the generation of another end as it began."""
     family = FAMILIES["llava"]
     model = family.build()
     inputs = family.inputs(model, [ROW])
+    before = snapshot_of_used(model, inputs)
+    handle = attach(model, settings())
+    wanted = run(model, inputs, rudder=rudder)
+    remover = threading.Thread(target=handle.remove)
+
+    def start_to_remove() -> None:
+        remover.start()
+        remover.join(timeout=0.2)
+        assert remover.is_alive()
+        assert handle.installed
+
+    assert_same(run(model, inputs, streamer=Listener(3, start_to_remove), rudder=rudder), wanted)
+    remover.join(timeout=30)
+    assert not handle.installed
+    assert snapshot(model) == before
+
+
+def test_change_of_layer_waits_for_other_threads() -> None:
+    """A call that moves the hooks waits for those of other threads, and is refused from within one."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    with attach(model, settings(layer=1)):
+        wanted_after = run(model, inputs)
     with attach(model, settings()) as handle:
         wanted = run(model, inputs)
-        refused: list[str] = []
+        outputs: list[Any] = []
+        other = threading.Thread(target=lambda: outputs.append(run(model, inputs)))
 
         def change() -> None:
             handle.config.layer = 1
-            with pytest.raises(RuntimeError, match="wait for it"):
+            other.start()
+            with pytest.raises(RuntimeError, match="generation is running"):
                 run(model, inputs)
-            refused.append("yes")
+            assert not outputs
 
         assert_same(run(model, inputs, streamer=Listener(3, change)), wanted)
-        assert refused
-        # The change takes effect at the next call.
-        output = run(model, inputs)
-    with attach(model, settings(layer=1)):
-        assert_same(run(model, inputs), output)
+        other.join(timeout=30)
+        assert_same(outputs[0], wanted_after)
+        assert_same(run(model, inputs), wanted_after)
 
 
 def test_settings_changed_while_running() -> None:

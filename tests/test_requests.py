@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import StoppingCriteriaList
 
-from rudder_hf import RudderConfig, RudderForConditionalGeneration, RudderTrace, RudderWarning, attach
+from rudder_hf import RudderConfig, RudderForConditionalGeneration, RudderTrace, RudderWarning, attach, detach
 from tests.zoo import FAMILIES
 from tests.zoo.base import Row
 
@@ -294,3 +297,119 @@ def test_a_forward_that_misses_the_hook_is_an_error_not_silence(steered: Any) ->
         hook.remove()
     with pytest.raises(RuntimeError, match="hook did not run"):
         steered.generate(**inputs(steered), **OPTIONS)
+
+
+def test_padding_after_a_stopping_criterion_is_nan_in_the_trace(steered: Any) -> None:
+    given = inputs(steered, Row(1, 4), Row(2, 7))
+    width = given["input_ids"].shape[1]
+
+    def stop(ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.tensor([ids.shape[1] - width >= 2, False])
+
+    options = OPTIONS | {"eos_token_id": 2, "pad_token_id": 0, "output_rudder": True}
+    out = steered.generate(**given, **options, stopping_criteria=StoppingCriteriaList([stop]))
+    assert out.rudder.gate.isnan().tolist() == [[False, False, True, True], [False] * 4]
+
+
+def test_none_unsets_an_option_of_the_generation_config(steered: Any) -> None:
+    given = inputs(steered)
+    ends = int(steered.generate(**given, **OPTIONS).sequences[0, -3])
+    steered.generation_config.eos_token_id = ends
+    try:
+        free = steered.generate(**given, **OPTIONS, eos_token_id=None, output_rudder=True)
+        assert free.sequences.shape[1] == given["input_ids"].shape[1] + 4
+        assert not free.rudder.gate.isnan().any()
+        ended = steered.generate(**given, **OPTIONS, eos_token_id=torch.tensor(ends), output_rudder=True)
+        assert ended.rudder.gate.shape[1] == ended.sequences.shape[1] - given["input_ids"].shape[1] < 4
+    finally:
+        steered.generation_config.eos_token_id = None
+
+
+def test_the_end_of_a_block_waits_for_a_streamed_generation(llava: Any) -> None:
+    """A streamer's reader is done before its generation is: the usual way to stream must not trip over that."""
+    given = inputs(llava)
+    plain = llava.generate(**given, **OPTIONS)
+    done = threading.Event()
+
+    class Stream:
+        def put(self, value: torch.Tensor) -> None:
+            pass
+
+        def end(self) -> None:
+            done.set()
+            time.sleep(0.2)
+
+    with attach(llava, RudderConfig(layer=1, alpha_max=6.0)):
+        worker = threading.Thread(target=llava.generate, kwargs=given | OPTIONS | {"streamer": Stream()})
+        worker.start()
+        done.wait()
+    worker.join()
+    assert "generate" not in vars(llava)
+    assert same(llava.generate(**given, **OPTIONS), plain)
+
+
+def test_what_was_removed_is_never_silently_unsteered() -> None:
+    base = FAMILIES["llava"].build()
+    model = RudderForConditionalGeneration.from_base(base, RudderConfig(layer=1, alpha_max=6.0))
+    given = inputs(model)
+    on = model.generate(**given, **OPTIONS)
+    model.handle.remove()
+    with pytest.raises(RuntimeError, match="unwrapped"):
+        model.generate(**given, **OPTIONS)
+    handle = attach(base, RudderConfig(layer=1, alpha_max=6.0))
+    for _ in range(2):
+        with handle:
+            assert same(base.generate(**given, **OPTIONS), on)
+
+
+def test_a_lost_handle_can_be_detached(llava: Any) -> None:
+    attach(llava, RudderConfig(layer=1))
+    with pytest.raises(ValueError, match=r"detach\(model\)"):
+        attach(llava, RudderConfig(layer=1))
+    detach(llava)
+    detach(llava)
+    assert "generate" not in vars(llava)
+
+
+@pytest.mark.parametrize("config", [{"layer": 1}, None, "llava-1.5-7b", 3])
+def test_what_is_no_config_is_refused(llava: Any, config: Any) -> None:
+    with pytest.raises(TypeError, match="has to be RudderConfig"):
+        attach(llava, config)
+    if isinstance(config, (dict, int)):
+        with pytest.raises(TypeError, match="has to be a RudderConfig"):
+            RudderForConditionalGeneration.from_base(llava, config)
+    with pytest.raises(TypeError, match="has to be a loaded model"):
+        RudderForConditionalGeneration.from_base(config if config != "llava-1.5-7b" else None, RudderConfig())
+
+
+@pytest.mark.parametrize("layer", ["2", None, 1.5])
+def test_a_layer_of_the_wrong_type_is_refused_at_the_next_call(steered: Any, layer: Any) -> None:
+    handle = steered.rudder_for_test
+    handle.config.layer = layer
+    with pytest.raises(ValueError, match="layer"):
+        steered.generate(**inputs(steered), **OPTIONS)
+    handle.config.layer = 1
+    steered.generate(**inputs(steered), **OPTIONS)
+
+
+def test_loading_a_model_as_settings_says_what_to_do(tmp_path: Path) -> None:
+    FAMILIES["llava"].build().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"holds a 'llava' model.*from_base"):
+        RudderForConditionalGeneration.from_pretrained(tmp_path)
+
+
+def test_the_config_names_what_is_steered_and_its_revision(tmp_path: Path) -> None:
+    deep_enough().save_pretrained(tmp_path / "mine")
+    model = RudderForConditionalGeneration.from_base(str(tmp_path / "mine"), "llava-1.5-7b", revision="main")
+    assert model.config.base_model_name_or_path == str(tmp_path / "mine")
+    assert model.config.base_model_revision == "main"
+    model.save_pretrained(tmp_path / "settings")
+    again = RudderForConditionalGeneration.from_pretrained(tmp_path / "settings", revision="v1")
+    assert again.config.base_model_revision == "main"
+    assert len(again.get_decoder().layers) == 40
+
+
+def test_not_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").write_bytes(b"no trace")
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        RudderTrace.load(tmp_path / "x.safetensors")
