@@ -67,6 +67,20 @@ def run(code: str, folder: Path, home: Path) -> Any:
     )
 
 
+def test_shown_output_is_what_the_command_prints() -> None:
+    shown = re.search(r"```console\n\$ rudder (.*?)\n(.*?)```", README, re.DOTALL)
+    assert shown is not None
+    command = [sys.executable, "-m", "rudder_hf", *shown.group(1).split()]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parent.parent)
+    assert printed.returncode == 0, printed.stderr[-2000:]
+
+    def words(text: str) -> list[str]:
+        # The last digits of the averages may differ between processors.
+        return re.sub(r"-?\d+\.\d+", "number", text).split()
+
+    assert words(printed.stdout) == words(shown.group(2))
+
+
 def test_support_table_is_current() -> None:
     shown = README.split("<!-- support table -->")[1].split("<!-- end of support table -->")[0].strip()
     assert shown == support_table(), "run python -m rudder_hf.support and paste its output"
