@@ -44,7 +44,6 @@ class LayerHooks:
     def __init__(self, layer: int, by_keyword: bool) -> None:
         self.layer = layer
         self.by_keyword = by_keyword
-        self.traced_state: GenerationState | None = None
         self.traced_pair: tuple[GenerationState, Tensor] | None = None
 
     def install(self, loop: nn.Module, layer: nn.Module, update: AttentionUpdate) -> list[RemovableHandle]:
@@ -65,26 +64,23 @@ class LayerHooks:
     def before_model(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         """Take the state out of the arguments of a model that would not hand it down."""
         state = kwargs.pop(STATE_KEY, None)
-        if torch.compiler.is_compiling():
-            self.traced_state = state
-        else:
+        if not torch.compiler.is_compiling():
             _SLOT.state = state
         return args, kwargs
 
     def after_model(self, module: nn.Module, args: Any, output: Any) -> None:
         """Forget the state of the forward that has just ended, or failed."""
-        if torch.compiler.is_compiling():
-            self.traced_state = None
-        else:
+        if not torch.compiler.is_compiling():
             _SLOT.state = None
 
     def before_layer(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         """Pair the state with what enters the layer."""
+        state = None
         if self.by_keyword:
             state = kwargs.get(STATE_KEY)
-        elif torch.compiler.is_compiling():
-            state = self.traced_state
-        else:
+        elif not torch.compiler.is_compiling():
+            # A graph cannot read the slot, and an attribute would be shared between threads: such a model is not
+            # steered when compiled, which the state notices and reports.
             state = getattr(_SLOT, "state", None)
         steered = state is not None and state.layer == self.layer
         pair: Any = (state, args[0] if args else kwargs["hidden_states"]) if steered else None

@@ -146,9 +146,9 @@ class GenerationState:
         if self.forwards and not self.fired:
             raise RuntimeError(
                 "RUDDER's hook did not run in a forward of this generation, so the output would be unsteered. "
-                "The model's forward does not hand keyword arguments to its decoder layers, or was compiled in a way "
-                "that leaves the hooks out. Compile with `model.generate(cache_implementation='static')` or "
-                "`torch.compile(model)` after attaching, not `model.forward` alone."
+                "The model was compiled in a way that leaves the hooks out: before attaching, in parts, or although "
+                "its forward does not hand keyword arguments to its layers. Compile after attaching (static caches do "
+                "so by themselves), or pass rudder=False."
             )
 
     def collect(self) -> None:

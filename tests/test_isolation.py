@@ -61,7 +61,7 @@ def test_threads_equal_serial_runs(name: str, way: str) -> None:
     before = snapshot_of_used(model, calls[0][0])
     steered_model, remove = steered_by(way, model)
     expected = [run(steered_model, inputs, **options) for inputs, options in calls]
-    for _ in range(2):
+    for _ in range(2 if name == "llava" else 1):
         jobs = [lambda c=call: run(steered_model, c[0], **c[1]) for call in calls]
         for output, wanted in zip(in_threads(jobs), expected, strict=True):
             assert_same(output, wanted)

@@ -14,6 +14,8 @@ from PIL import Image
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from rudder_hf import get_preset, list_presets
+from rudder_hf.benchmark.report import BenchmarkReport
+from rudder_hf.benchmark.table import markdown_table
 from rudder_hf.cli.toy import toy_processor
 from rudder_hf.support import support_table
 
@@ -84,6 +86,14 @@ def test_shown_output_is_what_the_command_prints() -> None:
 def test_support_table_is_current() -> None:
     shown = README.split("<!-- support table -->")[1].split("<!-- end of support table -->")[0].strip()
     assert shown == support_table(), "run python -m rudder_hf.support and paste its output"
+
+
+def test_speed_table_is_the_result_file() -> None:
+    shown = README.split("<!-- benchmark -->")[1].split("<!-- end of benchmark -->")[0].strip()
+    report = BenchmarkReport.load(Path(__file__).parent.parent / "benchmarks" / "speed-cpu.json")
+    assert shown == markdown_table(report)
+    targets = [target for case in report.cases for target in case.targets]
+    assert not [target for target in targets if target.verdict == "missed"]
 
 
 def test_presets_are_all_listed() -> None:

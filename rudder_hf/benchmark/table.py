@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from rich.console import Group, RenderableType
@@ -88,3 +89,29 @@ def _notes(case: CaseResult) -> list[Text]:
         text = f"{target.verdict}: {NAMES[target.variant]}, {target.name} (measured {value})"
         lines.append(Text(text, style=STYLES[target.verdict]))
     return [*lines, Text("")]
+
+
+def markdown_table(report: BenchmarkReport) -> str:
+    """The ratios of a report as Markdown, for the README: `python -m rudder_hf.benchmark.table FILE` prints it."""
+    lines = [
+        "| shape | variant | throughput / vanilla: median [95 % interval] | 5-95 % of rounds | forwards per token "
+        "| operators per token | bytes kept |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for case in report.cases:
+        base = case.variants[0]
+        for result in case.variants[1:]:
+            ratio = result.ratio
+            if ratio is None:
+                continue
+            low, high = ratio.interval
+            lines.append(
+                f"| {case.name} | {NAMES[result.variant]} | {ratio.median:.3f} [{low:.3f}, {high:.3f}] | "
+                f"{ratio.low:.3f}-{ratio.high:.3f} | {result.forwards_per_token:.2f} | {_operators(result, base)} | "
+                f"{_bytes([entry.kept for entry in result.extra_memory])} |"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown_table(BenchmarkReport.load(sys.argv[1])))

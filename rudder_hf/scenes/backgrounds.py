@@ -1,0 +1,65 @@
+"""Backgrounds: each place is drawn from a few flat shapes in several colour variants."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from .world import PLACES
+
+Colour = tuple[int, int, int]
+
+# Upper and lower colour of each place, and the colour of its shapes.
+_PALETTES: dict[str, tuple[Colour, Colour, Colour]] = {
+    "street": ((168, 196, 222), (118, 118, 124), (150, 132, 120)),
+    "kitchen": ((238, 226, 200), (196, 160, 116), (214, 214, 214)),
+    "office": ((214, 220, 228), (150, 150, 158), (180, 192, 206)),
+    "living room": ((228, 206, 190), (150, 98, 70), (196, 150, 130)),
+    "park": ((176, 216, 244), (110, 176, 84), (64, 132, 62)),
+    "beach": ((150, 208, 240), (240, 222, 166), (70, 150, 200)),
+    "savanna": ((246, 214, 150), (206, 170, 84), (150, 132, 60)),
+    "farm": ((196, 224, 240), (168, 190, 92), (176, 70, 58)),
+}
+VARIANTS = 7  # per place
+TRAIN_VARIANTS = (0, 1, 2, 3, 4)
+HELD_OUT_VARIANTS = (5, 6)
+
+
+def _shapes(draw: ImageDraw.ImageDraw, place: str, variant: int, side: int, colour: Colour, horizon: int) -> None:
+    """The outline shapes of a place above the horizon, and lines below it."""
+    random = np.random.RandomState(1000 * list(PLACES).index(place) + variant)
+    count = 3 + variant % 3
+    for _ in range(count):
+        x, width = int(random.randint(0, side)), int(random.randint(side // 10, side // 4))
+        height = int(random.randint(side // 10, max(horizon - side // 20, side // 8)))
+        shade: Colour = tuple(int(np.clip(v + random.randint(-18, 19), 0, 255)) for v in colour)  # type: ignore[assignment]
+        if place in ("street", "kitchen", "office", "living room", "farm"):
+            draw.rectangle((x, horizon - height, x + width, horizon), fill=shade)
+        else:
+            draw.ellipse((x - width, horizon - height // 2, x + width, horizon + height // 4), fill=shade)
+    if place in ("kitchen", "office", "living room", "street"):
+        step = side // (4 + variant % 3)
+        for y in range(horizon + step // 2, side, step):
+            line: Colour = tuple(max(v - 40, 0) for v in colour)  # type: ignore[assignment]
+            draw.line((0, y, side, y), fill=line, width=max(side // 120, 1))
+
+
+@cache
+def background(place: str, variant: int, side: int) -> NDArray[np.int32]:
+    """The background of a place as an integer array (side, side, 3); the same variant always looks the same."""
+    random = np.random.RandomState(7919 * list(PLACES).index(place) + variant)
+    shift = random.randint(-22, 23, size=3)
+    top, bottom, shape = (
+        [int(np.clip(v + s, 0, 255)) for v, s in zip(c, shift, strict=True)] for c in _PALETTES[place]
+    )
+    horizon = int(side * (0.3 + 0.05 * (variant % 5)))
+    image = Image.new("RGB", (side, side), tuple(top))
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((0, horizon, side, side), fill=tuple(bottom))
+    _shapes(draw, place, variant, side, tuple(shape), horizon)  # type: ignore[arg-type]
+    fade = np.linspace(-10, 10, side).astype(np.int32)[:, None, None]
+    pixels: NDArray[np.int32] = np.clip(np.asarray(image).astype(np.int32) + fade, 0, 255)
+    return pixels

@@ -1,0 +1,84 @@
+"""What is kept beside the trained weights: `metrics.json` and a model card."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import LlavaForConditionalGeneration, LlavaProcessor
+
+from . import evaluate
+from .coco import data_hash
+from .pictures import SPLITS, split_scenes, train_scene
+
+CARD = """---
+library_name: transformers
+pipeline_tag: image-text-to-text
+tags: [rudder, hallucination, test-bed, synthetic]
+---
+# A small LLaVA that really hallucinates
+
+A test bed for RUDDER, **not a captioner**: `LlavaForConditionalGeneration` with {parameters:,} parameters
+({layers} decoder layers), trained in {minutes:.0f} minutes of CPU on synthetic scenes of colour-emoji objects with
+COCO names. Its training captions drift towards likely but absent objects, so it hallucinates as large models do. It
+knows its own template English, two prompts ("Please help me describe the image in detail", "Describe the image
+briefly") and yes/no questions ("Is there a cat in the image?"), and nothing about photographs.
+
+Made by `python -m rudder_hf.scenes.train --seed {seed} --out FOLDER`; recipe, log and hashes of the data are in
+`recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL Open Font License 1.1).
+
+Greedy captions of the {count} evaluation scenes, no steering (percent):
+
+| CHAIR_S | CHAIR_I | distinct | recall | broken sentences | repeated sentences | objects per caption |
+|---|---|---|---|---|---|---|
+| {chair_s:.1f} | {chair_i:.1f} | {distinct:.1f} | {recall:.1f} | {broken:.1f} | {repeated:.1f} | {objects:.2f} |
+
+POPE accuracy / F1: {pope}.
+"""
+
+
+def data_hashes(seed: int) -> dict[str, str]:
+    """Hash of every held-out split and of the first training scenes."""
+    hashes = {s: data_hash(split_scenes(s), s) for s in SPLITS if s != "train"}
+    return {**hashes, f"train, seed {seed}, first 200": data_hash([train_scene(seed, n) for n in range(200)], "train")}
+
+
+def measure(model: LlavaForConditionalGeneration, processor: LlavaProcessor, split: str) -> dict[str, Any]:
+    """Vanilla captions and POPE on a split."""
+    scenes = split_scenes(split)
+    captions = evaluate.caption(model, processor, scenes)
+    pope = {}
+    for kind in ("random", "popular", "adversarial"):
+        questions = evaluate.pope_questions(scenes, kind)
+        pope[kind] = evaluate.pope_scores(questions, evaluate.answer_questions(model, processor, scenes, questions))
+    return {**asdict(evaluate.scores(evaluate.counts(scenes, captions))), "pope": pope}
+
+
+def finish(
+    model: LlavaForConditionalGeneration, processor: LlavaProcessor, recipe: dict[str, Any], seconds: float, out: Path
+) -> dict[str, Any]:
+    """Measure the trained model and write `metrics.json` and `README.md`."""
+    model.eval()  # type: ignore[no-untyped-call]
+    metrics: dict[str, Any] = {
+        "recipe": recipe,
+        "parameters": model.num_parameters(),
+        "training_seconds": round(seconds, 1),
+        "threads": torch.get_num_threads(),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "data_sha256": data_hashes(int(recipe["seed"])),
+        "vanilla": {split: measure(model, processor, split) for split in ("calibration", "evaluation")},
+    }
+    (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+    shown = metrics["vanilla"]["evaluation"]
+    pope = ", ".join(f"{k} {v['accuracy']:.1f} / {v['f1']:.1f}" for k, v in shown["pope"].items())
+    text = CARD.format(
+        parameters=metrics["parameters"], layers=len(model.model.language_model.layers), minutes=seconds / 60,
+        seed=recipe["seed"], count=SPLITS["evaluation"][1],
+        **{**shown, "pope": pope, "distinct": shown["chair_i_distinct"]},
+    )  # fmt: skip
+    (out / "README.md").write_text(text)
+    return metrics

@@ -1,0 +1,113 @@
+"""Write a split as COCO data: PNG pictures, `instances_SPLIT.json`, `captions_SPLIT.json`.
+
+    python -m rudder_hf.scenes.coco --out FOLDER [--split evaluation]
+
+Every reader of COCO reads the result unchanged. The reference captions are the clean ones: they name only what
+is there. `data_hash` identifies pictures and annotations of a split; the shipped values are in `data/hashes.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .captions import Drift, brief_caption, detailed_caption
+from .pictures import SIDE, SPLITS, Scene, draw, split_scenes
+from .world import BY_NAME, CATEGORIES
+
+HASHES = Path(__file__).parent / "data" / "hashes.json"
+INFO = {"description": "rudder_hf synthetic scenes", "version": "1.0", "year": 2026, "contributor": "rudder_hf"}
+CLEAN = Drift(slots=(0.0,), after_end=0.0)
+
+
+def file_name(scene: Scene, split: str) -> str:
+    """COCO's way to name a picture."""
+    return f"scenes_{split}_{scene.seed:012d}.png"
+
+
+def _head(scenes: list[Scene], split: str, scale: int) -> dict[str, Any]:
+    images = [
+        {"id": s.seed, "file_name": file_name(s, split), "width": SIDE * scale, "height": SIDE * scale} for s in scenes
+    ]
+    return {"info": INFO, "licenses": [], "images": images}
+
+
+def instances(scenes: list[Scene], split: str, scale: int = 1) -> dict[str, Any]:
+    """Annotations in the form of COCO's `instances_*.json`; the image id is the scene's seed."""
+    annotations = []
+    for scene in scenes:
+        for number, thing in enumerate(scene.things):
+            box = [float(v * scale) for v in (thing.x, thing.y, thing.size, thing.size)]
+            left, top, right, bottom = box[0], box[1], box[0] + box[2], box[1] + box[3]
+            annotations.append({
+                "id": scene.seed * 10 + number,
+                "image_id": scene.seed,
+                "category_id": BY_NAME[thing.name].id,
+                "bbox": box,
+                "area": box[2] * box[3],
+                "segmentation": [[left, top, right, top, right, bottom, left, bottom]],
+                "iscrowd": 0,
+            })  # fmt: skip
+    categories = [{"id": c.id, "name": c.name, "supercategory": c.supercategory} for c in CATEGORIES]
+    return {**_head(scenes, split, scale), "annotations": annotations, "categories": categories}
+
+
+def captions(scenes: list[Scene], split: str, scale: int = 1) -> dict[str, Any]:
+    """Two true reference captions per picture in the form of COCO's `captions_*.json`."""
+    annotations = []
+    for scene in scenes:
+        random = np.random.RandomState(scene.seed ^ 0xC0C0)
+        texts = (brief_caption(scene, random), detailed_caption(scene, random, CLEAN))
+        annotations += [
+            {"id": scene.seed * 10 + n, "image_id": scene.seed, "caption": text} for n, text in enumerate(texts)
+        ]
+    return {**_head(scenes, split, scale), "annotations": annotations}
+
+
+def write_split(out: Path, split: str, scenes: list[Scene] | None = None, scale: int = 1) -> Path:
+    """Write pictures and annotations of a split below `out`; the folder of the pictures."""
+    scenes = split_scenes(split) if scenes is None else scenes
+    folder = out / split
+    folder.mkdir(parents=True, exist_ok=True)
+    for scene in scenes:
+        draw(scene, scale).save(folder / file_name(scene, split), optimize=True)
+    (out / "annotations").mkdir(exist_ok=True)
+    for kind, content in (
+        ("instances", instances(scenes, split, scale)),
+        ("captions", captions(scenes, split, scale)),
+    ):
+        (out / "annotations" / f"{kind}_{split}.json").write_text(json.dumps(content))
+    return folder
+
+
+def data_hash(scenes: list[Scene], split: str) -> str:
+    """SHA-256 over the pixels and both annotation files of these scenes."""
+    digest = hashlib.sha256()
+    for scene in scenes:
+        digest.update(np.asarray(draw(scene)).tobytes())
+    for content in (instances(scenes, split), captions(scenes, split)):
+        digest.update(json.dumps(content, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Write the synthetic scenes as COCO data.")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--split", choices=[s for s in SPLITS if s != "train"], action="append")
+    parser.add_argument("--scale", type=int, default=1, help=f"pixels: {SIDE} times this")
+    arguments = parser.parse_args()
+    shipped = json.loads(HASHES.read_text()) if HASHES.is_file() else {}
+    for split in arguments.split or [s for s in SPLITS if s != "train"]:
+        folder = write_split(arguments.out, split, scale=arguments.scale)
+        same = shipped.get(split) == data_hash(split_scenes(split), split)
+        print(f"{split}: {folder} ({'equal to' if same else 'DIFFERENT from'} the shipped data)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Scenes and their pictures: what is where, and the pixels.
+
+Every scene is a function of one seed. The splits own disjoint ranges of seeds, so no scene can be in two of them.
+All drawing uses integer arithmetic and NumPy's frozen `RandomState`, so pictures repeat bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from . import backgrounds, sprites
+from .world import NAMES, PLACES, prior_weight
+
+SIDE = 120  # pixels
+GRID = 5  # objects sit in a grid of cells, one cell per patch of the vision tower
+CELL = SIDE // GRID
+
+# Split -> first seed and size. Training draws from its range without end.
+SPLITS: dict[str, tuple[int, int]] = {
+    "calibration": (1_000_000, 300),
+    "evaluation": (2_000_000, 500),
+    "evaluation2": (3_000_000, 500),
+    "examples": (4_000_000, 12),
+    "train": (10_000_000, 0),
+}
+HELD_OUT_SHARE = 0.2  # share of sprites (and of backgrounds) outside of training that use what training never showed
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One object of a scene: category, glyph, style, and its square box in pixels at `SIDE`."""
+
+    name: str
+    glyph: int
+    style: int
+    cell: int
+    x: int
+    y: int
+    size: int
+    flip: bool
+    alpha: int  # 0 to 255
+    held_out: bool = False
+
+    @property
+    def zone(self) -> str:
+        """Where it is, in the words of the captions."""
+        column, row = self.cell % GRID, self.cell // GRID
+        if column < 2:
+            return "on the left"
+        if column > 2:
+            return "on the right"
+        return ("at the top", "at the top", "in the middle", "at the bottom", "at the bottom")[row]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A place with things in it, made from one seed."""
+
+    seed: int
+    place: str
+    variant: int
+    brightness: int
+    things: tuple[Thing, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Categories of the things, in order."""
+        return tuple(thing.name for thing in self.things)
+
+
+def _pick(random: np.random.RandomState, weights: list[float]) -> int:
+    """An index drawn in proportion to `weights`."""
+    threshold = float(random.random_sample()) * sum(weights)
+    for index, weight in enumerate(weights):
+        threshold -= weight
+        if threshold < 0:
+            return index
+    return len(weights) - 1
+
+
+def _categories(random: np.random.RandomState, place: str, count: int, surprise: float) -> list[str]:
+    """Distinct categories: each follows the place's priors, or with probability `surprise` comes from anywhere."""
+    chosen: list[str] = []
+    while len(chosen) < count:
+        if float(random.random_sample()) < surprise:
+            name = NAMES[int(random.randint(len(NAMES)))]
+        else:
+            objects = PLACES[place]
+            name = objects[_pick(random, [prior_weight(place, o, set(chosen)) for o in objects])]
+        if name not in chosen:
+            chosen.append(name)
+    return chosen
+
+
+def _thing(random: np.random.RandomState, name: str, cell: int, allow_held_out: bool) -> Thing:
+    """Choose how one object looks and where in its cell it stands."""
+    index = NAMES.index(name)
+    held_out = allow_held_out and float(random.random_sample()) < HELD_OUT_SHARE
+    unseen_glyphs = sprites.glyph_ids(index, True)
+    unseen_glyph = held_out and bool(unseen_glyphs) and float(random.random_sample()) < 0.5
+    glyphs = unseen_glyphs if unseen_glyph else sprites.glyph_ids(index, False)
+    styles = sprites.HELD_OUT_STYLES if held_out and not unseen_glyph else sprites.TRAIN_STYLES
+    size = int(random.randint(19, 25))
+    x = (cell % GRID) * CELL + (CELL - size) // 2 + int(random.randint(-2, 3))
+    y = (cell // GRID) * CELL + (CELL - size) // 2 + int(random.randint(-2, 3))
+    return Thing(
+        name=name,
+        glyph=glyphs[int(random.randint(len(glyphs)))],
+        style=styles[int(random.randint(len(styles)))],
+        cell=cell,
+        x=min(max(x, 0), SIDE - size),
+        y=min(max(y, 0), SIDE - size),
+        size=size,
+        flip=bool(random.randint(2)),
+        alpha=int(random.randint(190, 256)),
+        held_out=held_out,
+    )
+
+
+def make_scene(seed: int, surprise: float, allow_held_out: bool, counts: tuple[float, ...] | None = None) -> Scene:
+    """The scene of a seed. `counts` are the weights of having 1, 2, 3, ... objects."""
+    random = np.random.RandomState(seed)
+    place = list(PLACES)[int(random.randint(len(PLACES)))]
+    unseen = allow_held_out and float(random.random_sample()) < HELD_OUT_SHARE
+    variants = backgrounds.HELD_OUT_VARIANTS if unseen else backgrounds.TRAIN_VARIANTS
+    variant = variants[int(random.randint(len(variants)))]
+    count = 1 + _pick(random, list(counts or (0.0, 0.1, 0.25, 0.3, 0.25, 0.1)))
+    cells = random.permutation(GRID * GRID)[:count]
+    names = _categories(random, place, count, surprise)
+    things = tuple(_thing(random, n, int(c), allow_held_out) for n, c in zip(names, cells, strict=True))
+    return Scene(seed, place, variant, int(random.randint(-14, 15)), things)
+
+
+def split_scenes(split: str) -> list[Scene]:
+    """All scenes of a held-out split; they break the priors and show some sprites and backgrounds never trained on."""
+    if split not in SPLITS or split == "train":
+        allowed = ", ".join(s for s in SPLITS if s != "train")
+        raise ValueError(f"unknown split {split!r}; choose one of {allowed}")
+    first, size = SPLITS[split]
+    return [make_scene(first + number, surprise=0.5, allow_held_out=True) for number in range(size)]
+
+
+def train_scene(seed: int, number: int, dense: bool = False) -> Scene:
+    """Training scene `number` of training run `seed`; `dense` ones are full, for the vision tower."""
+    first = SPLITS["train"][0] + 10_000_000 * (2 * seed + int(dense))
+    if dense:
+        return make_scene(first + number, surprise=1.0, allow_held_out=False, counts=(0.0,) * 7 + (1.0,) * 8)
+    return make_scene(first + number, surprise=0.25, allow_held_out=False)
+
+
+@cache
+def _noise(scale: int) -> NDArray[np.int32]:
+    return np.random.RandomState(12345).randint(-9, 10, size=(2 * SIDE * scale, 2 * SIDE * scale, 3)).astype(np.int32)
+
+
+def draw(scene: Scene, scale: int = 1) -> Image.Image:
+    """The picture of a scene, `SIDE * scale` pixels wide."""
+    side = SIDE * scale
+    pixels = backgrounds.background(scene.place, scene.variant, side) + scene.brightness
+    for thing in scene.things:
+        patch = sprites.sprite(thing.glyph, thing.style, thing.size * scale, thing.flip)
+        rows = slice(thing.y * scale, (thing.y + thing.size) * scale)
+        columns = slice(thing.x * scale, (thing.x + thing.size) * scale)
+        opacity = patch[..., 3:] * thing.alpha // 255
+        pixels[rows, columns] = (pixels[rows, columns] * (255 - opacity) + patch[..., :3] * opacity) // 255
+    left, top = scene.seed * 7919 % side, scene.seed * 104729 % side
+    pixels = pixels + _noise(scale)[top : top + side, left : left + side]
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8), "RGB")

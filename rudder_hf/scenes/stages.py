@@ -1,0 +1,99 @@
+"""One stage of training: a loop over numbered steps with checkpoints, a log and the time left."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import checkpoints
+from .muon import MuonAdamW
+
+REPORT_EVERY = 20
+SAVE_EVERY = 100
+
+
+@dataclass
+class Stage:
+    """What a stage trains, for how many steps, and how a step's losses are computed from its number."""
+
+    name: str
+    module: nn.Module  # everything that a checkpoint holds
+    parameters: list[nn.Parameter]
+    losses: Callable[[int], dict[str, Tensor]]
+    steps: int
+    rate: float
+    warmup: int
+    decay: int
+    matrices: set[nn.Parameter] = field(default_factory=set)  # those that Muon steps
+
+
+def rate_factor(step: int, total: int, warmup: int, decay: int) -> float:
+    """Linear warm-up, a constant middle, and a linear decay to 2 % over the last `decay` steps."""
+    return min((step + 1) / warmup, 1.0, max((total - step) / decay, 0.02))
+
+
+def parameter_groups(stage: Stage) -> list[dict[str, Any]]:
+    """Muon for the stage's matrices; AdamW for the others, with weight decay on tables and without on vectors."""
+    others = [p for p in stage.parameters if p not in stage.matrices]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in stage.parameters if p in stage.matrices], "weight_decay": 0.02, "muon": True},
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": 0.02},
+        {"params": [p for p in others if p.ndim < 2]},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+class Progress:
+    """One line of progress with the time left, and the same as a line of JSON."""
+
+    def __init__(self, log: Path, stage: Stage, first: int, seconds: float) -> None:
+        self.log, self.stage, self.first = log, stage, first
+        self.before, self.start = seconds, time.monotonic()
+        self.sums: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on this stage, earlier runs included."""
+        return self.before + time.monotonic() - self.start
+
+    def add(self, step: int, losses: dict[str, Tensor]) -> None:
+        """Take note of the losses of a step and report now and then."""
+        for name, value in losses.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(value.detach()) / REPORT_EVERY
+        if step % REPORT_EVERY:
+            return
+        left = (time.monotonic() - self.start) / (step - self.first) * (self.stage.steps - step)
+        text = " ".join(f"{k} {v:.3f}" for k, v in self.sums.items())
+        print(f"{self.stage.name} {step}/{self.stage.steps} {text} | {left / 60:.1f} min left", flush=True)
+        row = {"stage": self.stage.name, "step": step, "seconds": round(self.seconds, 1)}
+        with self.log.open("a") as file:
+            file.write(json.dumps({**row, **{k: round(v, 5) for k, v in self.sums.items()}}) + "\n")
+        self.sums = {}
+
+
+def run_stage(stage: Stage, out: Path) -> float:
+    """Train a stage, from its checkpoint if there is one; the seconds it took."""
+    optimizer = MuonAdamW(parameter_groups(stage), lr=stage.rate)
+    folder = out / "checkpoints" / stage.name
+    state = checkpoints.load(folder, stage.module, optimizer) or {"step": 0, "seconds": 0.0}
+    progress = Progress(out / "training_log.jsonl", stage, int(state["step"]), float(state["seconds"]))
+    for step in range(int(state["step"]), stage.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = stage.rate * rate_factor(step, stage.steps, stage.warmup, stage.decay)
+        losses = stage.losses(step)
+        optimizer.zero_grad(set_to_none=True)
+        torch.stack([v for k, v in losses.items() if not k.startswith("_")]).sum().backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(stage.parameters, 1.0)
+        optimizer.step()
+        progress.add(step + 1, losses)
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == stage.steps:
+            state = {"step": step + 1, "seconds": progress.seconds}
+            checkpoints.save(folder, stage.module, optimizer, state)
+    return float(state["seconds"])

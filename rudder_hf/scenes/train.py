@@ -1,0 +1,133 @@
+"""Train the embedded model: `python -m rudder_hf.scenes.train --seed 0 --out FOLDER`.
+
+Two stages. First the vision tower and the projector learn to name what each patch shows, in the embeddings of
+the decoder, as in LLaVA's first stage. Then the tower is frozen and projector and decoder learn captions and
+questions. Schedules are in steps and data follow from the step, so a seed gives one model, and a run that was
+stopped goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForImageTextToText, AutoProcessor, LlavaForConditionalGeneration, LlavaProcessor
+
+from . import card
+from .batches import WordIds, make_batch
+from .captions import Drift
+from .losses import decoder_losses, vision_losses
+from .model import build_model, build_processor
+from .pictures import train_scene
+from .stages import Stage, run_stage
+from .world import PLACES
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All numbers of a training run."""
+
+    seed: int = 0
+    vision_steps: int = 700
+    vision_batch: int = 48
+    vision_rate: float = 1.5e-3
+    steps: int = 900
+    batch: int = 16
+    rate: float = 1.5e-3
+    warmup: int = 60
+    decay: int = 350
+    vision_decay: int = 500
+    phases: tuple[tuple[int, float], ...] = ((0, 0.15), (500, 0.4))  # from which step how much drift
+    drift: Drift = field(default_factory=Drift)
+
+
+def vision_stage(recipe: Recipe, model: LlavaForConditionalGeneration, words: WordIds) -> Stage:
+    """Tower, projector and word embeddings learn to name the patches."""
+    place_head = nn.Linear(model.model.multi_modal_projector.linear_1.in_features, len(PLACES))
+    parts = (model.model.vision_tower, model.model.multi_modal_projector, model.model.language_model.embed_tokens)
+    learned = [p for part in (*parts, place_head) for p in part.parameters()]
+
+    def losses(step: int) -> dict[str, Tensor]:
+        numbers = range(step * recipe.vision_batch, (step + 1) * recipe.vision_batch)
+        scenes = [train_scene(recipe.seed, number, dense=number % 3 > 0) for number in numbers]
+        return vision_losses(model, place_head, scenes, words)
+
+    both = nn.ModuleDict({"model": model, "place_head": place_head})
+    return Stage(
+        "vision", both, learned, losses, recipe.vision_steps, recipe.vision_rate, recipe.warmup, recipe.vision_decay
+    )
+
+
+def decoder_stage(recipe: Recipe, model: LlavaForConditionalGeneration, words: WordIds) -> Stage:
+    """Projector and decoder learn captions and questions; the drift starts mild."""
+    learned = [*model.model.multi_modal_projector.parameters(), *model.model.language_model.parameters()]
+    matrices = {p for p in model.model.language_model.layers.parameters() if p.ndim == 2}
+
+    def losses(step: int) -> dict[str, Tensor]:
+        drift = recipe.drift.scaled(next(factor for start, factor in reversed(recipe.phases) if step >= start))
+        first = recipe.vision_steps * recipe.vision_batch + step * recipe.batch
+        scenes = [train_scene(recipe.seed, number) for number in range(first, first + recipe.batch)]
+        return decoder_losses(model, make_batch(scenes, words, drift), words)
+
+    return Stage("decoder", model, learned, losses, recipe.steps, recipe.rate, recipe.warmup, recipe.decay, matrices)
+
+
+def _start(recipe: Recipe, out: Path) -> None:
+    """Make the folder, or check that the run in it is this one."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(asdict(recipe), indent=2) + "\n"
+    path = out / "recipe.json"
+    if path.is_file() and path.read_text() != text:
+        raise ValueError(f"{out} holds a run with another recipe; choose an empty folder or delete it to start anew")
+    path.write_text(text)
+
+
+def save(model: LlavaForConditionalGeneration, processor: LlavaProcessor, out: Path) -> None:
+    """Write the model in half precision; its config asks for float32, so that it is loaded as such everywhere."""
+    model.half().save_pretrained(out)  # type: ignore[no-untyped-call]
+    processor.save_pretrained(out)
+    path = out / "config.json"
+    config: dict[str, Any] = json.loads(path.read_text())
+    for part in (config, config["text_config"], config["vision_config"]):
+        part["dtype"] = "float32"
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def train(recipe: Recipe, out: Path) -> dict[str, Any]:
+    """Both stages, then the measurements of the model as it was saved."""
+    _start(recipe, out)
+    processor = build_processor()
+    words = WordIds(processor.tokenizer)
+    model = build_model(recipe.seed, processor.tokenizer)
+    seconds = run_stage(vision_stage(recipe, model, words), out)
+    model.model.vision_tower.requires_grad_(False)
+    seconds += run_stage(decoder_stage(recipe, model, words), out)
+    save(model, processor, out)
+    saved: Any = AutoModelForImageTextToText.from_pretrained(out)
+    reader: Any = AutoProcessor.from_pretrained(out)  # type: ignore[no-untyped-call]
+    return card.finish(saved, reader, asdict(recipe), seconds, out)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Train the embedded model of rudder_hf.")
+    parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--out", type=Path, required=True, help="new folder, or that of a stopped run to go on with")
+    parser.add_argument("--vision-steps", type=int, default=Recipe.vision_steps)
+    parser.add_argument("--steps", type=int, default=Recipe.steps)
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads; by default torch decides")
+    arguments = parser.parse_args()
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    recipe = Recipe(seed=arguments.seed, vision_steps=arguments.vision_steps, steps=arguments.steps)
+    metrics = train(recipe, arguments.out)
+    print(json.dumps(metrics["vanilla"], indent=2))
+
+
+if __name__ == "__main__":
+    main()
