@@ -192,6 +192,8 @@ class SteeringHandle:
 
     def _follow_config(self) -> None:
         """Move the hooks if `config.layer` has changed."""
+        if not self._installed:
+            return
         layer = resolve_layer(self.backbone, check_setting("layer", self.config.layer))
         if layer == self.layer:
             return

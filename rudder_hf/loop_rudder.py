@@ -54,6 +54,9 @@ def generate(
     original = handle.original(self, "generate")
     call = Call(self, args, kwargs)
     with handle.running():
+        if not handle.installed:
+            # Another thread removed RUDDER between the two lines above.
+            return type(self).generate(self, *args, **kwargs)  # type: ignore[attr-defined]
         request = handle.open_request(call, rudder, output_rudder)
         if handle.backbone.loop is self and request is not None:
             return _run(handle, request, call, original, args, kwargs)

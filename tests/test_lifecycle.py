@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import DynamicCache
 
 from rudder_hf import RudderForConditionalGeneration, UnsupportedModelError, attach
 from tests.helpers import (
@@ -396,3 +397,27 @@ def test_methods_kept_beyond_removal(name: str) -> None:
     assert torch.equal(generate(**inputs, max_new_tokens=NEW), vanilla.sequences)
     assert torch.equal(prepare(ids)["input_ids"], loop.prepare_inputs_for_generation(ids)["input_ids"])
     assert torch.equal(generate_in_loop(ids, max_new_tokens=3), loop.generate(ids, max_new_tokens=3))
+
+
+@pytest.mark.parametrize("layer", [LAYER, 1])
+def test_removal_overtakes_a_call(layer: int) -> None:
+    """A call that was about to begin when another thread removed RUDDER runs as on the stock model."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    vanilla = run(model, inputs)
+    before = snapshot(model)
+    handle = attach(model, settings())
+    handle.config.layer = layer
+
+    class Cache(DynamicCache):
+        """Has RUDDER removed as soon as the call has a look at it."""
+
+        def get_seq_length(self, *args: Any, **kwargs: Any) -> int:
+            if handle.installed:
+                handle.remove()
+            return super().get_seq_length(*args, **kwargs)
+
+    output = run(model, inputs, past_key_values=Cache(config=model.config.get_text_config()))
+    assert snapshot(model) == before
+    assert_same(output, vanilla)
