@@ -4,9 +4,9 @@ The state travels as one opaque keyword argument from `prepare_inputs_for_genera
 the decoder layer. A pre-hook on the layer takes it out and pairs it with the layer's input `h`; a hook on the module
 that produces the attention update uses the pair. Without the keyword argument both return at once.
 
-Between the two hooks, which run in one thread within one layer call, the pair waits in a thread-local slot. A compiled
-graph cannot read one, but while it is traced an ordinary attribute does the same: the tracer resolves it at compile
-time and nothing of it remains at run time.
+Between the two hooks, which run in one thread within one layer call, the pair waits in a thread-local slot. The tracer
+of `torch.compile` follows it there (since torch 2.6): in a graph that spans both hooks nothing of it remains at run
+time, and where they are compiled apart (layer by layer, or around the model) threads still do not meet.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from .backbones_rudder import AttentionUpdate
-from .state_rudder import GenerationState
 
 STATE_KEY = "rudder_state"
 
@@ -44,7 +42,6 @@ class LayerHooks:
     def __init__(self, layer: int, by_keyword: bool) -> None:
         self.layer = layer
         self.by_keyword = by_keyword
-        self.traced_pair: tuple[GenerationState, Tensor] | None = None
 
     def install(self, loop: nn.Module, layer: nn.Module, update: AttentionUpdate) -> list[RemovableHandle]:
         """Register the hooks and return what removes them. Registers nothing if any registration fails."""
@@ -63,44 +60,28 @@ class LayerHooks:
 
     def before_model(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         """Take the state out of the arguments of a model that would not hand it down."""
-        state = kwargs.pop(STATE_KEY, None)
-        if not torch.compiler.is_compiling():
-            _SLOT.state = state
+        _SLOT.state = kwargs.pop(STATE_KEY, None)
         return args, kwargs
 
     def after_model(self, module: nn.Module, args: Any, output: Any) -> None:
         """Forget the state of the forward that has just ended, or failed."""
-        if not torch.compiler.is_compiling():
-            _SLOT.state = None
+        _SLOT.state = None
 
     def before_layer(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         """Pair the state with what enters the layer."""
-        state = None
-        if self.by_keyword:
-            state = kwargs.get(STATE_KEY)
-        elif not torch.compiler.is_compiling():
-            # A graph cannot read the slot, and an attribute would be shared between threads: such a model is not
-            # steered when compiled, which the state notices and reports.
-            state = getattr(_SLOT, "state", None)
+        state = kwargs.get(STATE_KEY) if self.by_keyword else getattr(_SLOT, "state", None)
         steered = state is not None and state.layer == self.layer
         pair: Any = (state, args[0] if args else kwargs["hidden_states"]) if steered else None
         # Set in any case: a pair left behind by a forward that failed must not meet this one.
-        if torch.compiler.is_compiling():
-            self.traced_pair = pair
-        else:
-            _SLOT.pair = pair
+        _SLOT.pair = pair
         if not steered:
             return None
         return args, {name: value for name, value in kwargs.items() if name != STATE_KEY}
 
     def after_update(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Read or steer the update that the module returned."""
-        if torch.compiler.is_compiling():
-            pair = self.traced_pair
-            self.traced_pair = None
-        else:
-            pair = getattr(_SLOT, "pair", None)
-            _SLOT.pair = None
+        pair = getattr(_SLOT, "pair", None)
+        _SLOT.pair = None
         if pair is None:
             return None
         state, h = pair

@@ -208,17 +208,15 @@ def test_failure_under_a_compiled_graph(compiler: Compiler) -> None:
 
 
 def test_layers_that_take_no_keywords(compiler: Compiler) -> None:
-    """Where the state cannot travel as an argument, compiled steering is refused, never silently left out."""
+    """Where the state cannot travel as an argument, it waits in the thread's slot, which graphs read too."""
     family = family_of("llava-plain")
     model = short(family)
     inputs = family.inputs(model, [ROW])
     vanilla = run(model, inputs, **compiler.options())
+    torch._dynamo.reset()
     with attach(model, settings(layer=STEERED_LAYER)):
-        for _ in range(2):
-            with pytest.raises(RuntimeError, match="compiled in a way that leaves the hooks out"):
-                run(model, inputs, **compiler.options())
-            torch._dynamo.reset()
-        assert_near(run(model, inputs, rudder=False, **compiler.options()), vanilla)
+        assert_near(run(model, inputs, **compiler.options()), eager(model, inputs))
+    torch._dynamo.reset()
     assert_near(run(model, inputs, **compiler.options()), vanilla)
 
 
@@ -260,6 +258,21 @@ def test_threads_share_a_compiled_graph(name: str, compiler: Compiler) -> None:
     for output, wanted in zip(in_threads(jobs), expected, strict=True):
         assert_same(output, wanted)
     assert compiler.graphs == 1
+
+
+def test_threads_share_a_compiled_layer() -> None:
+    """Where the hooks are compiled apart from each other, what passes between them still belongs to one thread."""
+    family = family_of("llava")
+    model = short(family)
+    with Compiler() as compiler, attach(model, settings(layer=STEERED_LAYER)):
+        target_layer(family, model, STEERED_LAYER).compile(backend=compiler.backend())
+        jobs = []
+        for seed in range(4):
+            inputs = family.inputs(model, [Row(seed=seed, words=ROW.words)])
+            jobs.append(lambda i=inputs, a=2.0 + seed: eager(model, i, rudder={"alpha_max": a}))
+        expected = [job() for job in jobs]
+        for output, wanted in zip(in_threads(jobs), expected, strict=True):
+            assert_near(output, wanted)
 
 
 def test_compiled_forward(compiler: Compiler) -> None:
