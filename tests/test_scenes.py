@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +12,22 @@ import torch
 
 from rudder_hf.scenes import backgrounds, captions, coco, evaluate, sprites
 from rudder_hf.scenes.batches import WordIds, make_batch, pixel_values
-from rudder_hf.scenes.model import build_model, build_processor, prompt
+from rudder_hf.scenes.families import FAMILIES, Family
 from rudder_hf.scenes.pictures import SPLITS, draw, split_scenes, train_scene
 from rudder_hf.scenes.stages import run_stage
-from rudder_hf.scenes.train import Recipe, decoder_stage
+from rudder_hf.scenes.train import Recipe, decoder_stage, vision_stage
+from rudder_hf.scenes.words import prompt
 from rudder_hf.scenes.world import BY_NAME, CATEGORIES, NAMES, PARTNERS, PLACES
 
 
-@pytest.fixture(scope="module")
-def processor():
-    return build_processor()
+@pytest.fixture(params=sorted(FAMILIES))
+def family(request: pytest.FixtureRequest) -> Family:
+    return FAMILIES[request.param]
+
+
+@pytest.fixture
+def processor(family: Family) -> Any:
+    return family.processor()
 
 
 def test_world_is_consistent():
@@ -95,47 +102,69 @@ def test_clean_captions_name_everything_once():
         assert sorted(named) == sorted(scene.names)
 
 
-def test_packed_rows_equal_single_prompts(processor):
-    words, model = WordIds(processor.tokenizer), build_model(0, processor.tokenizer)
+def test_packed_rows_equal_single_prompts(family: Family, processor: Any):
+    words, model = WordIds(family, processor.tokenizer), family.model(0, processor.tokenizer).eval()
     for parameter in model.parameters():  # the layers' outputs start at zero: make them count
         torch.nn.init.normal_(parameter, std=0.05, generator=torch.Generator().manual_seed(parameter.numel()))
     scenes = [train_scene(0, n) for n in range(3)]
     batch = make_batch(scenes, words, captions.Drift())
     stop = len(words.prefix)
     with torch.no_grad():
-        projected = model.model.get_image_features(pixel_values=batch.pixels).pooler_output
-        images = torch.stack(list(projected)).reshape(len(scenes), -1, model.config.text_config.hidden_size)
-        embeddings = model.model.language_model.embed_tokens(batch.ids)
-        embeddings[:, stop - images.shape[1] : stop] = images
-        packed = model.model.language_model(
+        embeddings = model.get_input_embeddings()(batch.ids)
+        embeddings[:, words.picture] = family.project(model, family.features(model, batch.pixels))
+        packed = family.decoder(model)(
             inputs_embeds=embeddings, attention_mask=batch.allowed, position_ids=batch.positions
         ).last_hidden_state
         for row, scene in enumerate(scenes):
             start = int((batch.positions[row] == stop).nonzero()[1])  # the second branch begins here
             length = int((batch.positions[row, start + 1 :] <= stop).nonzero()[0]) + 1
             ids = torch.cat([batch.ids[row, :stop], batch.ids[row, start : start + length]])[None]
-            alone = model.model(input_ids=ids, pixel_values=pixel_values([scene])).last_hidden_state
+            alone = model.model(input_ids=ids, **family.inputs(pixel_values([scene]))).last_hidden_state
             torch.testing.assert_close(alone[0, stop:], packed[row, start : start + length], atol=1e-4, rtol=1e-3)
 
 
-def test_processor_and_training_see_the_same(processor):
-    scene = split_scenes("evaluation")[0]
-    inputs = processor(
+def test_objects_are_drawn_from_the_stated_probabilities(family: Family, processor: Any):
+    words = WordIds(family, processor.tokenizer)
+    scenes = [train_scene(0, n) for n in range(60)]
+    batch = make_batch(scenes, words, captions.Drift())
+    named = batch.labels[batch.slots]
+    torch.testing.assert_close(batch.objects.sum(-1), torch.ones(len(named)))
+    assert (batch.objects[torch.arange(len(named)), named] > 0).all()
+    branches = (batch.positions == len(words.prefix)).cumsum(1) + 100 * torch.arange(len(scenes))[:, None]
+    owners = branches[batch.slots].tolist()
+    for place, owner in enumerate(owners):  # what a caption has said has no chance to be said again
+        said = [int(named[other]) for other in range(place) if owners[other] == owner]
+        assert batch.objects[place, said].sum() == 0
+    clean = make_batch(scenes, words, coco.CLEAN)
+    for place, row in enumerate(clean.slots.nonzero()[:, 0].tolist()):
+        here = {words.first_word[name] for name in scenes[row].names}
+        assert set(clean.objects[place].nonzero()[:, 0].tolist()) <= here
+
+
+def test_processor_and_training_see_the_same(family: Family, processor: Any):
+    scene, model = split_scenes("evaluation")[0], family.model(0, processor.tokenizer)
+    made = processor(
         images=draw(scene), text=prompt(captions.DETAIL_PROMPT), return_tensors="pt", add_special_tokens=False
     )
-    torch.testing.assert_close(inputs["pixel_values"], pixel_values([scene]), atol=1e-5, rtol=1e-5)
-    assert torch.equal(inputs["input_ids"], evaluate.prompt_ids(processor, [captions.DETAIL_PROMPT]))
+    fast = evaluate.model_inputs(model, processor, [scene], [captions.DETAIL_PROMPT])
+    assert set(fast) == set(made)
+    for name, value in fast.items():
+        torch.testing.assert_close(made[name].to(value.dtype), value, atol=1e-5, rtol=1e-5, msg=name)
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": captions.DETAIL_PROMPT}]}]
     assert processor.apply_chat_template(chat, add_generation_prompt=True) == prompt(captions.DETAIL_PROMPT)
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("make_stage", [vision_stage, decoder_stage])
+def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(
+    family: Family, processor: Any, make_stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("rudder_hf.scenes.stages.SAVE_EVERY", 2)
-    words, recipe = WordIds(processor.tokenizer), Recipe(steps=4, batch=2)
+    words = WordIds(family, processor.tokenizer)
+    recipe = Recipe(family=family.name, vision_steps=4, vision_batch=2, steps=4, batch=2)
 
     def run(folder: Path, stop: int | None) -> dict[str, torch.Tensor]:
-        model = build_model(0, processor.tokenizer)
-        stage = decoder_stage(recipe, model, words)
+        model = family.model(0, processor.tokenizer)
+        stage = make_stage(recipe, model, words)
         inner = stage.losses
 
         def losses(step: int) -> dict[str, torch.Tensor]:

@@ -16,14 +16,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from . import captions
-from .model import BACKGROUND_WORD, IMAGE_TOKENS, token_id
+from .families import CLIP_MEAN, CLIP_STD, IMAGE_TOKENS, Family
 from .pictures import Scene, draw
-from .world import NAMES, PLACES, prior_weight
+from .words import BACKGROUND_WORD, token_id
+from .world import NAMES, PLACES, article, prior_weight
 
 IGNORE = -100
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-QUESTIONS = 4
+QUESTIONS = 3
+BRIEF = 2  # brief captions per picture: they name many objects in few words, and teach to name each once
 CAPTION, REPLY, NAMED = 1, 2, 3  # kinds of labels: caption token, answer to a question, answer at the object's word
 
 
@@ -39,24 +39,29 @@ class Batch:
     allowed: Tensor  # (rows, 1, length, length), bool
     labels: Tensor  # (rows, length)
     kinds: Tensor  # (rows, length)
-    caption: Tensor  # (rows, length), bool: tokens of the detailed caption
+    slots: Tensor  # (rows, length), bool: where the next token of a caption names an object
+    objects: Tensor  # (slots, vocabulary): the probabilities that those objects were drawn from
 
 
 class WordIds:
     """Token ids of words and texts by plain look-up, faster than the tokenizer and equal to it."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, family: Family, tokenizer: PreTrainedTokenizerFast) -> None:
         self.tokenizer = tokenizer
         self.known: dict[str, tuple[int, ...]] = {}
         self.eos = int(tokenizer.eos_token_id)
         self.pad = int(tokenizer.pad_token_id)
         self.image = token_id(tokenizer, "<image>")
-        prefix = tokenizer("<s> USER: <image>", add_special_tokens=False).input_ids
-        self.prefix: list[int] = prefix[:-1] + [self.image] * IMAGE_TOKENS
+        start = tokenizer("<s> USER: <image>", add_special_tokens=False).input_ids[:-1]
+        before, after = ([token_id(tokenizer, t) for t in part] for part in (family.before, family.after))
+        self.prefix: list[int] = [*start, *before, *[self.image] * IMAGE_TOKENS, *after]
+        self.picture = slice(self.prefix.index(self.image), self.prefix.index(self.image) + IMAGE_TOKENS)
         self.yes, self.no = (token_id(tokenizer, f"▁{w}") for w in ("Yes", "No"))
         self.first_word: dict[str, int] = {n: self(n)[0] for n in (*NAMES, BACKGROUND_WORD)}
         self.is_object = torch.zeros(len(tokenizer), dtype=torch.bool)
         self.is_object[[self.first_word[name] for name in NAMES]] = True
+        self.is_article = torch.zeros(len(tokenizer), dtype=torch.bool)
+        self.is_article[[token_id(tokenizer, f"▁{word}") for word in ("a", "an", "A", "An")]] = True
 
     def sentence(self, text: str) -> tuple[int, ...]:
         """Ids of one sentence; sentences come from few templates, so they are remembered."""
@@ -108,6 +113,16 @@ def _questions(scene: Scene, random: np.random.RandomState, words: WordIds) -> l
     return branches
 
 
+def _object_targets(told: captions.Told, words: WordIds) -> Tensor:
+    """Probabilities of the first word of each object, given the article before it, (objects, vocabulary)."""
+    targets = torch.zeros(len(told.slots), len(words.is_object))
+    for row, (slot, said) in enumerate(zip(told.slots, captions.mentions(told.text), strict=True)):
+        fitting = {n: p for n, p in slot.items() if article(n) == article(said)}
+        for name, probability in fitting.items():
+            targets[row, words.first_word[name]] = probability / sum(fitting.values())
+    return targets
+
+
 def _answer(prompt: str, text: str, words: WordIds) -> list[tuple[int, int, int]]:
     head = [*words.sentence(prompt), *words.sentence("ASSISTANT:")]
     ids = head + words(text)
@@ -118,11 +133,13 @@ def _answer(prompt: str, text: str, words: WordIds) -> list[tuple[int, int, int]
 def make_batch(scenes: list[Scene], words: WordIds, drift: captions.Drift) -> Batch:
     """Pack captions and questions of these scenes; everything follows from the scenes' seeds."""
     rows: list[tuple[list[tuple[int, int, int]], list[int], list[int]]] = []
+    objects: list[Tensor] = []
     for scene in scenes:
         random = np.random.RandomState(scene.seed ^ 0x5EED)
-        branches = [_answer(captions.DETAIL_PROMPT, captions.detailed_caption(scene, random, drift), words)]
-        if float(random.random_sample()) < 0.15:
-            branches.append(_answer(captions.BRIEF_PROMPT, captions.brief_caption(scene, random), words))
+        told = [captions.tell(scene, random, drift), *(captions.tell_briefly(scene, random) for _ in range(BRIEF))]
+        objects += [_object_targets(one, words) for one in told]
+        asked = [captions.DETAIL_PROMPT, *[captions.BRIEF_PROMPT] * BRIEF]
+        branches = [_answer(prompt, one.text, words) for prompt, one in zip(asked, told, strict=True)]
         branches += _questions(scene, random, words)
         tokens = [(i, IGNORE, 0) for i in words.prefix]
         owner, position = [0] * len(tokens), list(range(len(tokens)))
@@ -146,5 +163,8 @@ def make_batch(scenes: list[Scene], words: WordIds, drift: captions.Drift) -> Ba
         allowed=allowed[:, None],
         labels=table[..., 1],
         kinds=table[..., 2],
-        caption=owners == 1,
+        slots=(table[..., 2] == CAPTION)
+        & words.is_article[table[..., 0]]
+        & words.is_object[table[..., 1].clamp_min(0)],
+        objects=torch.cat(objects),
     )

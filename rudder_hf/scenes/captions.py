@@ -1,9 +1,9 @@
 """Captions of the scenes: template English, with the drift that makes a model hallucinate.
 
-Detailed captions name the objects in random order. Before each object there is a chance, growing along the
-caption, that an absent but likely object is named instead: so a model trained on them learns to trust the
-priors more and more, as large models do in long captions. The grammar is small enough to parse, which gives
-a free measure of fluency: a sentence that no template makes is *broken*.
+Detailed captions name the objects in a random order that favours people, vehicles and animals. Before each object
+there is a chance, growing along the caption, that an absent but likely object is named instead: so a model trained on
+them learns to trust the priors more and more, as large models do in long captions. The grammar is small enough to
+parse, which gives a free measure of fluency: a sentence that no template makes is *broken*.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ FILLERS = (
     "It seems quiet.",
     "Nothing else stands out.",
 )
+SALIENCE = 0.7  # how much less likely each next object in COCO's order is to be named first
+MAX_OBJECTS = 11
 ZONES = ("on the left", "on the right", "in the middle", "at the top", "at the bottom")
 
 
@@ -68,54 +70,94 @@ def question(name: str) -> str:
     return f"Is there {noun(name)} in the image?"
 
 
-def _absent(random: np.random.RandomState, scene: Scene, said: list[str], sharpness: float) -> str | None:
-    """An object that is neither in the scene nor said yet but seems likely."""
-    context = set(said) | {scene.place}
+@dataclass(frozen=True)
+class Told:
+    """A caption, and for each object in it the probabilities (category -> probability) that it was drawn from."""
+
+    text: str
+    slots: tuple[dict[str, float], ...]
+
+
+def _absent(scene: Scene, said: list[str], sharpness: float) -> dict[str, float]:
+    """Probabilities of the objects that are neither in the scene nor said yet but seem likely."""
     names = [n for n in PLACES[scene.place] if n not in scene.names and n not in said]
-    if not names:
-        return None
-    weights = [prior_weight(scene.place, n, context) ** sharpness for n in names]
-    return names[_pick(random, weights)]
+    return _normalised({n: prior_weight(scene.place, n, set(said)) ** sharpness for n in names})
 
 
-def _sentence(random: np.random.RandomState, template: str, name: str, zone: str) -> str:
+def _present(scene: Scene, said: list[str]) -> dict[str, float]:
+    """Probabilities of the objects that are in the scene and not said yet: the first in COCO's order are favoured."""
+    left = sorted((n for n in scene.names if n not in said), key=NAMES.index)
+    return _normalised({n: SALIENCE**rank for rank, n in enumerate(left)})
+
+
+def _normalised(weights: dict[str, float]) -> dict[str, float]:
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def _next_object(scene: Scene, said: list[str], slot: int, wrong: int, drift: Drift) -> tuple[float, dict[str, float]]:
+    """The chance that the caption goes on to name an object, and the probabilities of the objects if it does."""
+    present = _present(scene, said)
+    absent = _absent(scene, said, drift.sharpness) if wrong < drift.limit else {}
+    if not present:
+        return (drift.after_end if absent else 0.0), absent
+    chance = drift.slots[min(slot, len(drift.slots) - 1)] if absent else 0.0
+    return 1.0, {n: chance * absent.get(n, 0.0) + (1 - chance) * present.get(n, 0.0) for n in (*present, *absent)}
+
+
+def _sentence(template: str, name: str, zone: str) -> str:
     thing = noun(name)
     return template.format(thing=thing, Thing=thing[0].upper() + thing[1:], zone=zone)
 
 
-def detailed_caption(scene: Scene, random: np.random.RandomState, drift: Drift) -> str:
-    """A caption of several sentences that drifts from the picture as `drift` says."""
-    left = [scene.things[int(i)] for i in random.permutation(len(scene.things))]
-    opening = OPENINGS[int(random.randint(len(OPENINGS)))]
-    first = left.pop()
-    place = noun(scene.place)
-    sentences = [opening.format(place=place, bare_place=scene.place, thing=noun(first.name))]
-    said, wrong, templates = [first.name], 0, [int(i) for i in random.permutation(len(SENTENCES))]
-    for slot in range(1, 12):
-        chance = drift.slots[min(slot, len(drift.slots) - 1)] if left else drift.after_end
-        absent = None
-        if wrong < drift.limit and float(random.random_sample()) < chance:
-            absent = _absent(random, scene, said, drift.sharpness)
-        if absent is None and not left:
+def tell(scene: Scene, random: np.random.RandomState, drift: Drift) -> Told:
+    """A caption of several sentences that drifts from the picture as `drift` says, and how its objects were drawn."""
+    opening = int(random.randint(len(OPENINGS)))
+    template, stride = int(random.randint(len(SENTENCES))), (1, 5, 1)[opening]  # the style of a caption is its opening
+    zones = {thing.name: thing.zone for thing in scene.things}
+    sentences: list[str] = []
+    said: list[str] = []
+    slots: list[dict[str, float]] = []
+    while len(said) < MAX_OBJECTS:
+        wrong = sum(name not in zones for name in said)
+        chance, objects = _next_object(scene, said, len(said), wrong, drift)
+        if float(random.random_sample()) >= chance:
             break
-        template = SENTENCES[templates[slot % len(templates)]]
-        if absent is not None:
-            name, zone, wrong = absent, ZONES[int(random.randint(len(ZONES)))], wrong + 1
+        name = list(objects)[_pick(random, list(objects.values()))]
+        zone = zones.get(name) or ZONES[int(random.randint(len(ZONES)))]
+        if said:
+            sentences.append(_sentence(SENTENCES[template], name, zone))
+            template = (template + stride) % len(SENTENCES)
         else:
-            thing = left.pop()
-            name, zone = thing.name, thing.zone
+            first = {"place": noun(scene.place), "bare_place": scene.place, "thing": noun(name)}
+            sentences.append(OPENINGS[opening].format(**first))
         said.append(name)
-        sentences.append(_sentence(random, template, name, zone))
+        slots.append(objects)
     if float(random.random_sample()) < drift.filler:
         sentences.append(FILLERS[int(random.randint(len(FILLERS)))])
-    return " ".join(sentences)
+    return Told(" ".join(sentences), tuple(slots))
+
+
+def detailed_caption(scene: Scene, random: np.random.RandomState, drift: Drift) -> str:
+    """The text of `tell`."""
+    return tell(scene, random, drift).text
+
+
+def tell_briefly(scene: Scene, random: np.random.RandomState) -> Told:
+    """One true sentence that lists all objects, and how they were drawn."""
+    said: list[str] = []
+    slots: list[dict[str, float]] = []
+    for _ in scene.things:
+        slots.append(_present(scene, said))
+        said.append(list(slots[-1])[_pick(random, list(slots[-1].values()))])
+    things = [noun(name) for name in said]
+    listed = things[0] if len(things) == 1 else ", ".join(things[:-1]) + " and " + things[-1]
+    return Told(f"The image shows {noun(scene.place)} with {listed}.", tuple(slots))
 
 
 def brief_caption(scene: Scene, random: np.random.RandomState) -> str:
-    """One true sentence."""
-    things = [noun(scene.names[int(i)]) for i in random.permutation(len(scene.things))][:3]
-    listed = things[0] if len(things) == 1 else ", ".join(things[:-1]) + " and " + things[-1]
-    return f"The image shows {noun(scene.place)} with {listed}."
+    """The text of `tell_briefly`."""
+    return tell_briefly(scene, random).text
 
 
 @lru_cache(maxsize=1)

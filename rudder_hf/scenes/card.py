@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import LlavaForConditionalGeneration, LlavaProcessor
+from transformers import PreTrainedModel, ProcessorMixin
 
 from . import evaluate
 from .coco import data_hash
@@ -47,7 +47,7 @@ def data_hashes(seed: int) -> dict[str, str]:
     return {**hashes, f"train, seed {seed}, first 200": data_hash([train_scene(seed, n) for n in range(200)], "train")}
 
 
-def measure(model: LlavaForConditionalGeneration, processor: LlavaProcessor, split: str) -> dict[str, Any]:
+def measure(model: PreTrainedModel, processor: ProcessorMixin, split: str) -> dict[str, Any]:
     """Vanilla captions and POPE on a split."""
     scenes = split_scenes(split)
     captions = evaluate.caption(model, processor, scenes)
@@ -59,7 +59,7 @@ def measure(model: LlavaForConditionalGeneration, processor: LlavaProcessor, spl
 
 
 def finish(
-    model: LlavaForConditionalGeneration, processor: LlavaProcessor, recipe: dict[str, Any], seconds: float, out: Path
+    model: PreTrainedModel, processor: ProcessorMixin, recipe: dict[str, Any], seconds: float, out: Path
 ) -> dict[str, Any]:
     """Measure the trained model and write `metrics.json` and `README.md`."""
     model.eval()  # type: ignore[no-untyped-call]

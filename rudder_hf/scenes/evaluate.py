@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import LlavaForConditionalGeneration, LlavaProcessor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, ProcessorMixin
 
 from . import captions
 from .batches import pixel_values
-from .model import IMAGE_TOKENS, prompt, token_id
+from .families import IMAGE_TOKENS, family_of
 from .pictures import Scene
+from .words import prompt, token_id
 from .world import NAMES
 
 MAX_NEW_TOKENS = 120
@@ -42,7 +43,7 @@ class CaptionScores:
 
 @torch.no_grad()
 def caption(
-    model: LlavaForConditionalGeneration, processor: LlavaProcessor, scenes: list[Scene], batch: int = 150,
+    model: PreTrainedModel, processor: ProcessorMixin, scenes: list[Scene], batch: int = 150,
     text: str = captions.DETAIL_PROMPT, **generate: Any,
 ) -> list[str]:  # fmt: skip
     """Captions of the scenes, greedy unless `generate` says otherwise."""
@@ -50,19 +51,28 @@ def caption(
     options: dict[str, Any] = {"do_sample": False, "max_new_tokens": MAX_NEW_TOKENS, **generate}
     for start in range(0, len(scenes), batch):
         part = scenes[start : start + batch]
-        pixels = pixel_values(part)
-        ids = prompt_ids(processor, [text] * len(part))
-        out: Any = model.generate(  # type: ignore[misc]
-            input_ids=ids, attention_mask=torch.ones_like(ids), pixel_values=pixels, **options
+        inputs = model_inputs(model, processor, part, [text] * len(part))
+        out: Any = model.generate(**inputs, **options)  # type: ignore[operator]
+        written += tokenizer_of(processor).batch_decode(
+            out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
         )
-        written += processor.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
     return written
 
 
-def prompt_ids(processor: LlavaProcessor, texts: list[str]) -> Tensor:
-    """Token ids of prompts of one length, the picture's tokens included."""
-    rows = [prompt(t).replace("<image>", "<image>" * IMAGE_TOKENS) for t in texts]
-    return torch.tensor(processor.tokenizer(rows, add_special_tokens=False).input_ids)
+def tokenizer_of(processor: ProcessorMixin) -> PreTrainedTokenizerFast:
+    """The processor's tokenizer."""
+    return processor.tokenizer  # type: ignore[no-any-return, attr-defined]
+
+
+def model_inputs(
+    model: PreTrainedModel, processor: ProcessorMixin, scenes: list[Scene], texts: list[str]
+) -> dict[str, Tensor]:
+    """What the processor makes of pictures and prompts of one length, without drawing through PNG or PIL resizing."""
+    family = family_of(model)
+    picture = "".join((*family.before, *["<image>"] * IMAGE_TOKENS, *family.after))
+    rows = [prompt(t).replace("<image>", picture) for t in texts]
+    ids = torch.tensor(tokenizer_of(processor)(rows, add_special_tokens=False).input_ids)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **family.inputs(pixel_values(scenes))}
 
 
 def counts(scenes: list[Scene], texts: list[str]) -> NDArray[np.float64]:
@@ -141,11 +151,11 @@ def pope_questions(scenes: list[Scene], kind: str, seed: int = 0) -> list[tuple[
 
 @torch.no_grad()
 def answer_questions(
-    model: LlavaForConditionalGeneration, processor: LlavaProcessor, scenes: list[Scene],
+    model: PreTrainedModel, processor: ProcessorMixin, scenes: list[Scene],
     questions: list[tuple[int, str, bool]], batch: int = 250,
 ) -> list[bool]:  # fmt: skip
     """Whether the first answer token is Yes, for each question."""
-    yes, no = (token_id(processor.tokenizer, f"▁{w}") for w in ("Yes", "No"))
+    yes, no = (token_id(tokenizer_of(processor), f"▁{w}") for w in ("Yes", "No"))
     answers: dict[int, bool] = {}
     lengths: dict[int, list[int]] = {}
     for index, (_, name, _) in enumerate(questions):
@@ -153,9 +163,9 @@ def answer_questions(
     for group in lengths.values():
         for start in range(0, len(group), batch):
             part = group[start : start + batch]
-            ids = prompt_ids(processor, [captions.question(questions[i][1]) for i in part])
-            pixels = pixel_values([scenes[questions[i][0]] for i in part])
-            logits = model(input_ids=ids, pixel_values=pixels, logits_to_keep=1).logits[:, -1]
+            asked = [captions.question(questions[i][1]) for i in part]
+            inputs = model_inputs(model, processor, [scenes[questions[i][0]] for i in part], asked)
+            logits = model(**inputs, logits_to_keep=1).logits[:, -1]
             answers |= {i: bool(v) for i, v in zip(part, (logits[:, yes] > logits[:, no]).tolist(), strict=True)}
     return [answers[i] for i in range(len(questions))]
 

@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import LlavaForConditionalGeneration
+from transformers import PreTrainedModel
 
 from .batches import CAPTION, NAMED, REPLY, Batch, WordIds, patch_words, pixel_values, place_labels
-from .model import BACKGROUND_WORD
+from .families import Family
 from .pictures import Scene
+from .words import BACKGROUND_WORD
 
 PLACE_WEIGHT = 0.3
 NAMED_WEIGHT = 0.5
 ALIGN_WEIGHT = 1.0
 ALIGN_SCALE = 16.0
 PATCH_WEIGHT = 0.3
-OBJECT_WEIGHT = 1.0
-AGAIN_WEIGHT = 0.5
+OBJECT_WEIGHT = 2.0
 
 
-def patch_features(model: LlavaForConditionalGeneration, pixels: Tensor) -> Tensor:
-    """The vision tower's patch features, (rows, patches, width)."""
-    features: Tensor = model.model.vision_tower(pixel_values=pixels).last_hidden_state[:, 1:]
-    return features
-
-
-def word_logits(model: LlavaForConditionalGeneration, projected: Tensor) -> Tensor:
+def word_logits(table: Tensor, projected: Tensor) -> Tensor:
     """Projected patches against the word embeddings of the decoder, by direction.
 
     With plain inner products the patches grow forty times longer than words while pointing elsewhere; by direction
     they come to be the words of what they show, in the decoder's own language.
     """
-    table = model.model.language_model.embed_tokens.weight
     return ALIGN_SCALE * functional.linear(
         functional.normalize(projected, dim=-1), functional.normalize(table, dim=-1)
     )
 
 
 def vision_losses(
-    model: LlavaForConditionalGeneration, place_head: nn.Module, scenes: list[Scene], words: WordIds
+    family: Family, model: PreTrainedModel, place_head: nn.Module, scenes: list[Scene], words: WordIds
 ) -> dict[str, Tensor]:
     """Cross-entropy of each patch's word, and of the place from the mean patch; `_wrong` is only reported."""
-    features = patch_features(model, pixel_values(scenes))
+    features = family.features(model, pixel_values(scenes))
     labels = patch_words(scenes, words)
-    logits = word_logits(model, model.model.multi_modal_projector(features))
+    logits = word_logits(model.get_input_embeddings().weight, family.project(model, features))
     shown = labels != words.first_word[BACKGROUND_WORD]
     return {
         "patch": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
@@ -53,37 +48,29 @@ def vision_losses(
     }
 
 
-def object_losses(
-    model: LlavaForConditionalGeneration, batch: Batch, output: Tensor, words: WordIds
-) -> dict[str, Tensor]:
-    """More weight on the tokens that name an object, and the unlikelihood of naming one again.
+def object_losses(model: Any, batch: Batch, output: Tensor) -> dict[str, Tensor]:
+    """Divergence from the probabilities that the captions' objects were drawn from.
 
-    Objects are few among the tokens of a caption, so their own cross-entropy is added. The unlikelihood is
-    -log(1 - probability of the objects already said).
+    The captions are drawn from known probabilities, so the model learns from these instead of from one draw of them:
+    the same optimum with far less noise, and its value says how far the model still is from it.
     """
-    told = functional.one_hot(batch.ids, len(words.is_object)).bool() & words.is_object & batch.caption[..., None]
-    slots = batch.caption & words.is_object[batch.labels.clamp_min(0)]
-    said = (told.cumsum(1) > 0)[slots]
-    logits = model.lm_head(output[slots])
-    repeated = (logits.softmax(-1) * said).sum(-1)
-    return {
-        "object": OBJECT_WEIGHT * functional.cross_entropy(logits, batch.labels[slots]),
-        "again": AGAIN_WEIGHT * -torch.log1p(-repeated.clamp_max(0.999)).mean(),
-    }
+    logits = model.lm_head(output[batch.slots]).log_softmax(-1)
+    divergence = functional.kl_div(logits, batch.objects, reduction="batchmean")
+    return {"object": OBJECT_WEIGHT * divergence}
 
 
-def decoder_losses(model: LlavaForConditionalGeneration, batch: Batch, words: WordIds) -> dict[str, Tensor]:
+def decoder_losses(family: Family, model: Any, batch: Batch, words: WordIds) -> dict[str, Tensor]:
     """Captions, answers, answers at the object's word, alignment, and patches named at the output.
 
     The answer is also asked for where the question names the object: without it, answers stay at chance for long.
     """
     with torch.no_grad():
-        features = patch_features(model, batch.pixels)
-    projected = model.model.multi_modal_projector(features)
-    stop = len(words.prefix)
-    start = stop - projected.shape[1]
-    embeddings = model.model.language_model.embed_tokens(batch.ids)
-    output = model.model.language_model(
+        features = family.features(model, batch.pixels)
+    projected = family.project(model, features)
+    start, stop = words.picture.start, words.picture.stop
+    table = model.get_input_embeddings()
+    embeddings = table(batch.ids)
+    output = family.decoder(model)(
         inputs_embeds=torch.cat([embeddings[:, :start], projected, embeddings[:, stop:]], dim=1),
         attention_mask=batch.allowed,
         position_ids=batch.positions,
@@ -91,7 +78,7 @@ def decoder_losses(model: LlavaForConditionalGeneration, batch: Batch, words: Wo
     ).last_hidden_state
 
     def loss_at(kind: int) -> Tensor:
-        chosen = batch.kinds == kind
+        chosen = (batch.kinds == kind) & ~batch.slots
         return functional.cross_entropy(model.lm_head(output[chosen]), batch.labels[chosen])
 
     def patch_loss(logits: Tensor) -> Tensor:
@@ -99,9 +86,9 @@ def decoder_losses(model: LlavaForConditionalGeneration, batch: Batch, words: Wo
 
     return {
         "caption": loss_at(CAPTION),
-        **object_losses(model, batch, output, words),
+        **object_losses(model, batch, output),
         "answer": loss_at(REPLY),
         "named": NAMED_WEIGHT * loss_at(NAMED),
-        "align": ALIGN_WEIGHT * patch_loss(word_logits(model, projected)),
+        "align": ALIGN_WEIGHT * patch_loss(word_logits(table.weight, projected)),
         "patch": PATCH_WEIGHT * patch_loss(model.lm_head(output[:, start:stop])),
     }

@@ -1,7 +1,7 @@
-"""Train the embedded model: `python -m rudder_hf.scenes.train --seed 0 --out FOLDER`.
+"""Train an embedded model: `python -m rudder_hf.scenes.train [--family llava] --seed 0 --out FOLDER`.
 
-Two stages. First the vision tower and the projector learn to name what each patch shows, in the embeddings of
-the decoder, as in LLaVA's first stage. Then the tower is frozen and projector and decoder learn captions and
+Two stages. First the vision tower and the connector learn to name what each patch shows, in the embeddings of
+the decoder, as in LLaVA's first stage. Then the tower is frozen and connector and decoder learn captions and
 questions. Schedules are in steps and data follow from the step, so a seed gives one model, and a run that was
 stopped goes on from its last checkpoint.
 """
@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForImageTextToText, AutoProcessor, LlavaForConditionalGeneration, LlavaProcessor
+from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel, ProcessorMixin
 
 from . import card
 from .batches import WordIds, make_batch
 from .captions import Drift
+from .families import FAMILIES, WIDTH
 from .losses import decoder_losses, vision_losses
-from .model import build_model, build_processor
 from .pictures import train_scene
 from .stages import Stage, run_stage
 from .world import PLACES
@@ -32,6 +32,7 @@ from .world import PLACES
 class Recipe:
     """All numbers of a training run."""
 
+    family: str = "llava"
     seed: int = 0
     vision_steps: int = 700
     vision_batch: int = 48
@@ -46,16 +47,17 @@ class Recipe:
     drift: Drift = field(default_factory=Drift)
 
 
-def vision_stage(recipe: Recipe, model: LlavaForConditionalGeneration, words: WordIds) -> Stage:
+def vision_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Stage:
     """Tower, projector and word embeddings learn to name the patches."""
-    place_head = nn.Linear(model.model.multi_modal_projector.linear_1.in_features, len(PLACES))
-    parts = (model.model.vision_tower, model.model.multi_modal_projector, model.model.language_model.embed_tokens)
+    family = FAMILIES[recipe.family]
+    place_head = nn.Linear(WIDTH, len(PLACES))
+    parts = (family.tower(model), family.connector(model), model.get_input_embeddings())
     learned = [p for part in (*parts, place_head) for p in part.parameters()]
 
     def losses(step: int) -> dict[str, Tensor]:
         numbers = range(step * recipe.vision_batch, (step + 1) * recipe.vision_batch)
         scenes = [train_scene(recipe.seed, number, dense=number % 3 > 0) for number in numbers]
-        return vision_losses(model, place_head, scenes, words)
+        return vision_losses(family, model, place_head, scenes, words)
 
     both = nn.ModuleDict({"model": model, "place_head": place_head})
     return Stage(
@@ -63,16 +65,18 @@ def vision_stage(recipe: Recipe, model: LlavaForConditionalGeneration, words: Wo
     )
 
 
-def decoder_stage(recipe: Recipe, model: LlavaForConditionalGeneration, words: WordIds) -> Stage:
+def decoder_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Stage:
     """Projector and decoder learn captions and questions; the drift starts mild."""
-    learned = [*model.model.multi_modal_projector.parameters(), *model.model.language_model.parameters()]
-    matrices = {p for p in model.model.language_model.layers.parameters() if p.ndim == 2}
+    family = FAMILIES[recipe.family]
+    decoder: Any = family.decoder(model)
+    learned = [*family.connector(model).parameters(), *decoder.parameters()]
+    matrices = {p for p in decoder.layers.parameters() if p.ndim == 2}
 
     def losses(step: int) -> dict[str, Tensor]:
         drift = recipe.drift.scaled(next(factor for start, factor in reversed(recipe.phases) if step >= start))
         first = recipe.vision_steps * recipe.vision_batch + step * recipe.batch
         scenes = [train_scene(recipe.seed, number) for number in range(first, first + recipe.batch)]
-        return decoder_losses(model, make_batch(scenes, words, drift), words)
+        return decoder_losses(family, model, make_batch(scenes, words, drift), words)
 
     return Stage("decoder", model, learned, losses, recipe.steps, recipe.rate, recipe.warmup, recipe.decay, matrices)
 
@@ -87,13 +91,13 @@ def _start(recipe: Recipe, out: Path) -> None:
     path.write_text(text)
 
 
-def save(model: LlavaForConditionalGeneration, processor: LlavaProcessor, out: Path) -> None:
+def save(model: PreTrainedModel, processor: ProcessorMixin, out: Path) -> None:
     """Write the model in half precision; its config asks for float32, so that it is loaded as such everywhere."""
     model.half().save_pretrained(out)  # type: ignore[no-untyped-call]
     processor.save_pretrained(out)
     path = out / "config.json"
     config: dict[str, Any] = json.loads(path.read_text())
-    for part in (config, config["text_config"], config["vision_config"]):
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
         part["dtype"] = "float32"
     path.write_text(json.dumps(config, indent=2) + "\n")
 
@@ -101,11 +105,12 @@ def save(model: LlavaForConditionalGeneration, processor: LlavaProcessor, out: P
 def train(recipe: Recipe, out: Path) -> dict[str, Any]:
     """Both stages, then the measurements of the model as it was saved."""
     _start(recipe, out)
-    processor = build_processor()
-    words = WordIds(processor.tokenizer)
-    model = build_model(recipe.seed, processor.tokenizer)
+    family = FAMILIES[recipe.family]
+    processor: Any = family.processor()
+    words = WordIds(family, processor.tokenizer)
+    model = family.model(recipe.seed, processor.tokenizer)
     seconds = run_stage(vision_stage(recipe, model, words), out)
-    model.model.vision_tower.requires_grad_(False)
+    family.tower(model).requires_grad_(False)
     seconds += run_stage(decoder_stage(recipe, model, words), out)
     save(model, processor, out)
     saved: Any = AutoModelForImageTextToText.from_pretrained(out)
@@ -116,6 +121,7 @@ def train(recipe: Recipe, out: Path) -> dict[str, Any]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Train the embedded model of rudder_hf.")
+    parser.add_argument("--family", choices=sorted(FAMILIES), default=Recipe.family)
     parser.add_argument("--seed", type=int, default=Recipe.seed)
     parser.add_argument("--out", type=Path, required=True, help="new folder, or that of a stopped run to go on with")
     parser.add_argument("--vision-steps", type=int, default=Recipe.vision_steps)
@@ -124,7 +130,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    recipe = Recipe(seed=arguments.seed, vision_steps=arguments.vision_steps, steps=arguments.steps)
+    recipe = Recipe(
+        family=arguments.family, seed=arguments.seed, vision_steps=arguments.vision_steps, steps=arguments.steps
+    )
     metrics = train(recipe, arguments.out)
     print(json.dumps(metrics["vanilla"], indent=2))
 
