@@ -1,8 +1,10 @@
 """COCO annotation files and caption files, read with plain `json` and checked.
 
+```python
 data = read_coco("instances_val2014.json", "captions_val2014.json")
-data.objects[139]                                # ('potted plant', 'tv', ...): categories in the file's order
-captions = read_captions_file("answers.jsonl")   # [Caption(139, 'A room with ...'), ...]
+data.objects[139]  # ('potted plant', 'tv', ...): categories in the file's order
+captions = read_captions_file("answers.jsonl")  # [Caption(139, 'A room with ...'), ...]
+```
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Mention(NamedTuple):
 
     word: str
     category: str
-    index: int
+    place: int
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _strict_singular(word: str) -> str:
 def _wordnet_tools() -> tuple[Callable[[list[str]], list[tuple[str, str]]], Callable[[str, str], str]]:
     command = f"pip install nltk && python -m nltk.downloader {' '.join(NLTK_DATA)}"
     try:
-        import nltk
+        import nltk  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError as error:
         raise InputError(f"CHAIR's wordnet lineage needs nltk; run: {command}") from error
     tools: Any = nltk

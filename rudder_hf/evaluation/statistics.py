@@ -4,8 +4,10 @@ Every score here is a function of sums over samples: CHAIR_I is the sum of hallu
 mentions. So a task hands over one row of counts per sample (`Counts`), and a `Metric` says what to make of the sums.
 Drawing samples again then is one matrix product for all metrics and thousands of draws.
 
-    interval(counts, CHAIR_METRICS)["chair_s"]            # Estimate(value=0.48, low=0.44, high=0.52)
-    compare(vanilla, steered, CHAIR_METRICS)["chair_s"]   # Difference(left=..., right=..., value=..., p_value=...)
+```python
+interval(counts, CHAIR_METRICS)["chair_s"]  # Estimate(value=0.48, low=0.44, high=0.52)
+compare(vanilla, steered, CHAIR_METRICS)["chair_s"]  # Difference(left=..., right=..., value=..., p_value=...)
+```
 """
 
 from __future__ import annotations
@@ -105,7 +107,7 @@ def share(part: str, whole: str) -> Callable[[Sums], Floats]:
 
 
 def ratio(part: Floats, whole: Floats) -> Floats:
-    """part / whole, and 0 where whole is 0."""
+    """The quotient part / whole, and 0 where whole is 0."""
     part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
     return np.divide(part, whole, out=np.zeros(np.broadcast(part, whole).shape), where=whole != 0)
 
@@ -169,7 +171,7 @@ def compare(
     result = {}
     for name, drawn in draws.items():
         value = second[name] - first[name]
-        # Equal up to rounding counts as equally far: sums of the same rows in another order may differ in the last bit.
+        # Equal up to rounding counts as equally far: sums in another order may differ in the last bit.
         extreme = np.abs(np.concatenate(swapped[name])) >= abs(value) - 1e-12 * max(1.0, abs(value))
         p_value = (1 + int(extreme.sum())) / (1 + samples)
         result[name] = Difference(first[name], second[name], value, *_ends(drawn, level), p_value)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 
 from .resources import ABBREVIATIONS
 
@@ -58,7 +59,7 @@ def _continues(piece: str, following: str) -> bool:
 
 def _holds_a_break(context: str) -> bool:
     pieces = [piece for line in context.split("\n") for piece in _PIECE.findall(line)]
-    return any(_breaks(piece) and not _continues(piece, after) for piece, after in zip(pieces, pieces[1:]))  # noqa: B905
+    return any(_breaks(piece) and not _continues(piece, after) for piece, after in pairwise(pieces))
 
 
 def _last_ascii_space(text: str) -> int:
@@ -101,10 +102,10 @@ def sentences(text: str) -> list[str]:
     return result
 
 
-_LAST_STOP = re.compile(r"""(?<=[^.])\.(?=[\])}>"'»”’ ]*\s*$)""")
+_LAST_STOP = re.compile(r"""(?<=[^.])\.(?=[\])}>"'»”\u2019 ]*\s*$)""")
 _BEFORE_NO_DIGIT = re.compile(r"([:,])(\D)")
 _ALONE = re.compile(r"[;@#$%&?!*\[\](){}<>]|\.{2,}|--")
-_OPENING_MARK = re.compile(r"[«“‘„]|`+")
+_OPENING_MARK = re.compile(r"[«“\u2018„]|`+")
 _OPENING_QUOTE = re.compile(r"""(?<=[ (\[{<])(?:"|'')""")
 _QUOTED_LETTER = re.compile(r"'(?=[^\Wmtsdn]\b)")
 _CLITIC = re.compile(r"(?<=[^' ])('[smd]?) ")
@@ -113,7 +114,6 @@ _RUN_TOGETHER = re.compile(
     r"\b(?:(can)(not)|(d)('ye)|(gim|lem)(me)|(gon)(na)|(got)(ta)|(more)('n))\b|\b(wan)(na)(?=\s)"
 )
 _OLD_CLITIC = re.compile(r" ('t)(is|was)\b")
-_PLAIN = re.compile(r"[a-z0-9 ]*\.?\Z")
 
 
 def _words_of_sentence(text: str) -> list[str]:
@@ -125,7 +125,7 @@ def _words_of_sentence(text: str) -> list[str]:
     if text.endswith((":", ",")):
         text = f"{text[:-1]} {text[-1]}"
     text = _ALONE.sub(r" \g<0> ", text)
-    for mark in "»”’":
+    for mark in "»”\u2019":
         text = text.replace(mark, f" {mark} ")
     text = f" {text} ".replace("''", " '' ").replace('"', " '' ")
     text = " ".join(text.split())
@@ -140,7 +140,6 @@ def words(text: str) -> list[str]:
 
 
 _IRREGULAR = {"children": "child", "people": "person", "geese": "goose", "oxen": "ox", "kine": "cow", "men": "man"}
-_UNCHANGED = ("scissors", "doggies", "collies")
 _VOWELS = "aeiouy"
 
 
@@ -152,7 +151,7 @@ def singular(word: str) -> str:
             return word[: -len(plural)] + one
     if word.endswith(("mice", "lice")):
         return word[:-3] + "ouse"
-    if not word.endswith("s") or word == "scissors" or word.endswith(_UNCHANGED[1:]):
+    if not word.endswith("s") or word == "scissors" or word.endswith(("doggies", "collies")):
         return word
     if word.endswith("ies") and (word[-4:-3] not in _VOWELS or word[-5:-3] == "qu"):
         return word[:-3] + "y"
