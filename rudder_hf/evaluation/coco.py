@@ -1,0 +1,185 @@
+"""COCO annotation files and caption files, read with plain `json` and checked.
+
+```python
+data = read_coco("instances_val2014.json", "captions_val2014.json")
+data.objects[139]  # ('potted plant', 'tv', ...): categories in the file's order
+captions = read_captions_file("answers.jsonl")  # [Caption(139, 'A room with ...'), ...]
+```
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError, listed
+
+PathLike = str | Path
+
+
+@dataclass(frozen=True)
+class CocoData:
+    """Annotations of a set of images.
+
+    `files` gives each image's file name, `objects` the categories of its instance annotations (crowds included), each
+    once and in the order in which the file names them, `references` its reference captions. Every image of the files
+    is a key of all three.
+    """
+
+    files: dict[int, str]
+    objects: dict[int, tuple[str, ...]]
+    references: dict[int, tuple[str, ...]]
+    categories: tuple[str, ...]
+
+    @property
+    def ids(self) -> list[int]:
+        """The image ids, sorted."""
+        return sorted(self.files)
+
+    def sample(self, count: int | None, seed: int = 0) -> list[int]:
+        """`count` image ids, sorted: drawn from the sorted ids with this seed, so anyone can draw them again."""
+        ids = self.ids
+        if count is None or count == len(ids):
+            return ids
+        if not 0 < count <= len(ids):
+            raise InputError(f"cannot draw {count} images: the annotations have {len(ids)}")
+        return sorted(random.Random(seed).sample(ids, count))
+
+
+@dataclass(frozen=True)
+class Caption:
+    """A generated caption of an image."""
+
+    image_id: int
+    text: str
+
+
+def image_id(value: object, where: str = "image_id") -> int:
+    """An image id as a whole number; text of digits is accepted, because programs often write ids so."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+        return int(value)
+    raise InputError(f"{where} is {value!r}; give a whole number such as 139 or its digits as text")
+
+
+def read_json(path: PathLike) -> Any:
+    """The content of a JSON file, with an error that names the file."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid JSON ({error}); is the file complete?") from error
+
+
+def _rows(content: Any, key: str, fields: Sequence[str], path: PathLike) -> list[dict[str, Any]]:
+    rows = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(rows, list):
+        raise InputError(f"{path} has no list {key!r}; give a COCO file such as instances_val2014.json")
+    for number, row in enumerate(rows):
+        missing = [name for name in fields if not isinstance(row, dict) or name not in row]
+        if missing:
+            raise InputError(f"{path}: {key}[{number}] lacks {listed(missing)}; every entry needs {listed(fields)}")
+    return rows
+
+
+def _paths(given: PathLike | Sequence[PathLike] | None) -> list[PathLike]:
+    if given is None:
+        return []
+    return [given] if isinstance(given, str | Path) else list(given)
+
+
+def _names(content: Any, path: PathLike) -> dict[int, str]:
+    names = {row["id"]: row["name"] for row in _rows(content, "categories", ("id", "name"), path)}
+    odd = [value for value in names.values() if not isinstance(value, str)]
+    if odd:
+        raise InputError(f"{path}: category names have to be text, not {listed(odd)}")
+    return names
+
+
+def read_coco(
+    instances: PathLike | Sequence[PathLike], captions: PathLike | Sequence[PathLike] | None = None
+) -> CocoData:
+    """Read `instances_*.json` and, if given, `captions_*.json`; several files of a kind are united.
+
+    Without caption files, ground truth is what the instances say; CHAIR as published needs both.
+    """
+    files: dict[int, str] = {}
+    objects: dict[int, dict[str, None]] = {}
+    categories: dict[str, None] = {}
+    for path in _paths(instances):
+        content = read_json(path)
+        names = _names(content, path)
+        categories |= dict.fromkeys(names.values())
+        _add_images(content, path, files)
+        for number, row in enumerate(_rows(content, "annotations", ("image_id", "category_id"), path)):
+            where = f"{path}: annotations[{number}]"
+            if row["category_id"] not in names:
+                raise InputError(f"{where} has category_id {row['category_id']!r}, which 'categories' does not define")
+            image = image_id(row["image_id"], f"{where}.image_id")
+            objects.setdefault(image, {})[names[row["category_id"]]] = None
+    references = _read_references(_paths(captions), files)
+    everything = {*files, *objects, *references}
+    return CocoData(
+        files={i: files.get(i, "") for i in everything},
+        objects={i: tuple(objects.get(i, ())) for i in everything},
+        references={i: tuple(references.get(i, ())) for i in everything},
+        categories=tuple(categories),
+    )
+
+
+def _add_images(content: Any, path: PathLike, files: dict[int, str]) -> None:
+    for number, row in enumerate(_rows(content, "images", ("id", "file_name"), path)):
+        image = image_id(row["id"], f"{path}: images[{number}].id")
+        if files.setdefault(image, row["file_name"]) != row["file_name"]:
+            raise InputError(f"{path}: image {image} is {row['file_name']!r} here and {files[image]!r} elsewhere")
+
+
+def _read_references(paths: Iterable[PathLike], files: dict[int, str]) -> dict[int, list[str]]:
+    references: dict[int, list[str]] = {}
+    for path in paths:
+        content = read_json(path)
+        _add_images(content, path, files)
+        for number, row in enumerate(_rows(content, "annotations", ("image_id", "caption"), path)):
+            if not isinstance(row["caption"], str):
+                raise InputError(f"{path}: annotations[{number}].caption is {row['caption']!r}; it has to be text")
+            image = image_id(row["image_id"], f"{path}: annotations[{number}].image_id")
+            references.setdefault(image, []).append(row["caption"])
+    return references
+
+
+def read_json_rows(path: PathLike) -> list[Any]:
+    """The entries of a JSON list or of a JSONL file, whichever the file holds."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    if text.lstrip().startswith("["):
+        rows = read_json(path)
+        return list(rows)
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise InputError(f"{path}, line {number} is not valid JSON ({error})") from error
+    return rows
+
+
+def read_captions_file(path: PathLike, id_key: str = "image_id", caption_key: str = "caption") -> list[Caption]:
+    """Generated captions from a JSON list or JSONL file of `{"image_id": 139, "caption": "..."}`."""
+    captions = []
+    for number, row in enumerate(read_json_rows(path), start=1):
+        missing = [key for key in (id_key, caption_key) if not isinstance(row, dict) or key not in row]
+        if missing:
+            raise InputError(f"{path}: entry {number} lacks {listed(missing)}; each needs {id_key} and {caption_key}")
+        if not isinstance(row[caption_key], str):
+            raise InputError(f"{path}: entry {number}: {caption_key} is {row[caption_key]!r}; it has to be text")
+        captions.append(Caption(image_id(row[id_key], f"{path}: entry {number}: {id_key}"), row[caption_key]))
+    return captions

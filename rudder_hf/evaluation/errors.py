@@ -1,0 +1,16 @@
+"""What evaluation refuses, with one type to catch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Data or options that cannot be evaluated; the message says what was given, what is allowed and what to do."""
+
+
+def listed(values: Iterable[object], limit: int = 5) -> str:
+    """The first values, and how many more there are: `1, 2, 3 and 7 more`."""
+    shown = [str(value) for value in values]
+    rest = len(shown) - limit
+    return ", ".join(shown[:limit]) + (f" and {rest} more" if rest > 0 else "")
