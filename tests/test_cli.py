@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from rudder_hf import RudderConfig
 from rudder_hf.cli import answers
 from rudder_hf.cli.main import app
-from rudder_hf.cli.toy import toy_model, toy_processor
+from tests.toy import toy_model, toy_processor
 
 COMMANDS = ("generate", "benchmark", "env")
 

@@ -16,7 +16,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import markdown_table
-from rudder_hf.cli.toy import toy_processor
+from tests.toy import toy_processor
 from rudder_hf.support import support_table
 
 README = (Path(__file__).parent.parent / "README.md").read_text()

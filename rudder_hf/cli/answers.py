@@ -1,24 +1,27 @@
-"""Loading a model and asking it about pictures, twice: as it is, and steered."""
+"""Loading a model and asking it about pictures: as it is, and steered."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from PIL.Image import Image
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 from transformers import AutoProcessor, PreTrainedConfig
 
-from ..benchmark.prompts import picture_prompts, synthetic_picture, to_model
+from ..benchmark.prompts import picture_prompts, to_model
 from ..configuration_rudder import RudderConfig
 from ..modeling_rudder import RudderForConditionalGeneration
 from ..presets_rudder import get_preset
+from ..scenes import embedded
 
-__all__ = ["Answer", "ask", "load", "synthetic_picture", "toy_note", "trace_table"]
+EMBEDDED = "embedded:"
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Answer:
     """What a model says about one picture.
 
     Attributes:
-        vanilla: Without RUDDER.
+        vanilla: Without RUDDER; None if it was not asked for.
         steered: With RUDDER.
         tokens: The steered answer, token by token.
         similarity: s_t of each token.
@@ -35,7 +38,7 @@ class Answer:
         settings: RUDDER's settings on this picture.
     """
 
-    vanilla: str
+    vanilla: str | None
     steered: str
     tokens: list[str]
     similarity: list[float]
@@ -64,20 +67,14 @@ def _span(values: list[float]) -> str:
     return f"{statistics.mean(values):.3f} on average ({min(values):.3f} to {max(values):.3f})"
 
 
-def toy_note() -> str:
-    """What users have to know about the model that is made on the spot."""
-    from .toy import NOTE
-
-    return NOTE
-
-
 def load(
     name: str | None, settings: dict[str, Any], device: str, dtype: str
 ) -> tuple[RudderForConditionalGeneration, Any]:
     """A steered model and its processor.
 
     Args:
-        name: Hub id or folder of a base model or of RUDDER settings; None makes a tiny random model.
+        name: Hub id or folder of a base model or of RUDDER settings; None is the embedded model, `embedded:NAME` one
+            of the embedded models.
         settings: RUDDER settings that the user gave.
         device: Where the model goes.
         dtype: Type of its weights.
@@ -85,11 +82,9 @@ def load(
     Raises:
         ValueError: The model cannot be loaded or steered, or settings are missing or wrong.
     """
-    if name is None:
-        from .toy import ALPHA_MAX, LAYER, toy_model, toy_processor
-
-        config = RudderConfig(**{"layer": LAYER, "alpha_max": ALPHA_MAX, **settings})
-        return RudderForConditionalGeneration.from_base(toy_model().to(device), config), toy_processor()
+    if name is None or name.startswith(EMBEDDED):
+        model, processor = embedded.load((name or "").removeprefix(EMBEDDED) or embedded.DEFAULT, **settings)
+        return model.to(device, None if dtype == "auto" else getattr(torch, dtype)), processor
     try:
         stored, _ = PreTrainedConfig.get_config_dict(name)
     except OSError as error:
@@ -119,13 +114,27 @@ def _config_for(name: str, settings: dict[str, Any]) -> RudderConfig:
 
 
 def ask(
-    model: RudderForConditionalGeneration, processor: Any, pictures: list[Image], prompt: str, max_new_tokens: int
+    model: RudderForConditionalGeneration,
+    processor: Any,
+    pictures: list[Image],
+    prompt: str,
+    max_new_tokens: int,
+    compare: bool = True,
+    streamer: Callable[[str], Any] | None = None,
 ) -> list[Answer]:
-    """Ask one question about each picture, all in one batch, greedily."""
+    """Ask one question about each picture, all in one batch, greedily.
+
+    With `compare`, the unsteered model is asked too. `streamer` makes the streamer of an answer from its name,
+    "vanilla" or "steered"; it takes one picture.
+    """
     inputs = to_model(picture_prompts(processor, pictures, [prompt] * len(pictures)), model)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
-    steered = model.generate(**inputs, **options, return_dict_in_generate=True, output_rudder=True)
-    vanilla: Tensor = model.generate(**inputs, **options, rudder=False)
+    vanilla: Tensor | None = (
+        model.generate(**inputs, **options, rudder=False, **_streamed(streamer, "vanilla")) if compare else None
+    )
+    steered = model.generate(
+        **inputs, **options, return_dict_in_generate=True, output_rudder=True, **_streamed(streamer, "steered")
+    )
     trace = steered.rudder
     # Some models return the prompt with the answer and some do not: the trace knows how long the answer is.
     start = steered.sequences.shape[1] - trace.similarity.shape[1]
@@ -137,7 +146,7 @@ def ask(
         similarity, gate, push = (column[:length] for column in columns)
         answers.append(
             Answer(
-                vanilla=_decode(processor, vanilla[row, start:]),
+                vanilla=None if vanilla is None else _decode(processor, vanilla[row, start:]),
                 steered=_decode(processor, ids),
                 tokens=[processor.tokenizer.decode([token]) for token in ids.tolist()],
                 similarity=similarity,
@@ -147,6 +156,10 @@ def ask(
             )
         )
     return answers
+
+
+def _streamed(streamer: Callable[[str], Any] | None, name: str) -> dict[str, Any]:
+    return {} if streamer is None else {"streamer": streamer(name)}
 
 
 def _decode(processor: Any, ids: Tensor) -> str:

@@ -12,17 +12,18 @@ import typer
 from .common import choose_device, copyable, refusing_bad_input, reporting_failure
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from .answers import Answer
+    from .subjects import Subject
 
 EXAMPLES = copyable(
     "rudder generate",
-    "rudder generate --trace --alpha-max 8",
+    "rudder generate --example 3 --trace",
+    "rudder generate --alpha-max 8 --no-compare --stream",
     "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
     "rudder generate a.jpg b.jpg --model FOLDER --layer 20 --alpha-max 5 --json",
 )
-SYNTHETIC = "synthetic picture"
+BATCH = 8
+PROMPT = "Please help me describe the image in detail"
 
 
 class ModeChoice(str, Enum):
@@ -43,13 +44,13 @@ class DtypeChoice(str, Enum):
 
 def generate(
     images: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="IMAGE", help="Pictures, answered as one batch; none makes a synthetic one."),
+        list[Path] | None, typer.Argument(metavar="IMAGE", help="Pictures; none shows an example picture.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Hub id or folder; without it a tiny model with random weights is made.")
+        str | None,
+        typer.Option(help="Hub id or folder; without it the embedded model. Also embedded:NAME for another of these."),
     ] = None,
-    prompt: Annotated[str, typer.Option(help="What to ask.")] = "Describe this image.",
+    prompt: Annotated[str, typer.Option(help="What to ask.")] = PROMPT,
     layer: Annotated[int | None, typer.Option(help="Decoder layer, 0-based, negative from the end.")] = None,
     mode: Annotated[ModeChoice | None, typer.Option(help="Gated (beta) or constant (add) strength.")] = None,
     alpha_max: Annotated[float | None, typer.Option(help="Strength of the push.")] = None,
@@ -61,13 +62,20 @@ def generate(
     steer_first_token: Annotated[
         bool | None, typer.Option("--steer-first-token/--no-steer-first-token", help="Steer the first token too.")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
+    example: Annotated[int, typer.Option(min=1, help="Which of the example pictures, if no picture is given.")] = 1,
+    annotations: Annotated[
+        Path | None, typer.Option(help="COCO instances file: marks objects that are not in the picture.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Pictures in one batch.")] = BATCH,
+    compare: Annotated[bool, typer.Option("--compare/--no-compare", help="Show the unsteered answer too.")] = True,
     trace: Annotated[bool, typer.Option("--trace", help="Show similarity, gate and push of every token.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print words as they come, picture by picture.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda, ...")] = "auto",
     dtype: Annotated[DtypeChoice, typer.Option(help="Type of the weights.")] = DtypeChoice.AUTO,
 ) -> None:
-    """Answer a question about pictures, without and with RUDDER, and show what the gate did.
+    """Answer a question about pictures, without and with RUDDER, and mark objects that are not there.
 
     Settings that are not given come from the model's preset. Models without one need --layer and --alpha-max.
     """
@@ -83,63 +91,98 @@ def generate(
         "steer_first_token": steer_first_token,
     }
     with refusing_bad_input():
-        pictures = [read_picture(path) for path in images or []]
+        if stream and as_json:
+            raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
+        from . import subjects
+
+        shown = subjects.subjects(images or [], example, annotations)
     with reporting_failure():
         with refusing_bad_input():
             from . import answers
 
             settings = {name: value for name, value in given.items() if value is not None}
             steered, processor = answers.load(model, settings, choose_device(device), dtype.value)
-        results = answers.ask(steered, processor, pictures or [answers.synthetic_picture()], prompt, max_new_tokens)
-    names = [str(path) for path in images or []] or [SYNTHETIC]
-    record = {
-        "model": model or "tiny random LLaVA",
-        "note": answers.toy_note() if model is None else None,
-        "prompt": prompt,
-        "settings": results[0].settings,
-        "answers": [{"image": name, **result.record()} for name, result in zip(names, results, strict=True)],
-    }
-    if as_json:
+        show = _Shown(model, prompt, trace, stream, as_json)
+        results: list[Answer] = []
+        for part in subjects.batches(shown, 1 if stream else batch_size, quiet=stream or as_json):
+            pictures = [subject.picture for subject in part]
+            told = show.streamer(part[0], processor) if stream else None
+            fresh = answers.ask(steered, processor, pictures, prompt, max_new_tokens, compare, told)
+            for subject, answer in zip(part, fresh, strict=True):
+                show.answer(subject, answer)
+            results += fresh
+        show.finish(shown, results)
+
+
+class _Shown:
+    """What the user sees, as it comes."""
+
+    def __init__(self, model: str | None, prompt: str, trace: bool, stream: bool, as_json: bool) -> None:
+        self.model, self.prompt, self.trace = model, prompt, trace
+        self.stream, self.as_json, self.started = stream, as_json, False
+
+    def note(self) -> str | None:
+        """What users have to know about the embedded model."""
+        from ..scenes.embedded import NOTE
+
+        return NOTE if self.model is None else None
+
+    def head(self, settings: dict[str, Any] | None) -> None:
+        """Printed once, before the first answer."""
+        if self.started:
+            return
+        self.started = True
+        if self.note():
+            typer.echo(f"{self.note()}\n")
+        typer.echo(f"prompt:  {self.prompt}")
+        if settings is not None:
+            used = f"mode {settings['mode']}, layer {settings['layer']}, alpha_max {settings['alpha_max']:g}"
+            typer.echo(f"rudder:  {used}, k {settings['k']:g}")
+
+    def streamer(self, subject: Subject, processor: Any) -> Any:
+        """Makes streamers that print the words of an answer behind its name."""
+        from transformers import TextStreamer
+
+        self.head(None)
+        typer.echo(f"\nimage:   {subject.title}")
+
+        def make(name: str) -> TextStreamer:
+            typer.echo(f"{name}: ", nl=False)
+            return TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
+
+        return make
+
+    def answer(self, subject: Subject, answer: Answer) -> None:
+        """Print one answer, unless it goes into the JSON."""
+        if self.as_json:
+            return
+        from rich.console import Console
+
+        from .answers import trace_table
+
+        if not self.stream:
+            self.head(answer.settings)
+            typer.echo(f"\nimage:   {subject.title}")
+            if answer.vanilla is not None:
+                typer.echo(f"vanilla: {subject.marked(answer.vanilla)}")
+            typer.echo(f"steered: {subject.marked(answer.steered)}")
+        if subject.present is not None:
+            told = [("vanilla", answer.vanilla), ("steered", answer.steered)]
+            wrong = [f"{name} {subject.absent_words(text)}" for name, text in told if text is not None]
+            typer.echo(f"not in the picture: {'; '.join(wrong)}")
+        typer.echo(answer.summary())
+        if self.trace:
+            Console().print(trace_table(answer))
+
+    def finish(self, shown: list[Subject], results: list[Answer]) -> None:
+        """Print the JSON document."""
+        if not self.as_json:
+            return
+        record = {
+            "model": self.model or "embedded:llava",
+            "note": self.note(),
+            "prompt": self.prompt,
+            "settings": results[0].settings,
+            "answers": [subject.record(answer) for subject, answer in zip(shown, results, strict=True)],
+        }
         typer.echo(json.dumps(record, indent=2))
-    else:
-        _print(record, names, results, trace)
-
-
-def read_picture(path: Path) -> Image:
-    """Read a picture whole.
-
-    Raises:
-        ValueError: There is no such file, or it is not a picture that can be read.
-    """
-    from PIL import Image, UnidentifiedImageError
-
-    if not path.exists():
-        raise ValueError(f"There is no picture {path}.")
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: give pictures.")
-    try:
-        with Image.open(path) as picture:
-            return picture.convert("RGB")
-    except UnidentifiedImageError:
-        raise ValueError(f"{path} is not a picture that can be read.") from None
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
-
-
-def _print(record: dict[str, Any], names: list[str], results: list[Answer], trace: bool) -> None:
-    """Print the answers for people."""
-    from rich.console import Console
-
-    from .answers import trace_table
-
-    if record["note"]:
-        typer.echo(f"{record['note']}\n")
-    used = record["settings"]
-    typer.echo(f"prompt:  {record['prompt']}")
-    typer.echo(
-        f"rudder:  mode {used['mode']}, layer {used['layer']}, alpha_max {used['alpha_max']:g}, k {used['k']:g}"
-    )
-    for name, result in zip(names, results, strict=True):
-        typer.echo(f"\nimage:   {name}\nvanilla: {result.vanilla}\nsteered: {result.steered}\n{result.summary()}")
-        if trace:
-            Console().print(trace_table(result))

@@ -39,7 +39,7 @@ FILLERS = (
     "It seems quiet.",
     "Nothing else stands out.",
 )
-SALIENCE = 0.7  # how much less likely each next object in COCO's order is to be named first
+SALIENCE = 0.35  # how much less likely each next object in COCO's order is to be named first
 MAX_OBJECTS = 11
 ZONES = ("on the left", "on the right", "in the middle", "at the top", "at the bottom")
 

@@ -1,4 +1,4 @@
-"""A model to try the command with, made on the spot: a tiny LLaVA with random weights and a vocabulary of its own."""
+"""A model for tests of the commands: a tiny LLaVA with random weights and a vocabulary of its own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import CLIPImageProcessorPil, LlavaProcessor, PreTrainedModel, PreTrainedTokenizerFast
 
-from ..benchmark.shapes import IMAGE_SIZE, PATCH_SIZE, SHAPES, build_model
-
-NOTE = "This model was made on the spot and has random weights: its words mean nothing. Pass --model for a real one."
-LAYER, ALPHA_MAX = 2, 12.0
+from rudder_hf.benchmark.shapes import IMAGE_SIZE, PATCH_SIZE, SHAPES, build_model
 
 _SPECIAL = ["<pad>", "<s>", "</s>", "<image>", "<unk>"]
 _WORDS = (

@@ -1,0 +1,64 @@
+"""The models that come with the package: trained on the synthetic scenes, with their RUDDER settings.
+
+>>> model, processor = load()           # a steered LLaVA, seconds after installing
+>>> scene = examples()[0]               # what is in an example picture
+>>> picture = draw(scene, EXAMPLE_SCALE)
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from ..configuration_rudder import RudderConfig
+from ..modeling_rudder import RudderForConditionalGeneration
+from .pictures import Scene, draw, split_scenes
+
+__all__ = ["DEFAULT", "EXAMPLE_SCALE", "NOTE", "config", "draw", "examples", "folder", "load", "names"]
+
+DEFAULT = "llava"
+EXAMPLE_SCALE = 3
+NOTE = "This is the embedded test bed: a small model that knows synthetic scenes only. Pass --model for a real one."
+_MODELS = Path(__file__).parent / "models"
+
+
+def names() -> tuple[str, ...]:
+    """The embedded models."""
+    return tuple(sorted(path.parent.name for path in _MODELS.glob("*/config.json")))
+
+
+def folder(name: str = DEFAULT) -> Path:
+    """Where an embedded model lies, for `from_pretrained` of the stock Auto classes.
+
+    Raises:
+        ValueError: There is no such model.
+    """
+    if name not in names():
+        raise ValueError(f"there is no embedded model {name!r}; choose one of {', '.join(names())}")
+    return _MODELS / name
+
+
+def config(name: str = DEFAULT, **settings: Any) -> RudderConfig:
+    """The settings found for an embedded model on the calibration scenes, with `settings` on top."""
+    stored: RudderConfig = RudderConfig.from_pretrained(folder(name) / "rudder")
+    stored.base_model_name_or_path = str(folder(name))
+    for key, value in settings.items():
+        setattr(stored, key, value)
+    stored.validate_settings()
+    return stored
+
+
+def load(name: str = DEFAULT, **settings: Any) -> tuple[RudderForConditionalGeneration, Any]:
+    """An embedded model, steered as calibrated or as `settings` say, and its processor."""
+    base: Any = AutoModelForImageTextToText.from_pretrained(folder(name))
+    processor: Any = AutoProcessor.from_pretrained(folder(name))  # type: ignore[no-untyped-call]
+    return RudderForConditionalGeneration.from_base(base, config(name, **settings)), processor
+
+
+@cache
+def examples() -> list[Scene]:
+    """The scenes of the example pictures."""
+    return split_scenes("examples")
