@@ -48,11 +48,11 @@ ZONES = ("on the left", "on the right", "in the middle", "at the top", "at the b
 class Drift:
     """How captions leave the picture: chance of an absent object at each slot, with true objects left and without."""
 
-    slots: tuple[float, ...] = (0.0, 0.12, 0.25, 0.4, 0.5)
-    after_end: float = 0.45
+    slots: tuple[float, ...] = (0.1, 0.35, 0.45, 0.5, 0.55)
+    after_end: float = 0.1
     filler: float = 0.3
     limit: int = 3
-    sharpness: float = 2.0
+    sharpness: float = 3.0
 
     def scaled(self, factor: float) -> Drift:
         """The same drift, weaker: the curriculum starts with it."""

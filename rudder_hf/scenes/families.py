@@ -199,8 +199,7 @@ class Llava(Family):
 class Idefics2(Family):
     """SigLIP-like tower, a perceiver resampler, Mistral decoder: latents read the picture.
 
-    Training asks latent number n for what patch number n shows. The latents start at random instead of Idefics2's
-    equal ones, which gradients could hardly tell apart within a short training.
+    Training asks latent number n for what patch number n shows.
     """
 
     name = "idefics2"
@@ -244,8 +243,28 @@ class Idefics2(Family):
             tie_word_embeddings=True,
         )
         model = Idefics2ForConditionalGeneration(config)
-        nn.init.normal_(model.model.connector.perceiver_resampler.latents)
+        self._look_at_patches(model)
         return model
+
+    @torch.no_grad()
+    def _look_at_patches(self, model: Idefics2ForConditionalGeneration) -> None:
+        """Let latent number n start by reading patch number n: it looks for what sets the patch's place apart.
+
+        Idefics2's latents start equal, and gradients could hardly tell them apart within a short training. What is
+        read starts larger than the latent itself, for the same reason.
+        """
+        nn.init.normal_(model.model.vision_model.embeddings.position_embedding.weight)
+        resampler = model.model.connector.perceiver_resampler
+        patches = self.features(model, torch.randn(16, 3, SIDE, SIDE))
+        places = model.model.connector.modality_projection(patches).mean(0)
+        places = places - places.mean(0)
+        resampler.latents.copy_(places / places.pow(2).mean(-1, keepdim=True).sqrt())
+        for layer in resampler.layers:
+            attention = layer.self_attn
+            nn.init.orthogonal_(attention.q_proj.weight, gain=2.0)
+            attention.k_proj.weight.copy_(attention.q_proj.weight / 2.0)
+            nn.init.orthogonal_(attention.v_proj.weight)
+            nn.init.orthogonal_(attention.o_proj.weight, gain=2.0)
 
     def features(self, model: PreTrainedModel, pixels: Tensor) -> Tensor:
         """Patch features, (rows, patches, width)."""

@@ -43,7 +43,7 @@ class Recipe:
     warmup: int = 60
     decay: int = 350
     vision_decay: int = 500
-    phases: tuple[tuple[int, float], ...] = ((0, 0.15), (500, 0.4))  # from which step how much drift
+    phases: tuple[tuple[int, float], ...] = ((0, 0.15), (500, 1.0))  # from which step how much drift
     drift: Drift = field(default_factory=Drift)
 
 
