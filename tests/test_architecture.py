@@ -16,11 +16,14 @@ REMOTE = sorted(PACKAGE.glob("*_rudder.py"))
 # Each file imports only from files before it.
 ORDER = [
     "version_rudder",
+    "trust_rudder",
     "warnings_rudder",
     "steering_rudder",
     "configuration_rudder",
     "backbones_rudder",
     "presets_rudder",
+    "cardtext_rudder",
+    "card_rudder",
     "settings_rudder",
     "trace_rudder",
     "state_rudder",
