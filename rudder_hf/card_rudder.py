@@ -135,7 +135,7 @@ class _Found:
         else:
             self.headline = "These settings were calibrated on this model."
         self.details += [
-            f"{name.replace('_', ' ')}: {_cell(value)}"
+            f"{_cell(name).replace('_', ' ')}: {_cell(value)}"
             for name, value in record.items()
             if name not in ("source", "evaluation", "settings") and value is not None
         ]

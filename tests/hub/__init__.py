@@ -1,4 +1,4 @@
-"""A small Hub on this machine, for the real huggingface_hub client: `LocalHub`, its content, and processes to ask it."""
+"""A small Hub on this machine for the real huggingface_hub client, and processes in which to use it."""
 
 from .elsewhere import Elsewhere, Outcome
 from .server import LocalHub, Request

@@ -4,7 +4,7 @@
         ...  # processes started with HF_ENDPOINT=hub.url speak to it
 
 Large files (LFS) are refused. Every request is recorded in `hub.requests`. `hub.fault` makes it ill: "unavailable"
-answers 503, "silent" answers nothing, "half" stops in the middle of a file, "dropped" closes the connection on a commit.
+answers 503, "silent" answers nothing, "half" stops in the middle of a file, "dropped" hangs up on a commit.
 """
 
 from __future__ import annotations

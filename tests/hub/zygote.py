@@ -1,7 +1,7 @@
 """A process that has torch and transformers loaded and forks for each piece of code, so that each costs no import.
 
-Run by `Elsewhere`. It reads one JSON object per line (`code`, `env`, `path`, `cwd`) and answers one per line (`status`,
-`out`, `err`). The fork has no module of the project and none of transformers' remote code loaded.
+Run by `Elsewhere`. It reads one JSON object per line (`code`, `env`, `path`, `cwd`) and answers one per line
+(`status`, `out`, `err`). The fork has no module of the project and none of transformers' remote code loaded.
 """
 
 from __future__ import annotations
