@@ -33,6 +33,10 @@ _TRANSFORMERS_KEYS = (
     "trust_remote_code",
 )
 
+# Kept outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the names
+# of the settings that were given at load.
+_BESIDE = ("_base_config", "_given")
+
 # Looked up by name when a config is written, hidden or judged as a whole.
 _NEVER_OF_BASE = ("quantization_config", "auto_map", "custom_pipelines", "per_layer_config", "transformers_weights")
 # Of these, what a stored config keeps. The rest (labels, dtype, quantisation, ...) would describe weights, of which
@@ -104,7 +108,7 @@ def check_gate_order(g_min: Iterable[float], g_max: Iterable[float]) -> None:
 def _filled_slots(config: Any) -> list[str]:
     """Names of the slots that hold something; reading an empty one is an error."""
     found = []
-    for name in RudderConfig.__slots__:
+    for name in _BESIDE:
         try:
             object.__getattribute__(config, name)
         except AttributeError:
@@ -178,9 +182,7 @@ class RudderConfig(PreTrainedConfig):
 
     model_type: ClassVar[str] = "rudder"
 
-    # Outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the
-    # names of the settings that were given at load.
-    __slots__ = ("_base_config", "_given")
+    __slots__ = tuple(_BESIDE)
 
     base_model_name_or_path: str | None = None
     base_model_revision: str | None = None
@@ -265,8 +267,9 @@ class RudderConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:  # type: ignore[override]
-        """Make a config from what `config.json` holds, which may have been written by anyone, with what is given at load
-        (`alpha_max=11.0`) on top.
+        """Make a config from what `config.json` holds, which may have been written by anyone.
+
+        What is given beside it (`alpha_max=11.0`) is taken instead of what is stored.
 
         Raises:
             ValueError: It holds no RUDDER settings, or one that is not allowed, which is named.

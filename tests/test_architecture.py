@@ -32,6 +32,11 @@ ORDER = [
     "generation_rudder",
     "loop_rudder",
     "attach_rudder",
+    "custom_generate_rudder",
+    "base_rudder",
+    "processing_rudder",
+    "pipeline_rudder",
+    "sharing_rudder",
     "modeling_rudder",
 ]
 
