@@ -89,7 +89,7 @@ def load_settings(source: str | Path, arguments: LoadArguments, config: Any = No
             elsewhere than it may.
     """
     if config is None:
-        stored, _ = PreTrainedConfig.get_config_dict(source, **arguments.ours, **arguments.shared)
+        stored, _ = RudderConfig.get_config_dict(source, **arguments.ours, **arguments.shared)
         if stored.get("model_type") != RudderConfig.model_type:
             raise ValueError(
                 f"{source!s} holds a {stored.get('model_type')!r} model, not RUDDER settings. To steer it: "
@@ -155,8 +155,14 @@ def _adapter_base(name: str, located: dict[str, Any]) -> str | None:
     path = find_adapter_config_file(name, **located)
     if path is None or (os.path.isdir(name) and os.path.exists(os.path.join(name, "config.json"))):
         return None
-    stored = json.loads(Path(path).read_text(encoding="utf-8"))
-    return str(stored["base_model_name_or_path"])
+    try:
+        base = json.loads(Path(path).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"The adapter_config.json of {name!r} names no base_model_name_or_path.") from error
+    if is_on_hub(name):
+        # It is the adapter's author who wrote that name.
+        check_base_name(base, from_hub=True)
+    return str(base)
 
 
 def load_base(config: RudderConfig, arguments: LoadArguments, *args: Any) -> Any:

@@ -33,8 +33,8 @@ _TRANSFORMERS_KEYS = (
     "trust_remote_code",
 )
 
-# Kept outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the names
-# of the settings that were given at load.
+# Kept outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the
+# names of the settings that were given at load.
 _BESIDE = ("_base_config", "_given")
 
 # Looked up by name when a config is written, hidden or judged as a whole.
@@ -259,10 +259,13 @@ class RudderConfig(PreTrainedConfig):
         Raises:
             ValueError: The file holds something else than a JSON object.
         """
+        refusal = ValueError(f"The config.json of {pretrained_model_name_or_path!s} is not a JSON object.")
         try:
             stored, rest = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         except (TypeError, AttributeError, KeyError, RecursionError) as error:
-            raise ValueError(f"The config.json of {pretrained_model_name_or_path!s} is not a JSON object.") from error
+            raise refusal from error
+        if not isinstance(stored, dict):
+            raise refusal
         return stored, rest
 
     @classmethod
