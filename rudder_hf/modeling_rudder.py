@@ -25,7 +25,7 @@ from .sharing_rudder import push_repo, write_repo
 logger = logging.get_logger(__name__)
 
 # Arguments for the base that a config takes when it is loaded with them.
-_SWALLOWED = ("attn_implementation", "experts_implementation", "output_attentions")
+_SWALLOWED = ("attn_implementation", "experts_implementation", "output_attentions", "output_hidden_states")
 
 
 def _of_base(name: str) -> Any:
@@ -147,7 +147,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if config is not None:
             config = copy.deepcopy(config)
             # AutoModel puts these into the config that it loads, which is ours and not the base's.
-            swallowed = {name: getattr(config, f"_{name}", None) for name in _SWALLOWED}
+            swallowed = {name: getattr(config, f"_{name}", getattr(config, name, None)) for name in _SWALLOWED}
             arguments.base = {name: value for name, value in swallowed.items() if value} | arguments.base
         settings = load_settings(pretrained_model_name_or_path, arguments, config)
         loaded = load_base(settings, arguments, *args)
@@ -274,6 +274,11 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             if base is None:
                 raise
             return getattr(base, name)
+
+    @property
+    def input_modalities(self) -> Any:
+        """What the base model takes."""
+        return without_peft(self.model).input_modalities
 
     @property
     def generation_config(self) -> GenerationConfig:
