@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, EvalResult, HfApi
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 from transformers.utils.hub import resolve_revision
@@ -25,6 +27,9 @@ from .version_rudder import __version__
 logger = logging.get_logger(__name__)
 
 _HERE = Path(__file__).parent
+# Seconds to wait for a Hub that does not answer.
+_PATIENCE = 10.0
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", "adapter_config.json")
 _MODEL = "modeling_rudder.RudderForConditionalGeneration"
 
 
@@ -172,23 +177,63 @@ def push_repo(
         card: As for [`repo_files`].
 
     Raises:
-        ValueError: The settings name no base on the Hub, so that nobody else could load them.
+        ValueError: The settings name no base on the Hub, so that nobody else could load them; or there is a model in
+            the repository, or it is public and was to be private.
+        ConnectionError: The Hub cannot be reached, or hung up.
     """
     check_shareable(config)
-    config = with_pinned_base(config, token)
     api = HfApi(token=token)
-    repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-    files = repo_files(config, repo_id, evaluation, card)
-    if revision is not None and not revision.startswith("refs/pr/"):
-        api.create_branch(repo_id, branch=revision, exist_ok=True)
-    return api.create_commit(
-        repo_id,
-        [CommitOperationAdd(path_in_repo=name, path_or_fileobj=text.encode()) for name, text in files.items()],
-        commit_message=commit_message or f"RUDDER settings for {config.base_model_name_or_path}",
-        commit_description=commit_description,
-        revision=revision,
-        create_pr=create_pr,
-    )
+    with _connected(api.endpoint, repo_id):
+        repo_id = _ready_repo(api, repo_id, private)
+        files = repo_files(with_pinned_base(config, token), repo_id, evaluation, card)
+        if revision is not None and not revision.startswith("refs/pr/"):
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        return api.create_commit(
+            repo_id,
+            [CommitOperationAdd(path_in_repo=name, path_or_fileobj=text.encode()) for name, text in files.items()],
+            commit_message=commit_message or f"RUDDER settings for {config.base_model_name_or_path}",
+            commit_description=commit_description,
+            revision=revision,
+            create_pr=create_pr,
+        )
+
+
+@contextmanager
+def _connected(endpoint: str, repo_id: str) -> Iterator[None]:
+    """Say in plain words that the Hub is not there. What it answers, refusals included, passes."""
+    try:
+        yield
+    except (HfHubHTTPError, OSError, ValueError):
+        raise
+    except Exception as error:
+        # The errors of the HTTP library have no base class in common with those of Python.
+        if not type(error).__module__.startswith(("httpx", "httpcore")):
+            raise
+        raise ConnectionError(
+            f"The Hub at {endpoint} cannot be reached, or hung up ({error or type(error).__name__}). A push is one "
+            f"commit: {repo_id} has all of it or nothing. Push again when the Hub is back."
+        ) from error
+
+
+def _ready_repo(api: HfApi, repo_id: str, private: bool | None) -> str:
+    """Make the repository if there is none, and return its full id."""
+    try:
+        # The client waits forever by default; whoever answers this one is there for the rest.
+        found = api.model_info(repo_id, timeout=_PATIENCE)
+    except RepositoryNotFoundError:
+        found = None
+    if found is None or "/" not in repo_id:
+        # A name without namespace is in the user's own, whatever else is called so.
+        return api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    if private and not found.private:
+        raise ValueError(f"{repo_id} exists and is public: make it private in its settings on the Hub first.")
+    names = [sibling.rfilename for sibling in found.siblings or []]
+    if weights := [name for name in names if name.endswith(_WEIGHTS)]:
+        raise ValueError(
+            f"{repo_id} holds a model ({weights[0]}), whose config.json and card would be overwritten. Push settings "
+            "to a repository of their own."
+        )
+    return repo_id
 
 
 def check_shareable(config: RudderConfig) -> None:
