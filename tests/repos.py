@@ -9,7 +9,7 @@ import numpy
 from PIL import Image
 
 from rudder_hf import RudderConfig, write_repo
-from rudder_hf.cli.toy import ALPHA_MAX, LAYER, toy_model, toy_processor
+from rudder_hf.cli.toy import LAYER, toy_model, toy_processor
 
 
 def make_base(folder: Path, seed: int = 1) -> Path:
@@ -21,7 +21,7 @@ def make_base(folder: Path, seed: int = 1) -> Path:
 
 def make_settings(folder: Path, base: Path | str, **changes: Any) -> Path:
     """Settings that visibly steer the tiny LLaVA."""
-    given = {"layer": LAYER, "alpha_max": ALPHA_MAX, "base_model_name_or_path": str(base), **changes}
+    given = {"layer": LAYER, "alpha_max": 40.0, "base_model_name_or_path": str(base), **changes}
     write_repo(RudderConfig(**given), folder)
     return folder
 

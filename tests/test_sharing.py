@@ -252,7 +252,7 @@ for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimoda
     model = auto_class.from_pretrained(repo, trust_remote_code=True, **options)
     attention = model.model.config.text_config._attn_implementation
     seen[auto_class.__name__] = [type(model).__name__, model.config.alpha_max, str(model.dtype), attention]
-model.config.alpha_max = 12.0
+model.config.alpha_max = 40.0
 model.save_pretrained("again")
 seen["processor"] = type(AutoProcessor.from_pretrained(repo, trust_remote_code=True)).__name__
 seen["package"] = "rudder_hf" in sys.modules
