@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from rudder_hf import RudderConfig, get_preset, list_presets
 from rudder_hf.card_rudder import render_card
 from rudder_hf.configuration_rudder import CALL_SETTINGS
+from rudder_hf.model_cards import preset_files, write_model_cards
 
 RESULT = {
     "task_type": "image-to-text",
@@ -25,6 +27,7 @@ RESULT = {
     "metric_name": "CHAIR_S",
     "metric_value": 39.5,
 }
+MODEL_CARDS = Path(__file__).parent.parent / "model_cards"
 PAPER = Path(__file__).parent.parent.parent / "shared" / "paper" / "rudder_icml2026.tex"
 
 
@@ -155,3 +158,31 @@ def test_reported_numbers_are_the_papers() -> None:
         for which in (0, 1):
             wanted = [preset[metric][which] for preset in reported for metric in metrics]
             assert any([float(value) for value in row] == wanted for row in rows), (metrics, which)
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_the_folders_of_the_presets_are_what_would_be_pushed(name: str) -> None:
+    """If this fails: `python -m rudder_hf.model_cards`."""
+    folder = MODEL_CARDS / name
+    stored = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    wanted = preset_files(name)
+    assert set(stored) == set(wanted)
+    # The version of the transformers that wrote it is no part of the settings.
+    configs = [json.loads(files.pop("config.json")) for files in (stored, wanted)]
+    assert [config.pop("transformers_version") is not None for config in configs] == [True, True]
+    assert configs[0] == configs[1]
+    assert stored == wanted
+
+
+def test_the_folders_of_the_presets_are_written_anew(tmp_path: Path) -> None:
+    stale = tmp_path / list_presets()[0] / "custom_generate" / "old_rudder.py"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("")
+    write_model_cards(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(list_presets())
+    assert not stale.exists()
+    for name in list_presets():
+        files = preset_files(name)
+        assert {file: (tmp_path / name / file).read_text() for file in files} == files
+        assert not any(path.is_symlink() for path in (tmp_path / name).rglob("*"))
+        assert RudderConfig.from_pretrained(tmp_path / name).layer == get_preset(name).layer

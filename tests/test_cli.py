@@ -17,7 +17,7 @@ from rudder_hf.cli import answers
 from rudder_hf.cli.main import app
 from rudder_hf.cli.toy import toy_model, toy_processor
 
-COMMANDS = ("generate", "benchmark", "env")
+COMMANDS = ("generate", "benchmark", "push", "env")
 
 
 def rudder(*arguments: object) -> Result:
