@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import is_offline_mode
-from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedConfig
 from transformers.utils import find_adapter_config_file, is_peft_available, logging
 from transformers.utils.hub import resolve_revision
@@ -24,6 +23,8 @@ logger = logging.get_logger(__name__)
 # These speak of the repository with the settings, or come from the Auto classes: never for the base.
 _OURS = ("revision", "subfolder", "code_revision", "variant")
 _DROPPED = ("trust_remote_code", "adapter_kwargs", "_from_auto", "_from_pipeline", "_commit_hash")
+# Of these, what is for the base if there is nothing but a base.
+_OF_NAMED_BASE = ("subfolder", "variant", "code_revision", "adapter_kwargs")
 # These speak of the way to the Hub, which is the same for both.
 _SHARED = ("cache_dir", "token", "local_files_only", "force_download", "proxies")
 # What `from_pretrained` of a model takes beside the fields of its config.
@@ -96,6 +97,9 @@ def load_settings(source: str | Path, arguments: LoadArguments, config: Any = No
                 f"from_base({str(source)!r}, RudderConfig(layer=..., alpha_max=..., k=...))."
             )
         config = RudderConfig.from_dict(stored)
+    # By its type: a config that came with the code of a repository is of a class of its own.
+    if getattr(config, "model_type", None) != RudderConfig.model_type:
+        raise TypeError(f"config is {config!r}, but has to be a RudderConfig.")
     settings: RudderConfig = config
     settings.take(arguments.settings)
     if not settings.base_model_name_or_path:
@@ -180,10 +184,11 @@ def load_base(config: RudderConfig, arguments: LoadArguments, *args: Any) -> Any
     location = base.location()
     if base.adapter_of is not None and "revision" in location:
         # As `revision`, transformers would look for the adapter's commit in the repository of its base.
-        location["adapter_kwargs"] = {"revision": location.pop("revision")}
+        given = arguments.base.get("adapter_kwargs") or {}
+        location["adapter_kwargs"] = {"revision": location.pop("revision"), **given}
     try:
         loaded = AutoModelForImageTextToText.from_pretrained(
-            base.name, *args, trust_remote_code=arguments.base_trust, **location, **arguments.base
+            base.name, *args, trust_remote_code=arguments.base_trust, **{**arguments.base, **location}
         )
     except ValueError as error:
         raise _about_trust(error, base, arguments) from error
@@ -196,17 +201,19 @@ def _check_base(base: Base, arguments: LoadArguments) -> None:
     """Refuse arguments that nobody takes, before gigabytes are loaded, and bases that are settings themselves."""
     if base.adapter_of is not None:
         return
-    stored, _ = PreTrainedConfig.get_config_dict(base.name, **base.location())
+    location = base.location() | {key: value for key, value in arguments.base.items() if key == "subfolder"}
+    stored, _ = PreTrainedConfig.get_config_dict(base.name, **location)
     if stored.get("model_type") == RudderConfig.model_type:
         raise ValueError(
             f"The settings name {base.name!r} as their base model, but that holds RUDDER settings itself. "
             "base_model_name_or_path has to name the model that is steered."
         )
-    unknown = [name for name in arguments.base if name not in _MODEL_ARGUMENTS and not name.startswith("_")]
+    known = {*_MODEL_ARGUMENTS, *_OF_NAMED_BASE}
+    unknown = [name for name in arguments.base if name not in known and not name.startswith("_")]
     if not unknown:
         return
     try:
-        config = AutoConfig.from_pretrained(base.name, trust_remote_code=arguments.base_trust, **base.location())
+        config = AutoConfig.from_pretrained(base.name, trust_remote_code=arguments.base_trust, **location)
     except ValueError as error:
         raise _about_trust(error, base, arguments) from error
     # Fields of the base's config may be overridden at load, as for any model.
@@ -246,12 +253,13 @@ def _report_moved(base: Base, pinned: str | None) -> None:
         )
 
 
-def load_named_base(name: str, config: RudderConfig, kwargs: Mapping[str, Any]) -> nn.Module:
-    """Load a base that the user named, with arguments that are all meant for it."""
-    arguments = LoadArguments.sort({key: value for key, value in kwargs.items() if key not in (*_OURS, *_DROPPED)})
-    # Here the user speaks of the base alone, so that everything is for it.
-    arguments.base |= {key: kwargs[key] for key in ("subfolder", "variant", "adapter_kwargs") if key in kwargs}
-    arguments.base_trust = bool(kwargs.get("trust_remote_code") or arguments.base_trust)
+def load_named_base(name: str, config: RudderConfig, kwargs: Mapping[str, Any]) -> Any:
+    """Load a base that the user named, with arguments that are all meant for it; settings among them override."""
+    arguments = LoadArguments.sort(kwargs)
+    config.take(arguments.settings)
     config.base_model_name_or_path = name
-    loaded: nn.Module = load_base(config, arguments)
-    return loaded
+    config.base_model_revision = kwargs.get("revision") or config.base_model_revision
+    # Here the user speaks of the base alone.
+    arguments.base |= {key: kwargs[key] for key in _OF_NAMED_BASE if key in kwargs}
+    arguments.base_trust = bool(kwargs.get("trust_remote_code") or arguments.base_trust)
+    return load_base(config, arguments)

@@ -90,7 +90,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             base: A loaded model (hooked in place), or a Hub id or folder to load with
                 `AutoModelForImageTextToText.from_pretrained`.
             config: The settings, or the name of a preset. None takes the preset of the base's id.
-            **kwargs: Passed on to `from_pretrained` of the base when an id is given (`dtype`, `device_map`, ...).
+            **kwargs: When an id is given: passed on to `from_pretrained` of the base (`dtype`, `device_map`,
+                `revision`, ...), except for settings that are to override those of the config (`alpha_max=15.0`).
 
         Raises:
             ValueError: There is neither a config nor a preset for the base, or a setting does not fit it.
@@ -119,7 +120,6 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         config.base_model_name_or_path = name or None
         if loaded:
             return cls(config, base)  # type: ignore[arg-type]
-        config.base_model_revision = kwargs.get("revision") or config.base_model_revision
         return cls(config, load_named_base(name, config, kwargs), named=True)
 
     @classmethod

@@ -93,13 +93,18 @@ def _config_json(config: RudderConfig) -> str:
     return json.dumps(stored, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+def _literal(value: Any) -> str:
+    """A plain value in Python, written as formatters want it."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
 def _custom_generate(config: RudderConfig) -> dict[str, str]:
     """The folder `custom_generate`, whose files can import each other but nothing outside of it."""
     module, function = _reference(generate_steered).split(".")
     root = _HERE / f"{module}.py"
     needed = sorted({root.name, *(Path(path).name for path in get_relative_import_files(root))})
     settings = {name: getattr(config, name) for name in ("layer", *CALL_SETTINGS)} | {"rudder_version": __version__}
-    lines = ",\n".join(f"    {name!r}: {value!r}" for name, value in settings.items())
+    lines = ",\n".join(f'    "{name}": {_literal(value)}' for name, value in settings.items())
     # transformers takes every line that begins like an import for one, in texts too.
     imports = "\n".join(f"from .{name} import {what}" for name, what in ((module, function), ("settings", "SETTINGS")))
     files = {

@@ -167,9 +167,7 @@ def test_quantization_arrives(way: Any, repo: Path) -> None:
     quantization = TorchAoConfig(Int8WeightOnlyConfig(version=2))
     model = way.from_pretrained(repo, quantization_config=quantization)
     assert model.model.is_quantized
-    assert "AffineQuantized" in str(type(model.model.lm_head.weight)) or "Int8" in str(
-        type(model.model.model.language_model.layers[0].mlp.up_proj.weight)
-    )
+    assert model.model.config.quantization_config == quantization
 
 
 def test_loading_info(repo: Path) -> None:
@@ -197,6 +195,21 @@ def test_another_base_at_load(repo: Path, tmp_path: Path) -> None:
         assert model.config.base_model_name_or_path == str(other)
         wanted = AutoModelForImageTextToText.from_pretrained(other).lm_head.weight
         assert torch.equal(model.lm_head.weight, wanted)
+
+
+def test_from_base_takes_settings_too(base: Path) -> None:
+    """Beside the base's arguments; a typo among them is told before anything is loaded."""
+    given = {"dtype": torch.bfloat16, "subfolder": base.name, "attn_implementation": "eager"}
+    model = RudderForConditionalGeneration.from_base(base.parent, RudderConfig(layer=1), alpha_max=7.0, **given)
+    assert (model.config.layer, model.config.alpha_max, model.dtype) == (1, 7.0, torch.bfloat16)
+    assert model.model.config.text_config._attn_implementation == "eager"
+    with pytest.raises(ValueError, match="Did you mean alpha_max"):
+        RudderForConditionalGeneration.from_base(base, RudderConfig(layer=1), alpha=7.0)
+
+
+def test_a_config_of_another_kind(repo: Path, base: Path) -> None:
+    with pytest.raises(TypeError, match="has to be a RudderConfig"):
+        RudderForConditionalGeneration.from_pretrained(repo, config=AutoConfig.from_pretrained(base))
 
 
 def test_settings_as_their_own_base(tmp_path: Path) -> None:
