@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import copyable, refusing_bad_input, reporting_failure, stop
+from .common import BAD_INPUT, FAILED, copyable, refusing_bad_input, reporting_failure, stop
 
 if TYPE_CHECKING:
     from ..configuration_rudder import RudderConfig
@@ -75,7 +75,9 @@ def push(
                 card=card,
             )
         except HfHubHTTPError as error:
-            stop(_refusal(error, repo_id), 1)
+            stop(_refusal(error, repo_id), FAILED)
+        except ValueError as error:
+            stop(error, BAD_INPUT)
         typer.echo(commit.pr_url or commit.commit_url)
 
 

@@ -66,7 +66,11 @@ class Elsewhere:
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def run(self, code: str, *, package: bool = False, **env: str) -> Outcome:
         """Run code; with `package`, `rudder_hf` is on the path as if it was installed."""
