@@ -200,8 +200,10 @@ def test_revisions_of_the_settings_are_not_the_bases(
 def test_an_adapter_as_base(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
     lora = LoraConfig(target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False)
     tuned = get_peft_model(toy_model(seed=1), lora)
-    tuned.peft_config["default"].base_model_name_or_path = "org/base"
     tuned.save_pretrained(home / "adapter")
+    # Written afterwards: PEFT would look for that model on the Hub of this process while it saves.
+    file = home / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": "org/base"}))
     toy_processor().save_pretrained(home / "adapter")
     hub.store.add("org/adapter", home / "adapter")
     hub.store.add("org/on-adapter", make_settings(home / "a", "org/adapter"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = copyable(
     "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
     "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --private",
-    "rudder push my-settings my-org/my-model-rudder --create-pr --commit-message 'Settings for charts'",
+    "rudder push my-settings my-org/my-model-rudder --create-pr",
 )
 CARD = "README.md"
 
