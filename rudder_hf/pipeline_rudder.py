@@ -100,7 +100,9 @@ class RudderImageToTextPipeline(Pipeline):
         if isinstance(text, str):
             kwargs.setdefault("prompt", text)
         elif text is not None:
-            inputs = text if inputs is None else inputs
+            if inputs is not None:
+                raise ValueError("Both pictures and a chat are given: put the pictures into the chat.")
+            inputs = text
         if inputs is None:
             raise ValueError("The image-to-text pipeline needs a picture: a path, URL, PIL image, or a list of these.")
         if isinstance(inputs, (list, tuple)):
