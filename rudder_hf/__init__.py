@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .version_rudder import __version__
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
     from .backbones_rudder import UnsupportedModelError
     from .configuration_rudder import RudderConfig
     from .modeling_rudder import RudderForConditionalGeneration
+    from .pipelines import pipeline
     from .presets_rudder import get_preset, list_presets
+    from .sharing_rudder import push_repo, write_repo
     from .trace_rudder import RudderTrace
     from .warnings_rudder import RudderWarning
 
@@ -28,9 +32,12 @@ __all__ = [
     "detach",
     "get_preset",
     "list_presets",
+    "pipeline",
+    "push_repo",
+    "write_repo",
 ]
 
-# Imported when first used: torch and transformers take seconds, which `rudder --help` does not need.
+# Imported when first used: a command of `rudder` needs few of them.
 _HOMES = {
     "RudderConfig": "configuration_rudder",
     "RudderForConditionalGeneration": "modeling_rudder",
@@ -42,6 +49,9 @@ _HOMES = {
     "detach": "attach_rudder",
     "get_preset": "presets_rudder",
     "list_presets": "presets_rudder",
+    "pipeline": "pipelines",
+    "push_repo": "sharing_rudder",
+    "write_repo": "sharing_rudder",
 }
 
 
@@ -55,3 +65,19 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _is_command() -> bool:
+    """Whether this process is `rudder ...` or `python -m rudder_hf...`, whose --help must not wait for torch."""
+    program = sys.argv[0] if sys.argv else ""
+    if program != "-m":
+        return Path(program).stem == "rudder"
+    module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+    return module.split(".")[0] == __name__
+
+
+if not _is_command():
+    # `import rudder_hf` is enough for AutoModel and its kin to know the settings, whatever is imported first.
+    from .registration import register
+
+    register()

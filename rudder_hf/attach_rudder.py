@@ -44,9 +44,12 @@ class SteeringHandle:
         layer: Index of the installed layer, from 0 on.
     """
 
+    # Whether the model may be the language model of the one that users call.
+    of_part = False
+
     def __init__(self, model: nn.Module, config: RudderConfig) -> None:
         self.config = config
-        self.backbone: Backbone = find_backbone(model)
+        self.backbone: Backbone = find_backbone(model, self.of_part)
         self.layer = resolve_layer(self.backbone, config.layer)
         self.multiplier = 1.0
         self._installed = False
@@ -120,18 +123,23 @@ class SteeringHandle:
                 self._set(part, HANDLE_NAME, self)
             # Only a mark: whoever copies the decoder alone must not copy the whole model with it.
             self._set(self.backbone.layers, HANDLE_NAME, True)
-            self._bind(model, "generate", generate)
-            if loop is not model:
-                self._bind(loop, "generate", generate_in_loop)
-            self._bind(loop, "prepare_inputs_for_generation", prepare_inputs_for_generation)
-            for name in _CONTINUOUS_BATCHING:
-                if hasattr(type(model), name):
-                    self._bind(model, name, refuse_continuous_batching)
+            self.bind_generate()
+            self.bind(loop, "prepare_inputs_for_generation", prepare_inputs_for_generation)
             self._hooks = self._install_hooks(self.layer)
             self._installed = True
         except BaseException:
-            self._uninstall()
+            self.uninstall()
             raise
+
+    def bind_generate(self) -> None:
+        """Make every `generate` of the model a steered one."""
+        loop, model = self.backbone.loop, self.backbone.model
+        self.bind(model, "generate", generate)
+        if loop is not model:
+            self.bind(loop, "generate", generate_in_loop)
+        for name in _CONTINUOUS_BATCHING:
+            if hasattr(type(model), name):
+                self.bind(model, name, refuse_continuous_batching)
 
     def _install_hooks(self, index: int) -> list[RemovableHandle]:
         layer = self.backbone.layers[index]
@@ -141,7 +149,7 @@ class SteeringHandle:
         self.multiplier = update.multiplier
         return handles
 
-    def _bind(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
+    def bind(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
         """Bind a function to one instance, with the signature of the method that it stands before."""
 
         @functools.wraps(getattr(type(module), name))
@@ -170,7 +178,7 @@ class SteeringHandle:
         """
         with self._lock:
             self._wait_for_generations("removing RUDDER")
-            self._uninstall()
+            self.uninstall()
 
     def _wait_for_generations(self, what_for: str) -> None:
         """Let generations of other threads end: a streamer's reader is done shortly before its generation is."""
@@ -179,7 +187,8 @@ class SteeringHandle:
         if not self._lock.wait_for(lambda: not self._running, timeout=_PATIENCE):
             raise RuntimeError(f"A generation is running on this model: wait for it before {what_for}.")
 
-    def _uninstall(self) -> None:
+    def uninstall(self) -> None:
+        """Take everything off the model at once, whatever runs on it."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

@@ -150,8 +150,12 @@ def model_type(model: nn.Module) -> str:
     return str(getattr(getattr(model, "config", None), "model_type", type(model).__name__))
 
 
-def find_backbone(model: nn.Module) -> Backbone:
+def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
     """Locate decoder layers and generation loop.
+
+    Args:
+        model: A vision-language model, or a PEFT model around one.
+        of_part: Whether it may also be the language model that such a model delegates `generate` to.
 
     Raises:
         UnsupportedModelError: The model has no decoder-only text generator that RUDDER can steer.
@@ -179,7 +183,8 @@ def find_backbone(model: nn.Module) -> Backbone:
                 "prefill. Use a checkpoint with a decoder-only language model (for InstructBLIP: Vicuna)."
             )
     path, layers = _decoder_layers(loop)
-    if support(name).status == "unknown":
+    language_model = type(base).__name__.endswith("ForCausalLM") and not hasattr(base.config, "vision_config")
+    if support(name).status == "unknown" and not (of_part and language_model):
         warn(
             f"RUDDER is not tested on {name!r}: layers were found at {path!r} by a general rule. Compare a few "
             "outputs with rudder=False, and please report what you find."

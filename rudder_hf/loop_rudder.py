@@ -79,6 +79,27 @@ def generate_in_loop(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return _run(handle, request, Call(self, args, kwargs), original, args, kwargs)
 
 
+def generate_apart(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """`generate` of a model that other calls have borrowed: the stock method, out of reach of their states."""
+    handle = handle_of(self)
+    original = types.MethodType(type(self).generate, self) if handle is None else handle.original(self, "generate")  # type: ignore[attr-defined]
+    with _within(None, None):
+        return original(*args, **kwargs)
+
+
+def generate_by_request(model: Any, rudder: Override, output_rudder: bool | None, kwargs: dict[str, Any]) -> Any:
+    """The stock `generate` of a model with borrowed hooks, steered for this call alone."""
+    handle = handle_of(model)
+    call = Call(model, (), kwargs)
+    request = handle.open_request(call, rudder, output_rudder)
+    # Not the instance's own, which may be the very function that called us.
+    stock = types.MethodType(type(model).generate, model)
+    if request is None:
+        with _within(None, None):
+            return stock(**kwargs)
+    return _run(handle, request, call, stock, (), kwargs)
+
+
 def _run(handle: Any, request: Request, call: Call, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run the token loop under a fresh state."""
     if handle.backbone.loop is not handle.backbone.model:

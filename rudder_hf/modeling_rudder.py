@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import (
-    AutoModelForImageTextToText,
-    GenerationConfig,
-    GenerationMixin,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.utils import logging
 
 from .attach_rudder import SteeringHandle, attach
 from .backbones_rudder import without_peft
+from .base_rudder import LoadArguments, load_base, load_named_base, load_settings
 from .configuration_rudder import RudderConfig
 from .presets_rudder import get_preset
 from .settings_rudder import Override
+from .sharing_rudder import push_repo, write_repo
 
 logger = logging.get_logger(__name__)
+
+# Arguments for the base that a config takes when it is loaded with them.
+_SWALLOWED = ("attn_implementation", "experts_implementation", "output_attentions", "output_hidden_states")
 
 
 def _of_base(name: str) -> Any:
@@ -50,6 +50,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             The settings. They can be changed between calls: `model.config.alpha_max = 12.0`.
         base (`nn.Module`):
             The loaded base model, or a PEFT model around it. It is hooked in place, not copied.
+        named (`bool`, defaults to `False`):
+            Whether the whole base was loaded from where the config says, adapters included.
     """
 
     config_class = RudderConfig
@@ -60,7 +62,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
     _supports_flash_attn = True
     _supports_flex_attn = True
 
-    def __init__(self, config: RudderConfig, base: nn.Module | None = None) -> None:
+    def __init__(self, config: RudderConfig, base: nn.Module | None = None, named: bool = False) -> None:
         if base is None:
             raise ValueError(
                 "RUDDER holds no weights of its own: use RudderForConditionalGeneration.from_base(base, config) or "
@@ -71,6 +73,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self._handle: SteeringHandle | None = attach(base, config)
         self.model: Any = base
+        self._named = named
+        config.describe_base(without_peft(base).config)
         # The base keeps its mode; the wrapper takes it over.
         self.training = base.training
 
@@ -86,7 +90,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             base: A loaded model (hooked in place), or a Hub id or folder to load with
                 `AutoModelForImageTextToText.from_pretrained`.
             config: The settings, or the name of a preset. None takes the preset of the base's id.
-            **kwargs: Passed on to `from_pretrained` of the base when an id is given (`dtype`, `device_map`, ...).
+            **kwargs: When an id is given: passed on to `from_pretrained` of the base (`dtype`, `device_map`,
+                `revision`, ...), except for settings that are to override those of the config (`alpha_max=15.0`).
 
         Raises:
             ValueError: There is neither a config nor a preset for the base, or a setting does not fit it.
@@ -115,80 +120,88 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         config.base_model_name_or_path = name or None
         if loaded:
             return cls(config, base)  # type: ignore[arg-type]
-        config.base_model_revision = kwargs.pop("revision", None) or config.base_model_revision
-        return cls(config, cls._load_base(config, **kwargs))
-
-    @staticmethod
-    def _load_settings(source: str | Path, **kwargs: Any) -> RudderConfig:
-        """Read settings, and say so if there is a model instead."""
-        stored, _ = PreTrainedConfig.get_config_dict(source, **kwargs)
-        if stored.get("model_type") != RudderConfig.model_type:
-            raise ValueError(
-                f"{source!s} holds a {stored.get('model_type')!r} model, not RUDDER settings. To steer it: "
-                f"from_base({str(source)!r}, RudderConfig(layer=..., alpha_max=..., k=...))."
-            )
-        settings: RudderConfig = RudderConfig.from_dict(stored)
-        return settings
-
-    @staticmethod
-    def _load_base(config: RudderConfig, *args: Any, **kwargs: Any) -> nn.Module:
-        """Load the model that the settings name, at the revision that they name."""
-        if config.base_model_revision is not None:
-            kwargs["revision"] = config.base_model_revision
-        base: nn.Module = AutoModelForImageTextToText.from_pretrained(config.base_model_name_or_path, *args, **kwargs)
-        return base
+        return cls(config, load_named_base(name, config, kwargs), named=True)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
         cls, pretrained_model_name_or_path: str | Path, *args: Any, config: RudderConfig | None = None, **kwargs: Any
-    ) -> RudderForConditionalGeneration:
-        """Load settings that `save_pretrained` wrote, and the base model that they name.
+    ) -> Any:
+        """Load settings that `save_pretrained` or `push_to_hub` wrote, and the base model that they name.
 
         Args:
             pretrained_model_name_or_path: Folder or Hub id that holds the settings.
             *args: Passed on to the base's `from_pretrained`.
             config: Settings to use instead of the stored ones.
             **kwargs: RUDDER settings to override (`alpha_max=11.0`), and arguments for loading the base (`dtype`,
-                `device_map`, `attn_implementation`, ...).
+                `device_map`, `quantization_config`, `attn_implementation`, ...). `revision` is that of the settings;
+                that of the base stands in them (`base_model_revision`). `base_trust_remote_code=True` lets code of
+                the base's repository run, which `trust_remote_code` does not.
+
+        Returns:
+            The steered model; with `output_loading_info=True` a tuple of it and the info.
 
         Raises:
-            ValueError: The settings name no base model, or do not fit it.
+            ValueError: An argument is unknown, the settings name no base model, or do not fit it.
         """
-        own = {name: kwargs.pop(name) for name in list(kwargs) if name in RudderConfig.__dataclass_fields__}
-        for_base = {name: own.pop(name) for name in ("dtype",) if name in own}
-        # These speak of the repository with the settings, not of the base.
-        ours = {
-            name: kwargs.pop(name) for name in ("revision", "subfolder", "code_revision", "variant") if name in kwargs
-        }
-        shared = {
-            name: kwargs[name]
-            for name in ("cache_dir", "token", "local_files_only", "force_download")
-            if name in kwargs
-        }
-        if config is None:
-            config = cls._load_settings(pretrained_model_name_or_path, **ours, **shared)
-        config = copy.deepcopy(config)
-        for name, value in own.items():
-            setattr(config, name, value)
-        config.validate_settings()
-        if not config.base_model_name_or_path:
-            raise ValueError(
-                f"The settings in {pretrained_model_name_or_path!s} name no base model (base_model_name_or_path). "
-                "Load the base yourself and use RudderForConditionalGeneration.from_base(model, config)."
-            )
-        return cls(config, cls._load_base(config, *args, **for_base, **kwargs))
+        arguments = LoadArguments.sort(kwargs)
+        if config is not None:
+            config = copy.deepcopy(config)
+            # AutoModel puts these into the config that it loads, which is ours and not the base's.
+            swallowed = {name: getattr(config, f"_{name}", getattr(config, name, None)) for name in _SWALLOWED}
+            arguments.base = {name: value for name, value in swallowed.items() if value} | arguments.base
+        settings = load_settings(pretrained_model_name_or_path, arguments, config)
+        loaded = load_base(settings, arguments, *args)
+        if isinstance(loaded, tuple):
+            return cls(settings, loaded[0], named=True), loaded[1]
+        return cls(settings, loaded, named=True)
 
-    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:  # type: ignore[override]
-        """Write the settings as `config.json`. The base's weights are not copied: its name stands in the config."""
+    def save_pretrained(  # type: ignore[override]
+        self,
+        save_directory: str | Path,
+        is_main_process: bool = True,
+        push_to_hub: bool = False,
+        repo_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Write a settings repository: `config.json`, code and a card. The base's weights stay where they are.
+
+        Args:
+            save_directory: Folder to write into.
+            is_main_process: Whether to write at all, for scripts on several processes.
+            push_to_hub: Push it as well.
+            repo_id: Where to push; None takes the folder's name.
+            **kwargs: With `push_to_hub`, those of [`~RudderForConditionalGeneration.push_to_hub`]. Arguments that are
+                about weights are ignored.
+        """
+        if not is_main_process:
+            return
         if not self.config.base_model_name_or_path:
             logger.warning(
                 "The base model has no name, so the saved settings can only be used with from_base(model, ...)."
             )
-        if hasattr(self.model, "peft_config"):
+        if hasattr(self.model, "peft_config") and not self._named:
             logger.warning(
                 "The base carries PEFT adapters, which the saved settings do not: save and load them with PEFT."
             )
-        self.config.save_pretrained(save_directory, **kwargs)
+        write_repo(self.config, save_directory, repo_id)
+        if push_to_hub:
+            names = set(inspect.signature(push_repo).parameters)
+            options = {name: value for name, value in kwargs.items() if name in names}
+            self.push_to_hub(repo_id or Path(save_directory).resolve().name, **options)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
+        """Push the settings, with code and a card, to the Hub. The base's weights stay where they are.
+
+        Args:
+            repo_id: Where to push; made if it does not exist.
+            **kwargs: `private`, `token`, `revision`, `create_pr`, `commit_message`, `commit_description`,
+                `evaluation`, as for [`push_repo`].
+
+        Returns:
+            Address of the commit, or of the pull request.
+        """
+        commit = push_repo(self.config, repo_id, **kwargs)
+        return str(commit.pr_url or commit.commit_url)
 
     def unwrap(self) -> nn.Module:
         """Remove every hook and bound method and return the base model as it was. The wrapper is then of no use."""
@@ -229,7 +242,9 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             What the base's `generate` returns.
         """
         # Raises for a wrapper that was unwrapped, whose base would run bare; and follows an exchanged config.
-        self.handle.config = self.config
+        if self.handle.config is not self.config:
+            self.handle.config = self.config
+            self.config.describe_base(without_peft(self.model).config)
         if isinstance(assistant := kwargs.get("assistant_model"), RudderForConditionalGeneration):
             kwargs["assistant_model"] = assistant.model
         return self.model.generate(*args, rudder=rudder, output_rudder=output_rudder, **kwargs)
@@ -259,6 +274,11 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             if base is None:
                 raise
             return getattr(base, name)
+
+    @property
+    def input_modalities(self) -> Any:
+        """What the base model takes."""
+        return without_peft(self.model).input_modalities
 
     @property
     def generation_config(self) -> GenerationConfig:

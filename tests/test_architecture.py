@@ -16,11 +16,14 @@ REMOTE = sorted(PACKAGE.glob("*_rudder.py"))
 # Each file imports only from files before it.
 ORDER = [
     "version_rudder",
+    "trust_rudder",
     "warnings_rudder",
     "steering_rudder",
     "configuration_rudder",
     "backbones_rudder",
     "presets_rudder",
+    "cardtext_rudder",
+    "card_rudder",
     "settings_rudder",
     "trace_rudder",
     "state_rudder",
@@ -29,6 +32,11 @@ ORDER = [
     "generation_rudder",
     "loop_rudder",
     "attach_rudder",
+    "custom_generate_rudder",
+    "base_rudder",
+    "processing_rudder",
+    "pipeline_rudder",
+    "sharing_rudder",
     "modeling_rudder",
 ]
 

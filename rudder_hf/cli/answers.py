@@ -13,12 +13,13 @@ from PIL.Image import Image
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
-from transformers import AutoProcessor, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from ..benchmark.prompts import picture_prompts, to_model
 from ..configuration_rudder import RudderConfig
 from ..modeling_rudder import RudderForConditionalGeneration
 from ..presets_rudder import get_preset
+from ..processing_rudder import load_processor
 from ..scenes import embedded
 
 EMBEDDED = "embedded:"
@@ -95,8 +96,7 @@ def load(
         model = RudderForConditionalGeneration.from_pretrained(name, dtype=dtype, **settings)
     else:
         model = RudderForConditionalGeneration.from_base(name, _config_for(name, settings), dtype=dtype)
-    processor = AutoProcessor.from_pretrained(model.config.base_model_name_or_path)
-    return model.to(device), processor
+    return model.to(device), load_processor(model.config)
 
 
 def _config_for(name: str, settings: dict[str, Any]) -> RudderConfig:

@@ -69,7 +69,9 @@ class RudderHF(lmms):  # type: ignore[misc]
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.subject = load_subject(pretrained, dtype, process_device(device, process), rudder, revision)
-        self.method = make_methods([method], self.subject, {"" if method.startswith("rudder") else method: settings})[0]
+        self.method = make_methods([method], self.subject, {"" if method.startswith("rudder") else method: settings})[
+            0
+        ]
         self.batch_size = int(batch_size)
         self.seed = int(seed)
 

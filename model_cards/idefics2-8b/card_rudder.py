@@ -1,0 +1,1 @@
+../../rudder_hf/card_rudder.py

@@ -1,0 +1,1 @@
+../../../rudder_hf/loop_rudder.py

@@ -1,0 +1,16 @@
+"""The settings of this repository, as in its config.json."""
+
+SETTINGS = {
+    "layer": 28,
+    "alpha_max": 8.0,
+    "k": 5.0,
+    "c": 1.0,
+    "g_min": 0.05,
+    "g_max": 1.0,
+    "norm_cap": None,
+    "mode": "beta",
+    "pool": "mean",
+    "span": "prompt",
+    "steer_first_token": False,
+    "rudder_version": "0.1.0",
+}

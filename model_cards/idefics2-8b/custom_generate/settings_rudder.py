@@ -1,0 +1,1 @@
+../../../rudder_hf/settings_rudder.py

@@ -1,0 +1,1 @@
+../../../rudder_hf/state_rudder.py

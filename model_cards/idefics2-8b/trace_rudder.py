@@ -1,0 +1,1 @@
+../../rudder_hf/trace_rudder.py

@@ -1,0 +1,1 @@
+../../rudder_hf/base_rudder.py

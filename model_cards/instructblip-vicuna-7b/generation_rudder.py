@@ -1,0 +1,1 @@
+../../rudder_hf/generation_rudder.py

@@ -1,0 +1,1 @@
+../../rudder_hf/hooks_rudder.py

@@ -1,0 +1,1 @@
+../../rudder_hf/modeling_rudder.py

@@ -1,0 +1,1 @@
+../../rudder_hf/request_rudder.py

@@ -1,0 +1,1 @@
+../../rudder_hf/version_rudder.py

@@ -1,0 +1,1 @@
+../../rudder_hf/warnings_rudder.py

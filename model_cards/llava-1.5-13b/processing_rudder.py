@@ -1,0 +1,1 @@
+../../rudder_hf/processing_rudder.py

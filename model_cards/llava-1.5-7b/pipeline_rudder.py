@@ -1,0 +1,1 @@
+../../rudder_hf/pipeline_rudder.py

@@ -1,0 +1,1 @@
+../../rudder_hf/backbones_rudder.py

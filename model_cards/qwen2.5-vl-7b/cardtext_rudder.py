@@ -1,0 +1,1 @@
+../../rudder_hf/cardtext_rudder.py

@@ -1,0 +1,1 @@
+../../../rudder_hf/attach_rudder.py

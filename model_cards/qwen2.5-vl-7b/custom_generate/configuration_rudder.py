@@ -1,0 +1,1 @@
+../../../rudder_hf/configuration_rudder.py

@@ -1,0 +1,1 @@
+../../../rudder_hf/steering_rudder.py

@@ -1,0 +1,1 @@
+../../../rudder_hf/trust_rudder.py

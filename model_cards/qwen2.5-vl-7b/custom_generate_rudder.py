@@ -1,0 +1,1 @@
+../../rudder_hf/custom_generate_rudder.py

@@ -1,0 +1,1 @@
+../../rudder_hf/presets_rudder.py

@@ -1,0 +1,1 @@
+../../rudder_hf/sharing_rudder.py

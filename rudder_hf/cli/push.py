@@ -1,0 +1,127 @@
+"""`rudder push`: settings to a repository on the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .common import BAD_INPUT, FAILED, copyable, refusing_bad_input, reporting_failure, stop
+
+if TYPE_CHECKING:
+    from ..configuration_rudder import RudderConfig
+
+EXAMPLES = copyable(
+    "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
+    "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --private",
+    "rudder push my-settings my-org/my-model-rudder --create-pr",
+)
+CARD = "README.md"
+
+
+def push(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="FOLDER_OR_PRESET", help="Folder with a config.json of RUDDER, or a preset's name."),
+    ],
+    repo_id: Annotated[str, typer.Argument(metavar="REPO_ID", help="Where to push: namespace/name.")],
+    private: Annotated[
+        bool | None, typer.Option("--private/--public", help="For a new repository.", show_default="your default")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch to push to, made if need be.", show_default="main")
+    ] = None,
+    create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead of pushing.")] = False,
+    commit_message: Annotated[str | None, typer.Option(help="What the history says.")] = None,
+    token: Annotated[str | None, typer.Option(help="Token with write access.", show_default="the stored one")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show files and card; contact nobody.")] = False,
+) -> None:
+    """Push settings to the Hub: config.json, the code that loads it, and a model card; no weights.
+
+    A card (README.md) that you edited in the folder is pushed as it is; otherwise it is written anew.
+    """
+    with refusing_bad_input():
+        from ..trust_rudder import check_revision, is_hub_id
+
+        if not is_hub_id(repo_id):
+            raise ValueError(f"{repo_id!r} is not the id of a repository: give namespace/name.")
+        check_revision(revision, "--revision")
+        if create_pr and revision not in (None, "main"):
+            raise ValueError("--create-pr opens a pull request against main: leave out --revision.")
+        config, card = read_source(source, repo_id)
+        from ..sharing_rudder import check_shareable, repo_files
+
+        check_shareable(config)
+        if dry_run:
+            files = repo_files(config, repo_id, card=card)
+    if dry_run:
+        _show(config, repo_id, files)
+        return
+    with reporting_failure():
+        from huggingface_hub.errors import HfHubHTTPError
+
+        from ..sharing_rudder import push_repo
+
+        try:
+            commit = push_repo(
+                config,
+                repo_id,
+                private=private,
+                revision=revision,
+                create_pr=create_pr,
+                commit_message=commit_message,
+                token=token,
+                card=card,
+            )
+        except HfHubHTTPError as error:
+            stop(_refusal(error, repo_id), FAILED)
+        except ValueError as error:
+            stop(error, BAD_INPUT)
+        typer.echo(commit.pr_url or commit.commit_url)
+
+
+def read_source(source: str, repo_id: str) -> tuple[RudderConfig, str | None]:
+    """The settings in a folder or of a preset, and the folder's card if somebody edited it.
+
+    Raises:
+        ValueError: There is neither a folder with settings nor a preset of that name.
+    """
+    from ..card_rudder import render_card
+    from ..configuration_rudder import RudderConfig
+    from ..presets_rudder import get_preset, list_presets
+
+    folder = Path(source)
+    if not folder.is_dir():
+        if source not in list_presets():
+            presets = ", ".join(list_presets())
+            raise ValueError(f"{source!r} is neither a folder nor a preset. Presets: {presets}.")
+        return get_preset(source).config(), None
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"There is no config.json in {folder}: save_pretrained writes one.")
+    config: RudderConfig = RudderConfig.from_pretrained(folder)
+    if not (folder / CARD).is_file():
+        return config, None
+    card = (folder / CARD).read_text(encoding="utf-8")
+    return config, None if card in (render_card(config), render_card(config, repo_id)) else card
+
+
+def _show(config: RudderConfig, repo_id: str, files: dict[str, str]) -> None:
+    """Print what would be pushed."""
+    sizes = {name: len(text.encode()) for name, text in files.items()}
+    typer.echo(f"Would push {len(files)} files, {sum(sizes.values()):,} bytes, to {repo_id}. Nothing was sent.")
+    pinned = config.base_model_revision or "its present commit, looked up when pushing"
+    typer.echo(f"base model: {config.base_model_name_or_path} at {pinned}\n")
+    for name, size in sorted(sizes.items()):
+        typer.echo(f"{size:>9,}  {name}")
+    typer.echo(f"\n{files[CARD]}")
+
+
+def _refusal(error: Exception, repo_id: str) -> str:
+    """What the Hub's answer means for the user."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status == 401:
+        return f"The Hub does not know you: log in with `hf auth login`, or pass --token, to push to {repo_id}."
+    if status == 403:
+        return f"Your token may not write to {repo_id}: it needs the role `write`, and you access to the namespace."
+    return f"The Hub refused the push to {repo_id}: {error}"

@@ -1,0 +1,17 @@
+"""Making the Auto classes of transformers know RUDDER settings, so that loading them runs the installed code."""
+
+from __future__ import annotations
+
+from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
+
+from .configuration_rudder import RudderConfig
+from .modeling_rudder import RudderForConditionalGeneration
+from .processing_rudder import RudderProcessor
+
+
+def register() -> None:
+    """Register with the Auto classes. Twice is harmless."""
+    AutoConfig.register(RudderConfig.model_type, RudderConfig, exist_ok=True)
+    for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
+        auto_class.register(RudderConfig, RudderForConditionalGeneration, exist_ok=True)
+    AutoProcessor.register(RudderConfig, RudderProcessor, exist_ok=True)

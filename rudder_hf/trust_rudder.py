@@ -1,0 +1,78 @@
+"""What a config.json may make us do: load the one base model that it names, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+# A commit or the name of a branch or tag: what git allows, without what has a meaning in paths and addresses.
+_REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-+/]{0,254}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def is_hub_id(name: Any) -> bool:
+    """Whether a name has the form of a repository on the Hub, `name` or `namespace/name`."""
+    if not isinstance(name, str) or not name:
+        return False
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def is_commit(revision: Any) -> bool:
+    """Whether a revision is the full hash of a commit, which always names the same files."""
+    return isinstance(revision, str) and _COMMIT.fullmatch(revision) is not None
+
+
+def is_on_hub(name: str | os.PathLike[str]) -> bool:
+    """Whether a name is looked up on the Hub: it has the form of an id, and there is no folder of that name."""
+    return is_hub_id(name) and not os.path.isdir(name)
+
+
+def check_revision(revision: Any, setting: str = "base_model_revision") -> None:
+    """Refuse a revision that is no commit, branch or tag.
+
+    Raises:
+        ValueError: The revision could lead out of the repository that it belongs to.
+    """
+    if revision is None:
+        return
+    well_formed = isinstance(revision, str) and _REVISION.fullmatch(revision) is not None
+    if not well_formed or ".." in revision or "//" in revision:
+        raise ValueError(
+            f"RUDDER setting `{setting}` is {revision!r}, but has to be a commit, branch or tag, or None."
+        )
+
+
+def check_base_name(name: Any, *, from_hub: bool) -> None:
+    """Refuse the name of a base model that leads elsewhere than a user expects.
+
+    Settings from the Hub may only name a model on the Hub. Settings in a folder may also name a folder, by its full
+    path: that is what `save_pretrained` writes for a base that was loaded from disk.
+
+    Args:
+        name: What the settings name as their base.
+        from_hub: Whether the settings come from the Hub.
+
+    Raises:
+        ValueError: The name is not allowed there; the message says what is.
+    """
+    if is_hub_id(name):
+        return
+    full_path = isinstance(name, str) and os.path.isabs(name) and os.path.normpath(name) == name.rstrip("/\\")
+    if full_path and not from_hub and not name.startswith(("//", "\\\\")) and name.isprintable():
+        return
+    allowed = "the id of a model on the Hub ('namespace/name')"
+    if not from_hub:
+        allowed += ", or the full path of a folder without '..'"
+    raise ValueError(
+        f"RUDDER setting `base_model_name_or_path` is {name!r}, but in settings "
+        f"{'from the Hub' if from_hub else 'from a folder'} it has to be {allowed}. If you trust it, load the base "
+        "yourself and use RudderForConditionalGeneration.from_base(base, config)."
+    )

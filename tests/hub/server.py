@@ -1,0 +1,416 @@
+"""The Hub's HTTP interface, as far as pushing and loading models needs it, in a thread of this process.
+
+    with LocalHub(folder, tokens={"hf_writer": "write"}) as hub:
+        ...  # processes started with HF_ENDPOINT=hub.url speak to it
+
+Large files (LFS) are refused. Every request is recorded in `hub.requests`. `hub.fault` makes it ill: "unavailable"
+answers 503, "silent" answers nothing, "half" stops in the middle of a file, "dropped" hangs up on a commit.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import yaml
+
+from .store import Commit, Repo, Store
+
+LARGEST_REGULAR = 10 * 2**20
+SILENCE = 60.0
+RELATIONS = ("adapter", "finetune", "merge", "quantized")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, with the status that was answered."""
+
+    method: str
+    path: str
+    status: int
+
+
+class Refusal(Exception):
+    """An answer other than success."""
+
+    def __init__(self, status: int, message: str, code: str | None = None, body: Any = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code = status, message, code
+        self.body = {"error": message} if body is None else body
+
+
+class LocalHub:
+    """A Hub on a free port of this machine.
+
+    Args:
+        folder: Where content is kept.
+        tokens: Token -> role ("read" or "write"). Without a token only public repositories can be read.
+    """
+
+    def __init__(self, folder: Path, tokens: dict[str, str] | None = None) -> None:
+        self.store = Store(folder)
+        self.tokens = tokens or {}
+        self.requests: list[Request] = []
+        self.fault: str | None = None
+        self.lock = threading.RLock()
+        self._released = threading.Event()
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> LocalHub:
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._released.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def wait(self) -> None:
+        """Keep a client waiting until it gives up or the Hub closes."""
+        self._released.wait(SILENCE)
+
+    def counted(self) -> list[Request]:
+        """The requests since the last call."""
+        with self.lock:
+            taken, self.requests = self.requests, []
+        return taken
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Routes of the Hub."""
+
+    hub: LocalHub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self._answer("GET")
+
+    def do_HEAD(self) -> None:
+        self._answer("HEAD")
+
+    def do_POST(self) -> None:
+        self._answer("POST")
+
+    def do_DELETE(self) -> None:
+        self._answer("DELETE")
+
+    # Answering
+
+    def _answer(self, method: str) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        self.body = self.rfile.read(length)
+        parts = urlsplit(self.path)
+        self.query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        if self.hub.fault == "silent":
+            self.hub.wait()
+            self.close_connection = True
+            return
+        if self.hub.fault == "dropped" and "/commit/" in parts.path:
+            self._record(method, parts.path, 0)
+            self.close_connection = True
+            return
+        try:
+            if self.hub.fault == "unavailable":
+                raise Refusal(503, "Service unavailable")
+            for verb, pattern, action in ROUTES:
+                match = re.fullmatch(pattern, parts.path)
+                if match and verb == method:
+                    with self.hub.lock:
+                        answer = action(self, *(unquote(group) for group in match.groups()))
+                    break
+            else:
+                raise Refusal(404, f"This Hub does not know {method} {parts.path}")
+        except Refusal as refusal:
+            headers = {"X-Error-Message": refusal.message}
+            if refusal.code:
+                headers["X-Error-Code"] = refusal.code
+            answer = (refusal.status, headers, json.dumps(refusal.body).encode())
+        self._record(method, parts.path, answer[0])
+        self._send(method, *answer)
+
+    def _record(self, method: str, path: str, status: int) -> None:
+        with self.hub.lock:
+            self.hub.requests.append(Request(method, unquote(path), status))
+
+    def _send(self, method: str, status: int, headers: dict[str, str], content: bytes) -> None:
+        cut = self.hub.fault == "half" and method == "GET" and "/resolve/" in self.path and len(content) > 1
+        try:
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/json", **headers}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if method != "HEAD":
+                self.wfile.write(content[: len(content) // 2] if cut else content)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+        self.close_connection = self.close_connection or cut
+
+    # Who asks
+
+    def role(self) -> str | None:
+        given = self.headers.get("Authorization")
+        if given is None:
+            return None
+        role = self.hub.tokens.get(given.removeprefix("Bearer "))
+        if role is None:
+            raise Refusal(401, "Invalid credentials in Authorization header")
+        return role
+
+    def readable(self, name: str) -> Repo:
+        """A repository that the caller may see. A private one does not exist for strangers."""
+        role = self.role()
+        repo = self.hub.store.repos.get(name)
+        if repo is None or (repo.private and role is None):
+            raise Refusal(401 if role is None else 404, "Repository not found", "RepoNotFound")
+        return repo
+
+    def writable(self, name: str) -> Repo:
+        self.need_write()
+        return self.readable(name)
+
+    def need_write(self) -> None:
+        role = self.role()
+        if role is None:
+            raise Refusal(401, "Invalid username or password.")
+        if role != "write":
+            raise Refusal(403, "Forbidden: you must use a write token to upload to a repository.")
+
+    def at(self, repo: Repo, revision: str) -> Commit:
+        commit = repo.resolve(revision)
+        if commit is None:
+            raise Refusal(404, f"Invalid rev id: {revision}", "RevisionNotFound")
+        return commit
+
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.body or b"{}")
+
+    # Routes
+
+    def whoami(self) -> Any:
+        role = self.role()
+        if role is None:
+            raise Refusal(401, "Invalid username or password.")
+        return _ok(
+            {"type": "user", "name": "org", "orgs": [], "auth": {"accessToken": {"displayName": "t", "role": role}}}
+        )
+
+    def validate_yaml(self) -> Any:
+        content = self.json()["content"]
+        match = re.match(r"^---\n(.*?)\n---\n", content, re.DOTALL)
+        data = yaml.safe_load(match.group(1)) if match else None
+        errors = []
+        if not isinstance(data, dict):
+            errors.append("the card has no metadata")
+        else:
+            relation = data.get("base_model_relation", "adapter")
+            if relation not in RELATIONS:
+                errors.append(f'"base_model_relation" must be one of {RELATIONS}')
+            if not re.fullmatch(r"[\w.\-]+/[\w.\-]+", str(data.get("base_model", "org/name"))):
+                errors.append('"base_model" with value is not valid. Use a model id from https://hf.co/models.')
+        body = {"errors": [{"message": error} for error in errors], "warnings": []}
+        if errors:
+            raise Refusal(400, "Invalid metadata", body=body)
+        return _ok(body)
+
+    def create_repo(self) -> Any:
+        self.need_write()
+        asked = self.json()
+        name = f"{asked.get('organization') or 'org'}/{asked['name']}"
+        answer = {"url": f"{self.hub.url}/{name}", "name": name, "id": name}
+        if name in self.hub.store.repos:
+            raise Refusal(409, "You already created this model repo", body={**answer, "error": "exists"})
+        self.hub.store.create(name, asked.get("visibility") == "private")
+        return _ok(answer)
+
+    def info(self, name: str, revision: str = "main") -> Any:
+        repo = self.readable(name)
+        commit = self.at(repo, revision)
+        return _ok(
+            {
+                "_id": name,
+                "id": name,
+                "modelId": name,
+                "sha": commit.sha,
+                "private": repo.private,
+                "tags": [],
+                "downloads": 0,
+                "likes": 0,
+                "siblings": [{"rfilename": path} for path in sorted(commit.files)],
+            }
+        )
+
+    def preupload(self, name: str, revision: str) -> Any:
+        repo = self.writable(name)
+        files = self.at(repo, revision).files
+        return _ok(
+            {
+                "files": [
+                    {
+                        "path": file["path"],
+                        "uploadMode": "lfs" if file["size"] > LARGEST_REGULAR else "regular",
+                        "shouldIgnore": False,
+                        "oid": files.get(file["path"]),
+                    }
+                    for file in self.json()["files"]
+                ]
+            }
+        )
+
+    def large_files(self, name: str) -> Any:
+        raise Refusal(501, f"This Hub takes no files above {LARGEST_REGULAR} bytes (LFS), {name} was refused")
+
+    def commit(self, name: str, revision: str) -> Any:
+        repo = self.writable(name)
+        start = self.at(repo, revision)
+        ref = f"refs/heads/{revision}"
+        if "create_pr" in self.query:
+            number = 1 + sum(known.startswith("refs/pr/") for known in repo.refs)
+            ref = f"refs/pr/{number}"
+        elif revision in repo.refs:
+            ref = revision
+        elif ref not in repo.refs:
+            raise Refusal(400, f"{revision} is no branch")
+        files, header = dict(start.files), {"summary": "", "description": ""}
+        for line in self.body.splitlines():
+            entry = json.loads(line)
+            value = entry["value"]
+            if entry["key"] == "header":
+                header = value
+            elif entry["key"] == "file":
+                files[value["path"]] = self.hub.store.keep(base64.b64decode(value["content"]))
+            elif entry["key"] == "deletedFile":
+                files.pop(value["path"], None)
+            elif entry["key"] == "deletedFolder":
+                files = {path: oid for path, oid in files.items() if not path.startswith(value["path"])}
+            else:
+                raise Refusal(501, f"This Hub does not take {entry['key']!r} in a commit")
+        if header.get("parentCommit") not in (None, start.sha):
+            raise Refusal(412, "A commit has happened since. Please refresh and try again.")
+        if "create_pr" in self.query:
+            repo.refs[ref] = start.sha
+        made = repo.commit(ref, files, header["summary"], header["description"])
+        answer = {"success": True, "commitOid": made.sha, "commitUrl": f"{self.hub.url}/{name}/commit/{made.sha}"}
+        if "create_pr" in self.query:
+            answer["pullRequestUrl"] = f"{self.hub.url}/{name}/discussions/{ref.removeprefix('refs/pr/')}"
+        return _ok(answer)
+
+    def tree(self, name: str, revision: str) -> Any:
+        commit = self.at(self.readable(name), revision)
+        entries = [
+            {"type": "file", "path": path, "oid": oid, "size": len(self.hub.store.read(oid))}
+            for path, oid in sorted(commit.files.items())
+        ]
+        if self.query.get("recursive", "false").lower() != "true":
+            entries = [entry for entry in entries if "/" not in entry["path"]]
+        return _ok(entries)
+
+    def subtree(self, name: str, revision: str, folder: str) -> Any:
+        status, headers, content = self.tree(name, revision)
+        entries = [entry for entry in json.loads(content) if entry["path"].startswith(f"{folder}/")]
+        if not entries:
+            raise Refusal(404, f"{folder} does not exist", "EntryNotFound")
+        return status, headers, json.dumps(entries).encode()
+
+    def refs(self, name: str) -> Any:
+        repo = self.readable(name)
+        kinds = {"branches": "refs/heads/", "tags": "refs/tags/", "pullRequests": "refs/pr/"}
+        return _ok(
+            {
+                "converts": [],
+                **{
+                    kind: [
+                        {"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": sha}
+                        for ref, sha in repo.refs.items()
+                        if ref.startswith(prefix)
+                    ]
+                    for kind, prefix in kinds.items()
+                },
+            }
+        )
+
+    def commits(self, name: str, revision: str) -> Any:
+        repo = self.readable(name)
+        return _ok(
+            [
+                {
+                    "id": commit.sha,
+                    "title": commit.title,
+                    "message": commit.message,
+                    "date": "2026-01-01T00:00:00.000Z",
+                    "authors": [{"user": "org"}],
+                }
+                for commit in repo.history(self.at(repo, revision))
+            ]
+        )
+
+    def branch(self, name: str, branch: str) -> Any:
+        repo = self.writable(name)
+        if f"refs/heads/{branch}" in repo.refs:
+            raise Refusal(409, "Reference already exists")
+        repo.refs[f"refs/heads/{branch}"] = self.at(repo, self.json().get("startingPoint", "main")).sha
+        return _ok({})
+
+    def tag(self, name: str, revision: str) -> Any:
+        repo = self.writable(name)
+        tag = f"refs/tags/{self.json()['tag']}"
+        if tag in repo.refs:
+            raise Refusal(409, "Tag already exists")
+        repo.refs[tag] = self.at(repo, revision).sha
+        return _ok({})
+
+    def resolve(self, name: str, revision: str, path: str) -> Any:
+        commit = self.at(self.readable(name), revision)
+        headers = {"X-Repo-Commit": commit.sha, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+        if path not in commit.files:
+            refusal = Refusal(404, f"{path} does not exist", "EntryNotFound")
+            headers |= {"X-Error-Message": refusal.message, "X-Error-Code": "EntryNotFound"}
+            return 404, headers, json.dumps(refusal.body).encode()
+        content = self.hub.store.read(commit.files[path])
+        headers["ETag"] = f'"{commit.files[path]}"'
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        if wanted is None:
+            return 200, headers, content
+        start, end = int(wanted[1]), int(wanted[2] or len(content) - 1)
+        headers["Content-Range"] = f"bytes {start}-{end}/{len(content)}"
+        return 206, headers, content[start : end + 1]
+
+
+def _ok(body: Any) -> tuple[int, dict[str, str], bytes]:
+    return 200, {}, json.dumps(body).encode()
+
+
+_REPO = r"([^/]+/[^/]+)"
+_MODELS = rf"/api/models/{_REPO}"
+ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
+    ("GET", "/api/whoami-v2", _Handler.whoami),
+    ("POST", "/api/validate-yaml", _Handler.validate_yaml),
+    ("POST", "/api/repos/create", _Handler.create_repo),
+    ("GET", _MODELS, _Handler.info),
+    ("GET", rf"{_MODELS}/revision/([^/]+)", _Handler.info),
+    ("POST", rf"{_MODELS}/preupload/([^/]+)", _Handler.preupload),
+    ("POST", rf"{_MODELS}/commit/([^/]+)", _Handler.commit),
+    ("GET", rf"{_MODELS}/tree/([^/]+)", _Handler.tree),
+    ("GET", rf"{_MODELS}/tree/([^/]+)/(.+)", _Handler.subtree),
+    ("GET", rf"{_MODELS}/refs", _Handler.refs),
+    ("GET", rf"{_MODELS}/commits/([^/]+)", _Handler.commits),
+    ("POST", rf"{_MODELS}/branch/([^/]+)", _Handler.branch),
+    ("POST", rf"{_MODELS}/tag/([^/]+)", _Handler.tag),
+    ("POST", rf"/{_REPO}\.git/info/lfs/objects/batch", _Handler.large_files),
+    ("GET", rf"/{_REPO}/resolve/([^/]+)/(.+)", _Handler.resolve),
+    ("HEAD", rf"/{_REPO}/resolve/([^/]+)/(.+)", _Handler.resolve),
+]
