@@ -221,6 +221,8 @@ def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
     with pytest.raises(InputError, match=r"1 images have several captions: 1"):
         chair([(1, "a dog"), (1, "a cat")], truth)
     assert chair([(1, "a dog"), (1, "a cat")], truth, duplicates="first").totals["hallucinated_mentions"] == 0
+    with pytest.raises(InputError, match="captions of 1 images are no text: 1"):
+        chair([(1, None)], truth)  # type: ignore[list-item]
     with pytest.raises(InputError, match="no caption"):
         chair([], truth)
     with pytest.raises(InputError, match="pattern, wordnet, strict"):
