@@ -99,7 +99,12 @@ def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path:
     (tmp_path / "files").mkdir()
     for split in ("random", "popular", "adversarial"):
         rows = [
-            {"question_id": n, "image": q["image"], "text": q["reference"]["question"], "label": q["reference"]["label"]}
+            {
+                "question_id": n,
+                "image": q["image"],
+                "text": q["reference"]["question"],
+                "label": q["reference"]["label"],
+            }
             for n, q in enumerate(questions)
             if q["reference"]["split"] == split
         ]

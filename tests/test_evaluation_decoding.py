@@ -31,7 +31,7 @@ def test_noise_depends_on_seed_step_and_token_alone(seeds: list[int], step: int,
 
 
 def test_draws_follow_the_nucleus() -> None:
-    """Exact sampling: frequencies are those of the warped distribution, and nothing outside of the nucleus is drawn."""
+    """Exact sampling: frequencies of the warped distribution, and nothing outside of the nucleus."""
     logits = torch.tensor([2.0, 1.5, 1.0, 0.0, -1.0, -1.2, -4.0, 0.7])
     count = 20_000
     ids, scores = torch.zeros(count, 3, dtype=torch.long), logits.expand(count, -1)

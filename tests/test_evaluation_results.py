@@ -122,7 +122,11 @@ def test_comparing_different_things_is_refused(run: Path, tmp_path: Path) -> Non
     run_task(tmp_path / "pope", pope, methods=[interventions.get("vanilla")], batch_size=12)
     with pytest.raises(ValueError, match="one kind"):
         compare_runs(str(run), str(tmp_path / "pope"), SCORING)
-    for text, word in ((f"{run}:vcd", "no method 'vcd'"), ("nowhere", "no results folder"), (str(tmp_path), "run.json")):
+    for text, word in (
+        (f"{run}:vcd", "no method 'vcd'"),
+        ("nowhere", "no results folder"),
+        (str(tmp_path), "run.json"),
+    ):
         with pytest.raises(ValueError, match=word):
             compare_runs(text, str(run), SCORING)
     # POPE on scenes: each split by itself and their plain mean.
@@ -138,7 +142,9 @@ def test_mme_runs_with_pictures_from_its_folder(tmp_path: Path) -> None:
             from rudder_hf.benchmark.prompts import synthetic_picture
 
             synthetic_picture(number, size=40).save(tmp_path / "mme" / subtask / f"{number}.png")
-            lines = [f"Is it a {name}? Please answer yes or no.\t{label}" for name, label in (("dog", "Yes"), ("cat", "No"))]
+            lines = [
+                f"Is it a {name}? Please answer yes or no.\t{label}" for name, label in (("dog", "Yes"), ("cat", "No"))
+            ]
             (tmp_path / "mme" / subtask / f"{number}.txt").write_text("\n".join(lines) + "\n")
     task = make_task("mme", DataOptions(data=tmp_path / "mme"))
     assert len(task.samples) == 8

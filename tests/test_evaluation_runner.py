@@ -137,11 +137,11 @@ def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path, whole: Path) -> None:
-    with pytest.raises(ValueError, match="another run: .*decoding"):
+    with pytest.raises(ValueError, match=r"another run: .*decoding"):
         run_task(whole, decoding="nucleus")
-    with pytest.raises(ValueError, match="another run: .*data"):
+    with pytest.raises(ValueError, match=r"another run: .*data"):
         run_task(whole, scenes(4))
-    with pytest.raises(ValueError, match="another run: .*methods"):
+    with pytest.raises(ValueError, match=r"another run: .*methods"):
         run_task(whole, methods=[Counting()])
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"not empty .*notes\.txt"):
@@ -215,7 +215,7 @@ def command(model: Path, out: Path, *more: str) -> list[str]:
     settings = ["--set", "layer=2", "--set", "alpha_max=12", "--bootstrap", "200", "--max-new-tokens", str(NEW)]
     return [
         "evaluate", "--model", str(model), "--limit", "12", "--batch-size", "2", "--decoding", "nucleus",
-        "--methods", "vanilla,rudder-add", *settings, "--out", str(out), *more,
+        "--methods", "vanilla,rudder-add", *settings, "--device", "cpu", "--out", str(out), *more,
     ]  # fmt: skip
 
 
@@ -234,14 +234,16 @@ def test_killed_and_continued_by_two_processes(tmp_path: Path, model: Path) -> N
     journal = out / "answers" / "answers-0000.jsonl"
     deadline = time.monotonic() + 300
     while not (journal.exists() and journal.read_bytes().count(b"\n") >= 3):
-        assert time.monotonic() < deadline and running.poll() is None
+        assert time.monotonic() < deadline
+        assert running.poll() is None
         time.sleep(0.02)
     running.send_signal(signal.SIGKILL)
     running.wait()
     kept = [row["id"] for batch in read_batches(out / "answers") for row in batch["rows"]]
     assert 0 < len(kept) < 24
 
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    # With --cpu accelerate starts a single process; --multi_gpu is torchrun, which needs no GPU by itself.
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "rudder_hf"]
     done = subprocess.run(
         [*launch, *command(model, out)], env=environment(), capture_output=True, text=True, timeout=600
@@ -266,6 +268,6 @@ def test_killed_and_continued_by_two_processes(tmp_path: Path, model: Path) -> N
 def test_tasks_refuse_samples_without_or_with_the_same_id() -> None:
     task = scenes()
     for samples in ([], [task.samples[0]] * 2):
-        with pytest.raises(ValueError, match="no samples|more than once"):
+        with pytest.raises(ValueError, match=r"no samples|more than once"):
             type(task)("scenes", samples, {}, [])  # type: ignore[call-arg]
     assert isinstance(task, Task)

@@ -150,7 +150,7 @@ def _forward(model: PreTrainedModel, extended: dict[str, Any], keep: int) -> Ten
         output = model(**extended, use_cache=False, **keeping)
     else:
         rest = {name: value for name, value in extended.items() if name != "input_ids"}
-        prepared = model.prepare_inputs_for_generation(
+        prepared = model.prepare_inputs_for_generation(  # type: ignore[operator]
             extended["input_ids"], **rest, past_key_values=None, use_cache=False, is_first_iteration=True
         )
         output = model(**{**prepared, **keeping, "return_dict": True})

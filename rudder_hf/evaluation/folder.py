@@ -1,10 +1,10 @@
 """A results folder: what is being evaluated, finished batches, and in the end answers, result and tables.
 
-    run.json         what is evaluated; a folder with another one is refused
-    questions.jsonl  the samples, with what the answers are scored against, so that scoring needs nothing else
-    answers/         finished batches, one file for each process
-    samples.jsonl    all answers, in order             } written when everything is done,
-    result.json      metrics, and how they came about  } never overwritten
+run.json         what is evaluated; a folder with another one is refused
+questions.jsonl  the samples, with what the answers are scored against, so that scoring needs nothing else
+answers/         finished batches, one file for each process
+samples.jsonl    all answers, in order             } written when everything is done,
+result.json      metrics, and how they came about  } never overwritten
 """
 
 from __future__ import annotations

@@ -91,7 +91,9 @@ def run(
     with Journal(folder.answers, process.rank, process.count) as journal:
         done = set(folder.done())
         batches = _batches(task.samples, len(methods), options.batch_size)
-        mine = [(methods[m], batch) for number, (m, batch) in enumerate(batches) if number % process.count == process.rank]
+        mine = [
+            (methods[m], batch) for number, (m, batch) in enumerate(batches) if number % process.count == process.rank
+        ]
         total = sum(len(batch) for _, batch in mine)
         finished = sum((method.name, sample.id) in done for method, batch in mine for sample in batch)
         if progress:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .kinds import SCORERS, Scored
-from .result import EvaluationResult, MetricDifference, MetricValue, MethodResult
+from .result import EvaluationResult, MethodResult, MetricDifference, MetricValue
 from .statistics import SAMPLES, Difference, Metric, compare, interval
 from .tasks.base import Sample
 

@@ -81,9 +81,7 @@ def _is_coco(path: Path) -> bool:
     return isinstance(content, dict) and "question_id" not in content
 
 
-def _built(
-    data: Path, limit: int | None, seed: int, wanted: Sequence[int | str] | None
-) -> dict[str, list[Question]]:
+def _built(data: Path, limit: int | None, seed: int, wanted: Sequence[int | str] | None) -> dict[str, list[Question]]:
     annotations = read_coco(data)
     images = limit or IMAGES if wanted is None else choose_ids(annotations.ids, None, seed, wanted)
     return {s: build_questions(annotations, s, images=images, seed=seed) for s in STRATEGIES}
@@ -96,7 +94,7 @@ def _read(data: Path) -> dict[str, list[Question]]:
     files = [data] if data.is_file() else sorted(p for p in data.iterdir() if p.suffix in (".json", ".jsonl"))
     found: dict[str, Path] = {}
     for path in files:
-        split = next((s for s in STRATEGIES if s in path.stem.lower()), None)
+        split: str | None = next((s for s in STRATEGIES if s in path.stem.lower()), None)
         if split is None and data.is_file():
             split = path.stem
         if split is None:
