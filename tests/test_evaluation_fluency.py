@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rudder_hf.evaluation.errors import InputError
@@ -33,6 +33,7 @@ def test_other_answers_do_not_count_as_repetition() -> None:
     assert twice == pytest.approx(once)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a dog.", "a cat.", "it sits.", ""]), max_size=8))
 def test_repeating_never_makes_a_text_look_better(parts: list[str]) -> None:
     text = " ".join(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rudder_hf.evaluation.words import sentences, singular, words
@@ -68,6 +68,7 @@ def test_sentences_keep_what_closes_them() -> None:
 TEXT = st.text(alphabet="ab1. ,'\"`-?!:;()[]*#&“”\u2018\u2019«» \nst", max_size=60)
 
 
+@settings(deadline=None)
 @given(TEXT)
 def test_no_letter_is_lost_and_no_word_holds_a_blank(text: str) -> None:
     found = words(text)
@@ -76,6 +77,7 @@ def test_no_letter_is_lost_and_no_word_holds_a_blank(text: str) -> None:
     assert all(word and not any(c.isspace() for c in word) for word in found)
 
 
+@settings(deadline=None)
 @given(TEXT)
 def test_words_equal_nltk_where_it_is_installed(text: str) -> None:
     nltk = pytest.importorskip("nltk")
