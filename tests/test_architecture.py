@@ -65,6 +65,27 @@ def test_files_can_be_remote_code(path: Path) -> None:
     assert not re.search(r"^\s*from \. import|^\s*from \.\.", path.read_text(), re.MULTILINE)
 
 
+# The same for the metrics: pure functions that need neither a model nor the runner.
+METRICS = [
+    "errors", "statistics", "resources", "words", "lineages", "coco", "chair", "pope", "pope_questions", "mme",
+    "fluency",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics_need_no_model(name: str) -> None:
+    path = PACKAGE / "evaluation" / f"{name}.py"
+    assert imported(path) <= set(METRICS[: METRICS.index(name)])
+    assert not {"torch", "transformers", "nltk"} & set(
+        re.findall(r"^(?:import|from) (\w+)", path.read_text(), re.MULTILINE)
+    )
+
+
+def test_scenes_know_nothing_of_evaluation() -> None:
+    for path in (PACKAGE / "scenes").glob("*.py"):
+        assert not re.search(r"^\s*(?:from|import) .*\bevaluation\b", path.read_text(), re.MULTILINE), path.name
+
+
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_files_and_functions_are_short_and_documented(path: Path) -> None:
     tree = ast.parse(path.read_text())

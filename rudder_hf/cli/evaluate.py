@@ -167,7 +167,8 @@ class _Bar:
     """Progress on stderr, with the time left."""
 
     def __init__(self, text: str, shown: bool) -> None:
-        self._text, self._shown, self._bar = text, shown, None
+        self._text, self._shown = text, shown
+        self._bar: Any = None
 
     def __call__(self, finished: int, total: int) -> None:
         from tqdm import tqdm
@@ -235,7 +236,7 @@ def _rescore(given: dict[str, Any], scoring: Scoring) -> None:
         source: Path = given["rescore"]
         if source.is_dir():
             result = session.rescore(source, scoring)
-            path = session.save_rescored(result, given["out"] or source)
+            path: Path | None = session.save_rescored(result, given["out"] or source)
         else:
             if not source.is_file():
                 raise ValueError(f"There is no {source}: give a results folder, or a file of captions with --data.")

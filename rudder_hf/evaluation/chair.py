@@ -159,6 +159,9 @@ def chair(
     """
     check_lineage(lineage)
     given = [c if isinstance(c, Caption) else Caption(checked_id(c[0]), c[1]) for c in captions]
+    odd = [c.image_id for c in given if not isinstance(c.text, str)]
+    if odd:
+        raise InputError(f"the captions of {len(odd)} images are no text: {listed(odd)}")
     chosen = _without_duplicates(given, duplicates)
     missing = sorted({c.image_id for c in chosen if c.image_id not in truth})
     if missing:

@@ -27,7 +27,7 @@ class CocoData:
 
     `files` gives each image's file name, `objects` the categories of its instance annotations (crowds included), each
     once and in the order in which the file names them, `references` its reference captions. Every image of the files
-    is a key of all three.
+    is a key of all three; one that no file lists under "images" has an empty file name.
     """
 
     files: dict[int, str]
@@ -70,7 +70,7 @@ def image_id(value: object, where: str = "image_id") -> int:
 def read_json(path: PathLike) -> Any:
     """The content of a JSON file, with an error that names the file."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -156,7 +156,7 @@ def _read_references(paths: Iterable[PathLike], files: dict[int, str]) -> dict[i
 def read_json_rows(path: PathLike) -> list[Any]:
     """The entries of a JSON list or of a JSONL file, whichever the file holds."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
     if text.lstrip().startswith("["):

@@ -4,8 +4,8 @@ All follow the published procedure: lower-case, cut into words, normalise each w
 right, drop "seat" beside "toilet", keep what the synonym table knows. They differ in how a word is normalised:
 
 - `pattern`: singular by rule, as in the original program (Rohrbach et al., 2018, with CLiPS pattern).
-- `wordnet`: part of speech of every word of the caption, then its WordNet lemma (OPERA, VISTA, lmms-eval). Needs nltk
-  and its data on disk; nothing is downloaded.
+- `wordnet`: part of speech of every word of the caption, then its WordNet lemma as adjective, verb, adverb or else
+  noun (OPERA, VISTA, lmms-eval). Needs nltk and its data on disk; nothing is downloaded.
 - `strict`: `pattern` without its known accidents: "bus", "ties" and "tennis racket" are found, hyphens and dashes
   part words, and the entries of the table that a typing error hid are matched. For one's own use; its scores are not
   comparable with published ones.
@@ -29,7 +29,11 @@ NLTK_DATA = ("averaged_perceptron_tagger_eng", "wordnet")
 
 
 class Mention(NamedTuple):
-    """One mention: the word as matched, its COCO category, and its place among the caption's words."""
+    """One mention: the word as matched, its COCO category, and its place among the caption's words.
+
+    Places count words before double words are joined. (In captions with "seat" and "toilet" the published programs'
+    own places are shifted; no score depends on them.)
+    """
 
     word: str
     category: str
@@ -107,7 +111,7 @@ def _wordnet_tools() -> tuple[Callable[[list[str]], list[tuple[str, str]]], Call
     tools: Any = nltk
     try:
         tools.pos_tag(["dog"])
-        lemmatize = tools.stem.WordNetLemmatizer().lemmatize
+        lemmatize = lru_cache(maxsize=50_000)(tools.stem.WordNetLemmatizer().lemmatize)
         lemmatize("dogs", "n")
     except LookupError as error:
         raise InputError(f"CHAIR's wordnet lineage needs nltk's data on disk; run: {command}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,10 +93,9 @@ def load_subject(
             raise ValueError(f"{rudder!r} holds a {stored.get('model_type')!r} model, not RUDDER settings.")
         settings = {"": RudderConfig.from_dict(stored)}
     if not settings:
-        try:
+        # Methods that need settings say so when they are made.
+        with suppress(ValueError):
             settings[""] = get_preset(source).config()
-        except ValueError:
-            pass  # Methods that need settings say so when they are made.
     try:
         model = AutoModelForImageTextToText.from_pretrained(source, dtype=dtype, revision=revision or "main")
         processor = AutoProcessor.from_pretrained(source, revision=revision or "main")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .paper import paper_value
-from .result import EvaluationResult, MetricDifference, MetricValue, MethodResult
+from .result import EvaluationResult, MethodResult, MetricDifference, MetricValue
 
 HEADLINES: dict[str, tuple[str, ...]] = {
     "chair": ("chair_s", "chair_i"),

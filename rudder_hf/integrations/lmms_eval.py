@@ -4,8 +4,8 @@ lmms-eval finds `manifest` by the entry point `lmms_eval.models` and loads the c
 not a dependency of this package: this module is the only one that imports it.
 
 Arguments of the model: `pretrained` (a base model or RUDDER settings), `method` ("rudder-beta", "vanilla", ...),
-`rudder` (settings to use), `revision`, `dtype`, `device`, `batch_size`, `seed`, and settings of RUDDER by name, such as
-`alpha_max=10`.
+`rudder` (settings to use), `revision`, `dtype`, `device`, `batch_size`, `seed`, and settings of RUDDER by name, such
+as `alpha_max=10`.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ class RudderHF(lmms):  # type: ignore[misc]
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.subject = load_subject(pretrained, dtype, process_device(device, process), rudder, revision)
-        self.method = make_methods([method], self.subject, {"" if method.startswith("rudder") else method: settings})[
-            0
-        ]
+        self.method = make_methods([method], self.subject, {method: settings} if settings else {})[0]
         self.batch_size = int(batch_size)
         self.seed = int(seed)
 
