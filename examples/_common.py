@@ -3,58 +3,43 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from rudder_hf.benchmark.prompts import synthetic_picture
-from rudder_hf.cli.toy import ALPHA_MAX, LAYER, NOTE, toy_model, toy_processor
+from rudder_hf import RudderConfig, get_preset
+from rudder_hf.scenes import embedded
 
 QUESTION = "Please help me describe the image in detail"
 
 
 def arguments(description: str | None) -> argparse.Namespace:
-    """The options of every example."""
+    """The options of every example; without a model it is the one that comes with the package."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="Hub id or folder of a vision-language model; default: a tiny random one")
-    parser.add_argument("--picture", help="a picture; default: one made on the spot")
-    parser.add_argument("--layer", type=int, help="decoder layer to steer; default: that of the model's preset")
-    parser.add_argument("--alpha-max", type=float, help="strength; default: that of the model's preset")
-    parser.add_argument("--max-new-tokens", type=int, default=16)
-    given = parser.parse_args()
-    if given.model is None:
-        print(NOTE)
-        given.model = tiny_model_folder()
-        given.layer = LAYER if given.layer is None else given.layer
-        given.alpha_max = ALPHA_MAX if given.alpha_max is None else given.alpha_max
-    return given
+    parser.add_argument("--model", default=str(embedded.folder()), help="Hub id or folder; default: the embedded one")
+    parser.add_argument("--picture", help="a picture; default: an example")
+    parser.add_argument("--layer", type=int, help="decoder layer to steer; default: that of the model's settings")
+    parser.add_argument("--alpha-max", type=float, help="strength; default: that of the model's settings")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    return parser.parse_args()
 
 
-def tiny_model_folder() -> str:
-    """A tiny LLaVA with random weights, saved as a model with its processor."""
-    folder = Path(tempfile.mkdtemp(prefix="tiny-llava-"))
-    toy_model().save_pretrained(folder)
-    toy_processor().save_pretrained(folder)
-    return str(folder)
-
-
-def settings(given: argparse.Namespace) -> Any:
-    """RUDDER's settings: those given, or None for the preset of the model."""
-    from rudder_hf import RudderConfig, get_preset
-
-    if given.layer is None and given.alpha_max is None:
-        return get_preset(given.model).config()
+def settings(given: argparse.Namespace) -> RudderConfig:
+    """RUDDER's settings: those given, or those of the embedded model, or the preset of the model."""
     named = {"layer": given.layer, "alpha_max": given.alpha_max}
-    return RudderConfig(
-        base_model_name_or_path=given.model, **{name: value for name, value in named.items() if value is not None}
-    )
+    named = {name: value for name, value in named.items() if value is not None}
+    if given.model == str(embedded.folder()):
+        return embedded.config(**named)
+    if not named:
+        return get_preset(given.model).config()
+    return RudderConfig(base_model_name_or_path=given.model, **named)
 
 
 def picture(given: argparse.Namespace) -> Image.Image:
     """The picture to ask about."""
-    return Image.open(given.picture).convert("RGB") if given.picture else synthetic_picture()
+    if given.picture:
+        return Image.open(given.picture).convert("RGB")
+    return embedded.draw(embedded.examples()[0], embedded.EXAMPLE_SCALE)
 
 
 def ask(processor: Any, images: list[Image.Image], question: str = QUESTION) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rudder_hf import RudderConfig, interventions
 from rudder_hf.cli.toy import toy_model, toy_processor
+
+from rudder_hf import RudderConfig, interventions
 from rudder_hf.evaluation.decoding import Decoding
 from rudder_hf.evaluation.processes import Process
 from rudder_hf.evaluation.result import EvaluationResult

@@ -9,7 +9,7 @@ import numpy
 from PIL import Image
 
 from rudder_hf import RudderConfig, write_repo
-from rudder_hf.cli.toy import LAYER, toy_model, toy_processor
+from tests.toy import LAYER, toy_model, toy_processor
 
 
 def make_base(folder: Path, seed: int = 1) -> Path:

@@ -15,11 +15,11 @@ import pytest
 from peft import LoraConfig, get_peft_model
 
 from rudder_hf import RudderConfig, RudderForConditionalGeneration
-from rudder_hf.cli.toy import toy_model, toy_processor
 from rudder_hf.sharing_rudder import repo_files
 from tests.hub import Elsewhere, LocalHub, Outcome, Request
 from tests.hub.elsewhere import run_alone
 from tests.repos import make_base, make_settings, picture
+from tests.toy import toy_model, toy_processor
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 

@@ -16,8 +16,8 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import markdown_table
-from tests.toy import toy_processor
 from rudder_hf.support import support_table
+from tests.toy import toy_processor
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 BASE = "llava-hf/llava-1.5-7b-hf"

@@ -9,6 +9,9 @@ from transformers import CLIPImageProcessorPil, LlavaProcessor, PreTrainedModel,
 
 from rudder_hf.benchmark.shapes import IMAGE_SIZE, PATCH_SIZE, SHAPES, build_model
 
+LAYER = 2  # a layer to steer, and a strength that changes answers
+ALPHA_MAX = 12.0
+
 _SPECIAL = ["<pad>", "<s>", "</s>", "<image>", "<unk>"]
 _WORDS = (
     "a an and apple are at bag ball banana bear bed bench bicycle bird black blue boat book bottle bowl box bread "

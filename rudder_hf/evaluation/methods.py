@@ -40,11 +40,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         method, dot, setting = name.strip().rpartition(".")
         if not equals or not setting or (dot and method not in interventions.NAMES):
             raise ValueError(
-<<<<<<< HEAD
-                f"{text!r} is no setting: write NAME=VALUE or METHOD.NAME=VALUE, e.g. rudder-add.alpha_max=5."
-=======
                 f"{text!r} is no setting: write NAME=VALUE or METHOD.NAME=VALUE."
->>>>>>> eval
             )
         try:
             parsed = json.loads(value)
