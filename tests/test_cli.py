@@ -17,7 +17,7 @@ from rudder_hf.cli import answers
 from rudder_hf.cli.main import app
 from rudder_hf.cli.toy import toy_model, toy_processor
 
-COMMANDS = ("generate", "benchmark", "env")
+COMMANDS = ("generate", "evaluate", "benchmark", "env")
 
 
 def rudder(*arguments: object) -> Result:
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_help_does_not_import_torch() -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from rudder_hf.cli.main import app\n"
-        "for arguments in ([], ['generate'], ['benchmark'], ['env']):\n"
+        "for arguments in ([], ['generate'], ['evaluate'], ['benchmark'], ['env']):\n"
         "    assert CliRunner().invoke(app, [*arguments, '--help']).exit_code == 0\n"
         "print([name for name in ('torch', 'transformers', 'numpy') if name in sys.modules])"
     )
