@@ -39,9 +39,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         name, equals, value = text.partition("=")
         method, dot, setting = name.strip().rpartition(".")
         if not equals or not setting or (dot and method not in interventions.NAMES):
-            raise ValueError(
-                f"{text!r} is no setting: write NAME=VALUE or METHOD.NAME=VALUE."
-            )
+            raise ValueError(f"{text!r} is no setting: write NAME=VALUE or METHOD.NAME=VALUE.")
         try:
             parsed = json.loads(value)
         except ValueError:
