@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = copyable(
     "rudder evaluate --out results/scenes",
-    "rudder evaluate --task scenes-pope --decoding nucleus --out results/scenes-pope-nucleus",
-    "rudder evaluate --model llava-hf/llava-1.5-7b-hf --task chair --data coco --split val2014 --out results/chair",
-    "rudder evaluate --model FOLDER --task pope --data pope/coco --images coco/val2014 --out results/pope",
+    "rudder evaluate --task scenes-pope --decoding nucleus --out results/pope",
+    "rudder evaluate --model ID --task chair --data coco --out results/chair",
+    "rudder evaluate --model ID --task pope --data FILES --images DIR --out X",
     "rudder evaluate --rescore results/chair --lineage wordnet",
     "rudder evaluate --compare results/a:vanilla results/b:rudder-beta",
     "rudder evaluate --table results/greedy --table results/beam --latex",
