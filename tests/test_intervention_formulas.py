@@ -51,10 +51,12 @@ def noisy(inputs: dict[str, Any], step: int, seed: int) -> dict[str, Any]:
     for index in range(step + 1):
         kept *= 1.0 - (1.0 / (1.0 + math.exp(6.0 - 12.0 * index / 999.0)) * (0.005 - 1e-5) + 1e-5)
     pixels = inputs["pixel_values"]
-    halves = pixels.chunk(2)
-    noise = torch.cat(
-        [sample_normal(half.shape, seed, name, "pixel_values", 0) for half, name in zip(halves, IDS, strict=True)]
-    )
+    parts = [half[0, 0] if pixels.dim() == 5 else half for half in pixels.chunk(2)]
+    tile = [0] if pixels.dim() == 5 else []
+    drawn = [
+        sample_normal(part.shape, seed, name, "pixel_values", 0, *tile) for part, name in zip(parts, IDS, strict=True)
+    ]
+    noise = torch.cat(drawn).view_as(pixels)
     return {**inputs, "pixel_values": math.sqrt(kept) * pixels + math.sqrt(1.0 - kept) * noise}
 
 
@@ -78,6 +80,7 @@ def test_dola(family: str) -> None:
     output = run(method("dola-low", layers=layers, relative_top=0.01), model, inputs, output_logits=True)
     head = model.get_output_embeddings()
 
+    @torch.no_grad()
     def expected(answer: Tensor) -> Tensor:
         result = stock(model, inputs, answer, output_hidden_states=True)
         rows = []
@@ -107,13 +110,15 @@ def test_dola_names_the_published_layers() -> None:
     assert candidate_layers(untied, 60, "high") == list(range(40, 60, 2))
 
 
-def amplifying(alpha: float, image: Tensor, first_query: int, calls: list[int]) -> Any:
-    """Eager attention typed from the paper, for a forward of the whole sequence."""
+def amplifying(alpha: float, image: Tensor, first_query: int, calls: list[int], vision: Any) -> Any:
+    """Eager attention typed from the paper, for a forward of the whole sequence; `vision` for vision towers."""
 
-    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **_: Any) -> Any:
+    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any) -> Any:
+        if not hasattr(module, "layer_idx"):
+            return vision(module, query, key, value, attention_mask, **kwargs)
         groups = query.shape[1] // key.shape[1]
         key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
-        scores = query @ key.transpose(2, 3) * scaling + mask
+        scores = query @ key.transpose(2, 3) * kwargs["scaling"] + attention_mask
         if module.layer_idx >= 2:
             calls.append(module.layer_idx)
             for row in range(scores.shape[0]):
@@ -131,10 +136,11 @@ def test_pai_attention(family: str, first_token: bool, monkeypatch: pytest.Monke
     output = run(method("pai-attention", first_token=first_token), model, inputs, output_logits=True)
     length = inputs["input_ids"].shape[1]
     calls: list[int] = []
-    attend = amplifying(2.0, inputs["input_ids"] == IMAGE, length - 1 if first_token else length, calls)
     model.set_attn_implementation("eager")
-    attention = model.get_submodule(FAMILIES[family].layers)[0].self_attn
-    monkeypatch.setattr(sys.modules[type(attention).__module__], "eager_attention_forward", attend)
+    source = sys.modules[type(model.get_submodule(FAMILIES[family].layers)[0].self_attn).__module__]
+    first_query = length - 1 if first_token else length
+    attend = amplifying(2.0, inputs["input_ids"] == IMAGE, first_query, calls, source.eager_attention_forward)
+    monkeypatch.setattr(source, "eager_attention_forward", attend)
     check_steps(output, length, lambda answer: stock_logits(model, inputs, answer))
     assert calls
 
@@ -201,6 +207,7 @@ def test_vista_augmentation(family: str) -> None:
     output = run(method("vista-sla", window=(1, 2)), model, inputs, output_logits=True)
     head = model.get_output_embeddings()
 
+    @torch.no_grad()
     def expected(answer: Tensor) -> Tensor:
         result = stock(model, inputs, answer, output_hidden_states=True)
         # hidden_states[0] are the embeddings, so that block 1 is entry 2.

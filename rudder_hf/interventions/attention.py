@@ -11,7 +11,7 @@ import copy
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -87,20 +87,20 @@ def _original(module: nn.Module) -> Attention:
     return source.ALL_ATTENTION_FUNCTIONS.get_interface(name, default)  # type: ignore[no-any-return]
 
 
-def attention_scores(query: Tensor, key: Tensor, mask: Tensor | None, scaling: float | None, extras: Any) -> Tensor:
+def attention_scores(query: Tensor, key: Tensor, mask: Tensor | None, options: Mapping[str, Any]) -> Tensor:
     """Scores before the softmax, masked ones minus infinity: (rows, heads, queries, keys) in float32.
 
     Args:
         query: (rows, heads, queries, head size).
         key: (rows, key heads, keys, head size).
         mask: As attention functions get it: None, (rows, keys), or (rows, 1, queries, keys) boolean or additive.
-        scaling: Factor of the scores.
-        extras: The function's other arguments; those that change the scores are refused.
+        options: The function's other arguments: `scaling`; those that change scores in another way are refused.
     """
     for name in ("softcap", "s_aux", "sinks"):
-        if extras.get(name) is not None:
+        if options.get(name) is not None:
             raise UnsupportedModelError(f"This method computes attention itself and does not know `{name}`.")
     heads = query.shape[1] // key.shape[1]
+    scaling = options.get("scaling")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.matmul(query.float(), key.repeat_interleave(heads, dim=1).float().transpose(2, 3)) * scale
     queries, keys = scores.shape[2:]
@@ -113,4 +113,5 @@ def attention_scores(query: Tensor, key: Tensor, mask: Tensor | None, scaling: f
         part = mask[:, :, -queries:, :keys]
         # Additive masks hold the dtype's lowest number, or minus infinity.
         allowed = part if part.dtype == torch.bool else part > torch.finfo(part.dtype).min / 2
-    return scores.masked_fill(~allowed, -torch.inf)
+    masked: Tensor = scores.masked_fill(~allowed, -torch.inf)
+    return masked

@@ -33,14 +33,13 @@ class AttentionRecorder:
         """An attention function that also keeps the weights."""
 
         def attend(
-            module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *args: Any, **kwargs: Any
+            module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
         ) -> tuple[Tensor, Any]:
             if self.watching and threading.get_ident() == self._thread:
-                scaling = args[0] if args else kwargs.get("scaling")
-                scores = attention_scores(query, key, mask, scaling, kwargs)
+                scores = attention_scores(query, key, attention_mask, kwargs)
                 weights = torch.softmax(scores, dim=-1).amax(dim=1)
                 self.weights = weights / weights.sum(dim=-1, keepdim=True)
-            return original(module, query, key, value, mask, *args, **kwargs)
+            return original(module, query, key, value, attention_mask, **kwargs)
 
         return attend
 

@@ -129,21 +129,20 @@ class Amplifier:
         """Recompute the last query's output with amplified scores; the others keep the original's."""
 
         def attend(
-            module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *args: Any, **kwargs: Any
+            module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
         ) -> tuple[Tensor, Any]:
-            output, weights = original(module, query, key, value, mask, *args, **kwargs)
+            output, weights = original(module, query, key, value, attention_mask, **kwargs)
             if not self.run.active:
                 return output, weights
             self.calls += 1
             if self.run.steps == 0 and not self.first_token:
                 return output, weights
-            scaling = args[0] if args else kwargs.get("scaling")
-            last = self._last_row(query[:, :, -1:], key, value, mask, scaling, kwargs)
+            last = self._last_row(query[:, :, -1:], key, value, attention_mask, kwargs)
             return torch.cat([output[:, :-1], last.to(output.dtype)], dim=1), weights
 
         return attend
 
-    def _last_row(self, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: Any, extras: Any) -> Tensor:
+    def _last_row(self, query: Tensor, key: Tensor, value: Tensor, mask: Any, options: Any) -> Tensor:
         """softmax(w + alpha |w| at image tokens) V for the last query, (rows, 1, heads, head size)."""
         keys = key.shape[2]
         if keys < self.image.shape[1]:
@@ -151,7 +150,7 @@ class Amplifier:
                 f"{self.run.method} cannot tell image tokens from others where a sliding window has dropped a part of "
                 f"the prompt ({keys} of {self.image.shape[1]} positions are left)."
             )
-        scores = attention_scores(query, key, mask, scaling, extras)
+        scores = attention_scores(query, key, mask, options)
         image = pad(self.image.to(key.device), (0, keys - self.image.shape[1]))[:, None, None]
         # What a sliding window hides stays hidden.
         scores = torch.where(image & scores.isfinite(), scores + self.alpha * scores.abs(), scores)

@@ -34,7 +34,7 @@ class RudderBeta(Intervention):
 
     name = "rudder-beta"
 
-    config: RudderConfig | None = field(default=None, repr=False)
+    config: RudderConfig | None = field(default=None, repr=False, hash=False)
     layer: int | None = None
     alpha_max: float | None = None
     k: float | None = None

@@ -39,7 +39,8 @@ class TextOnlyCard(RudderControl):
     def prepare(self, handle: SteeringHandle, call: Call, sample_ids: list[str] | None) -> Context:
         """CARD of each prompt without its image, (prompts, hidden size)."""
         text = without_image(handle.backbone.model, call)
-        branch = Branch.prepare(handle.backbone.loop, {**text, "num_beams": 1, "num_return_sequences": 1})
+        single = {"max_new_tokens": 1, "num_beams": 1, "num_return_sequences": 1}
+        branch = Branch.prepare(handle.backbone.loop, {**text, **single})
         seen: list[Tensor] = []
 
         def keep(module: object, args: object, output: Tensor | tuple[Tensor, ...]) -> None:

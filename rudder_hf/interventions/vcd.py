@@ -74,12 +74,19 @@ class VCD(LoopIntervention):
             draws = []
             for start, stop, prompt, place in picture_owners(run.backbone.model, run.call, name):
                 sample = (run.sample_name(prompt), name, place)
-                draws.append(sample_normal((stop - start, *pixels.shape[1:]), self.seed, *sample))
+                draws.append(self._draw((stop - start, *pixels.shape[1:]), sample))
             noisy[name] = add_noise(pixels, torch.cat(draws), self.noise_step)
         if not noisy:
             given = ", ".join(sorted(run.arguments))
             raise ValueError(f"vcd adds noise to `pixel_values`, but the call has none. It has: {given}.")
         return noisy
+
+    def _draw(self, shape: tuple[int, ...], sample: tuple[Any, ...]) -> Tensor:
+        """Noise for one row of pictures, or of one picture's patches."""
+        if len(shape) < 5:
+            return sample_normal(shape, self.seed, *sample)
+        # Several pictures or tiles, as many as the batch's largest row has: each gets its own, whatever that number.
+        return torch.stack([sample_normal(shape[2:], self.seed, *sample, tile) for tile in range(shape[1])])[None]
 
 
 def noise_share(step: int) -> float:
@@ -91,10 +98,15 @@ def noise_share(step: int) -> float:
 
 
 def add_noise(pixels: Tensor, noise: Tensor, step: int) -> Tensor:
-    """sqrt(abar) x + sqrt(1 - abar) eps, in the dtype of the pixels."""
+    """sqrt(abar) x + sqrt(1 - abar) eps, in the dtype of the pixels.
+
+    Where a row holds several pictures, blank ones are padding, which models tell by being blank: they stay so.
+    """
     share = noise_share(step)
-    mixed: Any = share**0.5 * pixels.float() + (1.0 - share) ** 0.5 * noise.to(pixels.device)
-    return mixed.to(pixels.dtype)  # type: ignore[no-any-return]
+    mixed: Tensor = share**0.5 * pixels.float() + (1.0 - share) ** 0.5 * noise.to(pixels.device)
+    if pixels.dim() == 5:
+        mixed = mixed * (pixels != 0).flatten(2).any(dim=-1)[:, :, None, None, None]
+    return mixed.to(pixels.dtype)
 
 
 def contrast(logits: Tensor, other: Tensor, alpha: float, beta: float) -> Tensor:

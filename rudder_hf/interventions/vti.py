@@ -82,7 +82,7 @@ def textual_directions(model: nn.Module, pairs: Iterable[tuple[Mapping[str, Any]
         states = []
         for inputs in (correct, hallucinated):
             with last_positions(modules) as seen:
-                Branch.prepare(backbone.model, inputs).prefill()
+                Branch.prepare(backbone.model, {**inputs, "max_new_tokens": 1}).prefill()
             states.append(torch.stack(seen, dim=1).cpu())
         differences.append(states[0] - states[1])
     if not differences:
