@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models
 from torch import Tensor
 from torch.nn.functional import log_softmax
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedTokenizerFast
 
 from rudder_hf import UnsupportedModelError, interventions
 from rudder_hf.interventions import Intervention, Opera
-from tests.helpers import OTHER_ROW, ROW, Listener, in_threads, settings, snapshot, snapshot_of_used
+from tests.helpers import OTHER_ROW, ROW, Listener, in_threads, settings, snapshot, snapshot_of_used, with_dtype
 from tests.interventions import DIRECTIONS, FOUR, IDS, batch, built, extended, method, run, stock_logits
 from tests.zoo import FAMILIES, Row
 from tests.zoo.base import VOCAB
@@ -159,7 +161,7 @@ def test_nothing_is_left_after_a_failure(name: str) -> None:
 def test_threads_do_not_meet() -> None:
     """Different methods on one model at the same time give what they give one after the other."""
     model, inputs = built("llava"), batch("llava")
-    names = ("vanilla", "vcd", "pai", "pai-attention", "vista", "dola-low")
+    names = ("vanilla", "vcd", "pai", "pai-attention", "vista", "vista-vsv", "dola-low", "vti")
 
     def job(name: str) -> Any:
         return lambda: run(method(name), model, inputs, max_new_tokens=6, sample_ids=IDS).sequences
@@ -272,6 +274,54 @@ def test_repetition_penalty_comes_after_the_contrast() -> None:
             seen = torch.zeros_like(logits, dtype=torch.bool).scatter(1, ids, True)
             penalised = torch.where(logits < 0, logits * 1.7, logits / 1.7)
             assert torch.equal(scores, torch.where(seen, penalised, logits))
+
+
+def test_several_sequences_for_a_prompt() -> None:
+    """Sampling with one token to choose from: every returned sequence is the greedy one."""
+    for name in LOOP_METHODS:
+        greedy = run(method(name), built("llava"), batch("llava"), sample_ids=IDS).sequences
+        options = {"do_sample": True, "top_k": 1, "num_return_sequences": 2}
+        sampled = run(method(name), built("llava"), batch("llava"), sample_ids=IDS, **options).sequences
+        assert torch.equal(sampled, greedy.repeat_interleave(2, dim=0)), name
+
+
+def test_options_in_a_generation_config() -> None:
+    """Beams that the language model's own config asks for, and those of a config that is passed."""
+    model: Any = FAMILIES["instructblip"].build()
+    inputs = batch("instructblip")
+    for name in ("pai", "vista"):
+        expected = run(method(name), model, inputs, num_beams=2).sequences
+        config = copy.deepcopy(model.language_model.generation_config)
+        config.num_beams = 2
+        assert torch.equal(run(method(name), model, inputs, generation_config=config).sequences, expected)
+        model.language_model.generation_config.num_beams = 2
+        assert torch.equal(run(method(name), model, inputs).sequences, expected)
+        model.language_model.generation_config.num_beams = 1
+
+
+@pytest.mark.parametrize("name", interventions.NAMES)
+def test_half_precision(name: str) -> None:
+    model = FAMILIES["llava"].build().to(torch.bfloat16)
+    output = run(method(name), model, with_dtype(batch("llava"), torch.bfloat16), num_beams=2, output_scores=True)
+    assert output.sequences_scores.isfinite().all()
+    assert output.sequences[:, -4:].min() >= 0
+
+
+def letters() -> PreTrainedTokenizerFast:
+    """A tokenizer whose tokens are single characters, as many as the tiny models have."""
+    tokenizer = Tokenizer(models.BPE({chr(33 + index): index for index in range(VOCAB)}, []))
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def test_text_to_stop_at() -> None:
+    """A tokenizer and strings to stop at reach the main branch, and do not disturb the side branch."""
+    model, inputs, tokenizer = built("llava"), batch("llava", [ROW]), letters()
+    for name in ("vcd", "pai"):
+        whole = run(method(name), model, inputs, max_new_tokens=6).sequences
+        options = {"stop_strings": [tokenizer.decode(whole[0, -4:-2])], "tokenizer": tokenizer, "max_new_tokens": 6}
+        stopped = run(method(name), model, inputs, **options).sequences
+        assert torch.equal(stopped, whole[:, :-2])
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

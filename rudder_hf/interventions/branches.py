@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..backbones_rudder import Backbone, image_token_ids
+from ..backbones_rudder import Backbone, UnsupportedModelError, image_token_ids
 from ..request_rudder import Call
 
 # Arguments that belong to the main branch's loop, or to a cache that the side branch does not share.
@@ -55,7 +55,12 @@ class Branch:
         arguments = {name: value for name, value in arguments.items() if name not in _MAIN_ONLY}
         # A static cache is kept on the model and would be shared; texts to stop at need a tokenizer.
         arguments |= {"use_cache": True, "cache_implementation": "dynamic", "stop_strings": None}
-        branch: Branch = type(model).generate(model, **arguments, custom_generate=stop)
+        branch = type(model).generate(model, **arguments, custom_generate=stop)
+        if not isinstance(branch, Branch):
+            raise UnsupportedModelError(
+                f"This method needs a side branch, but `generate` of {type(model).__name__} does not take part in "
+                "`custom_generate`, by which it is prepared."
+            )
         return branch
 
     @torch.no_grad()

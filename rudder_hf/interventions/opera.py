@@ -86,7 +86,7 @@ class Opera(Intervention):
         yield generate
 
     def _refuse_unsupported(self, run: Run) -> None:
-        option = run.call.option
+        option = run.option
         if run.beams == 1:
             raise ValueError("opera is a beam search and has no greedy variant: pass num_beams (published with 5).")
         if option("do_sample", False):

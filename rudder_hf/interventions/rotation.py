@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -70,12 +71,16 @@ def turn_each_layer(run: Run, turn_layer: Callable[[int, Tensor], Tensor]) -> No
 def last_positions(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     """Keep the last position of each module's output while the block runs, in float32: (rows, hidden size) each.
 
-    A module may return a tensor, a tuple that starts with one, or a model output with `last_hidden_state`.
+    A module may return a tensor, a tuple that starts with one, or a model output with `last_hidden_state`. Forwards of
+    other threads are not looked at.
     """
     seen: list[Tensor] = [torch.empty(0)] * len(modules)
+    thread = threading.get_ident()
 
     def keep(index: int) -> Callable[..., None]:
         def after(module: nn.Module, args: Any, output: Any) -> None:
+            if threading.get_ident() != thread:
+                return
             hidden = getattr(output, "last_hidden_state", output)
             hidden = hidden[0] if isinstance(hidden, tuple) else hidden
             seen[index] = hidden[:, -1].float()

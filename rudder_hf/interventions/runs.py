@@ -56,6 +56,8 @@ class Run:
         self.backbone = backbone
         self.call = call
         self.arguments = arguments_of(call)
+        # InstructBLIP and its kin hand options to a language model with defaults of its own.
+        self._loop_call = Call(backbone.loop, (), self.arguments)
         self.sample_ids = check_sample_ids(sample_ids, call.batch)
         self.on_logits: Callable[[Tensor], Tensor] | None = None
         self.branch: Branch | None = None
@@ -69,9 +71,9 @@ class Run:
 
     def _refuse_unsupported(self) -> None:
         for name, reason in _REFUSED_OPTIONS.items():
-            if self.arguments.get(name) is not None or self.call.option(name) not in (None, False):
+            if self.arguments.get(name) is not None or self.option(name) not in (None, False):
                 raise ValueError(f"{self.method} cannot run with `{name}`: {reason}. Unset it.")
-        if self.call.option("cache_implementation") == "paged":
+        if self.option("cache_implementation") == "paged":
             raise ValueError(f"{self.method} cannot run with continuous batching (cache_implementation='paged').")
         if self.call.cached_length:
             raise ValueError(
@@ -81,15 +83,19 @@ class Run:
 
     # What the call is
 
+    def option(self, name: str, default: Any = None) -> Any:
+        """A generation option as the loop sees it: from the call, its `generation_config`, or the loop's own."""
+        return self._loop_call.option(name, default)
+
     @property
     def beams(self) -> int:
         """Number of beams."""
-        return int(self.call.option("num_beams", 1))
+        return int(self.option("num_beams", 1))
 
     @property
     def expansion(self) -> int:
         """Rows of the loop for each prompt."""
-        return max(self.beams, int(self.call.option("num_return_sequences", 1)))
+        return max(self.beams, int(self.option("num_return_sequences", 1)))
 
     def options(self) -> dict[str, Any]:
         """The generation options among the arguments, without prompt and pictures."""
@@ -214,7 +220,7 @@ class LoopIntervention(Intervention):
 
 def refuse_beam_sampling(run: Run) -> None:
     """Refuse sampling from beams for methods whose plausibility cut-off may leave fewer tokens than it has to draw."""
-    if run.beams > 1 and run.call.option("do_sample", False):
+    if run.beams > 1 and run.option("do_sample", False):
         raise ValueError(
             f"{run.method} cannot sample from beams: its plausibility cut-off may leave fewer tokens than beams have "
             "to be drawn. Use do_sample=False with beams, or num_beams=1 with sampling."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,9 +43,11 @@ class TextOnlyCard(RudderControl):
         single = {"max_new_tokens": 1, "num_beams": 1, "num_return_sequences": 1}
         branch = Branch.prepare(handle.backbone.loop, {**text, **single})
         seen: list[Tensor] = []
+        thread = threading.get_ident()
 
         def keep(module: object, args: object, output: Tensor | tuple[Tensor, ...]) -> None:
-            seen.append(output[0] if isinstance(output, tuple) else output)
+            if threading.get_ident() == thread:
+                seen.append(output[0] if isinstance(output, tuple) else output)
 
         update = attention_update(handle.backbone.layers[handle.layer]).module
         hook = update.register_forward_hook(keep)
