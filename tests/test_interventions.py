@@ -16,7 +16,17 @@ from transformers import AttentionInterface, PreTrainedTokenizerFast
 
 from rudder_hf import UnsupportedModelError, interventions
 from rudder_hf.interventions import Intervention, Opera
-from tests.helpers import OTHER_ROW, ROW, Listener, in_threads, settings, snapshot, snapshot_of_used, with_dtype
+from tests.helpers import (
+    OTHER_ROW,
+    ROW,
+    Listener,
+    in_threads,
+    settings,
+    snapshot,
+    snapshot_of_used,
+    steered_by,
+    with_dtype,
+)
 from tests.interventions import DIRECTIONS, FOUR, IDS, batch, built, extended, method, run, stock_logits
 from tests.zoo import FAMILIES, Row
 from tests.zoo.base import VOCAB
@@ -361,6 +371,17 @@ def test_prompts_that_cannot_work_are_refused() -> None:
         run(method("pai"), built("llava"), picture_only)
     with pytest.raises(UnsupportedModelError, match="MLP"):
         run(method("vti"), FAMILIES["blip-2"].build(), FAMILIES["blip-2"].inputs(built("llava"), [ROW]))
+
+
+def test_a_steered_model_is_refused() -> None:
+    """Vanilla on a steered model would be no baseline, and a peer on it a mixture."""
+    model = FAMILIES["llava"].build()
+    for way in ("wrapper", "attach"):
+        steered, remove = steered_by(way, model)
+        for name in interventions.NAMES:
+            with pytest.raises(ValueError, match="steered"):
+                run(method(name), steered, batch("llava"))
+        remove()
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [

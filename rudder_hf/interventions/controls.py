@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..attach_rudder import SteeringHandle, attach
 from ..configuration_rudder import MODES
 from ..request_rudder import Call
-from .base import Generate, _plain, check_sample_ids
+from .base import Generate, _plain, check_sample_ids, refuse_steered
 from .branches import arguments_of
 from .rudder import RudderBeta
 
@@ -67,6 +67,7 @@ class RudderControl(RudderBeta):
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
         """See `Intervention.applied`."""
+        refuse_steered(model)
         with attach(model, self.rudder_config()) as handle:
             base: Any = handle.backbone.model
             handle.card_map = lambda card, with_image: self.direction(card, with_image, _CONTEXT.get())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..backbones_rudder import find_backbone
 from ..request_rudder import Call
 from .attention import around_attention
-from .base import Generate, Intervention, check_number
+from .base import Generate, Intervention, check_number, refuse_steered
 from .branches import image_positions
 from .opera_attention import AttentionRecorder
 from .opera_beams import gather_results, select_rows
@@ -71,6 +71,7 @@ class Opera(Intervention):
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
         """See `Intervention.applied`."""
+        refuse_steered(model)
         backbone = find_backbone(model)
 
         @torch.no_grad()

@@ -19,7 +19,7 @@ from transformers import GenerationConfig
 
 from ..backbones_rudder import Backbone, find_backbone
 from ..request_rudder import Call
-from .base import Generate, Intervention, check_sample_ids
+from .base import Generate, Intervention, check_sample_ids, refuse_steered
 from .branches import Branch, arguments_of
 
 # Options under which the loop does more, or less, than forward one new token for each row.
@@ -206,6 +206,7 @@ class LoopIntervention(Intervention):
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
         """See `Intervention.applied`."""
+        refuse_steered(model)
         backbone = find_backbone(model)
 
         @torch.no_grad()
