@@ -28,6 +28,7 @@ from .loop_rudder import (
 from .presets_rudder import list_presets
 from .request_rudder import Call, Request
 from .settings_rudder import Override
+from .state_rudder import CardMap
 
 # Seconds that removing and moving hooks wait for generations of other threads.
 _PATIENCE = 60.0
@@ -59,6 +60,8 @@ class SteeringHandle:
         self._running: list[int] = []
         self._disabled = 0
         self.conversations = Conversations()
+        # Set by control experiments, which steer with something else than CARD.
+        self.card_map: CardMap | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SteeringHandle:
         """Copy with the model: hooks and bound methods of the copy belong to the copied modules."""

@@ -269,6 +269,18 @@ def resolve_layer(backbone: Backbone, layer: int) -> int:
     return index
 
 
+def self_attention(layer: nn.Module) -> nn.Module:
+    """The self-attention module of a decoder layer.
+
+    Raises:
+        UnsupportedModelError: The layer has none.
+    """
+    name = _attention_name(layer)
+    if name is None:
+        raise UnsupportedModelError(f"{type(layer).__name__} has no self-attention.")
+    return getattr(layer, name)  # type: ignore[no-any-return]
+
+
 def attention_update(layer: nn.Module) -> AttentionUpdate:
     """The module whose output is the residual update Delta of Eq. 1.
 

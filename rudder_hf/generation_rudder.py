@@ -14,7 +14,7 @@ from .backbones_rudder import image_token_ids
 from .configuration_rudder import RudderConfig
 from .request_rudder import Call, Request, warn_without_image
 from .settings_rudder import CallSettings, Override, resolve_settings
-from .state_rudder import GenerationState
+from .state_rudder import CardMap, GenerationState
 from .trace_rudder import RudderTrace, after_end, follow_beams
 from .warnings_rudder import warn
 
@@ -101,6 +101,7 @@ def open_generation(
     call: Call,
     request: Request,
     conversations: Conversations,
+    card_map: CardMap | None = None,
 ) -> GenerationState | None:
     """The state of a generation; None if nothing is to be steered or traced.
 
@@ -112,6 +113,7 @@ def open_generation(
         call: The arguments of the `generate` that runs the loop.
         request: What the caller wants of RUDDER.
         conversations: Pooled sums of caches that are reused.
+        card_map: What CARD is replaced by, for control experiments.
     """
     override: Override = {"alpha_max": 0.0} if request.override is False else request.override
     settings = resolve_settings(config, override, call.batch, layer)
@@ -138,6 +140,7 @@ def open_generation(
         # The answer's last token comes with the new prompt: it is no prompt token.
         skip=earlier.total - earlier.end if earlier is not None and earlier.end == call.cached_length else 0,
         traced=request.output_trace,
+        card_map=card_map,
     )
 
 

@@ -107,7 +107,14 @@ def _run(handle: Any, request: Request, call: Call, original: Callable[..., Any]
     if request.output_trace and not call.option("return_dict_in_generate", False):
         raise ValueError("output_rudder=True needs return_dict_in_generate=True: the trace is `out.rudder`.")
     state = open_generation(
-        handle.backbone.model, handle.config, handle.layer, handle.multiplier, call, request, handle.conversations
+        handle.backbone.model,
+        handle.config,
+        handle.layer,
+        handle.multiplier,
+        call,
+        request,
+        handle.conversations,
+        handle.card_map,
     )
     with _within(None, None if state is None else (handle, state)):
         output = original(*args, **kwargs)

@@ -7,7 +7,7 @@ inside the target layer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,9 @@ from .steering_rudder import (
 )
 from .trace_rudder import TraceRecorder
 
+CardMap = Callable[[Tensor, Sequence[bool]], Tensor]
+"""Replaces CARD, (rows, hidden size), given for each prompt whether it has an image; rows of a prompt lie together."""
+
 
 class GenerationState:
     """Everything RUDDER knows during one `generate`.
@@ -43,6 +46,7 @@ class GenerationState:
         pooled: Sum of the updates of earlier prompt spans of the same conversation.
         skip: Number of positions at the start of the prompt that belong to an earlier answer and are not pooled.
         traced: Whether to record similarity, gate and push per token.
+        card_map: What CARD is replaced by before it is used, for control experiments.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class GenerationState:
         pooled: Tensor | None = None,
         skip: int = 0,
         traced: bool = False,
+        card_map: CardMap | None = None,
     ) -> None:
         self.layer = layer
         self.settings = settings
@@ -69,6 +74,7 @@ class GenerationState:
         self.pooled = pooled
         self.skip = skip
         self.traced = traced
+        self.card_map = card_map
         self.gated = settings.mode == "beta"
         self.recorder = TraceRecorder()
         # Set while the prompt is read, before anything is steered.
@@ -209,6 +215,8 @@ class GenerationState:
             total = total + earlier.repeat_interleave(rows // earlier.shape[0], dim=0)
         self.pooled = total
         self.card = unit(total)
+        if self.card_map is not None:
+            self.card = self.card_map(self.card, self.with_image)
         steered = [self.settings.force or image for image in self.with_image]
         settings = self.settings.row_tensors(rows // len(steered), steered, total.device)
         self.strength = settings["alpha_max"]

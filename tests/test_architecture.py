@@ -41,6 +41,15 @@ ORDER = [
 ]
 
 
+# Within the package of decoding methods too, below the entry point that imports them all.
+METHOD_ORDER = [
+    *("base", "randomness", "branches", "pictures", "runs", "attention", "rotation", "vanilla", "vcd", "dola", "pai"),
+    *("vista", "vti", "opera_attention", "opera_beams", "opera_search", "opera"),
+    *("rudder", "controls", "negated_card", "random_direction", "shuffled_card", "text_only_card"),
+    "__init__",
+]
+
+
 def imported(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     return {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
@@ -54,6 +63,15 @@ def test_the_order_is_complete() -> None:
 def test_imports_point_one_way(path: Path) -> None:
     allowed = set(ORDER[: ORDER.index(path.stem)])
     assert imported(path) <= allowed
+
+
+def test_imports_of_methods_point_one_way() -> None:
+    files = sorted((PACKAGE / "interventions").glob("*.py"))
+    assert sorted(METHOD_ORDER) == sorted(path.stem for path in files)
+    for path in files:
+        # The search names its method's class in annotations only.
+        annotated = {"opera"} if path.stem == "opera_search" else set()
+        assert imported(path) - annotated <= set(METHOD_ORDER[: METHOD_ORDER.index(path.stem)]), path.stem
 
 
 @pytest.mark.parametrize("path", REMOTE, ids=lambda path: path.stem)
@@ -106,6 +124,7 @@ def snapshot():
     return {id(value): name for cls in classes for name, value in vars(cls).items()}
 before = snapshot()
 import rudder_hf.modeling_rudder, rudder_hf.attach_rudder, rudder_hf.cli.main, rudder_hf.benchmark
+import rudder_hf.interventions
 assert snapshot() == before
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)

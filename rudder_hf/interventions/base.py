@@ -17,6 +17,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..backbones_rudder import model_type, without_peft
+from ..configuration_rudder import RudderConfig
+from ..loop_rudder import handle_of
+
 Generate = Callable[..., Any]
 """Takes what `model.generate` takes, and `sample_ids`; returns what `model.generate` returns."""
 
@@ -73,6 +77,16 @@ def check_number(method: Intervention, name: str, low: float, high: float, *, wh
     if isinstance(value, bool) or not isinstance(value, kind) or not low <= float(value) <= high:  # type: ignore[arg-type]
         what = "an integer" if whole else "a number"
         raise ValueError(f"{method.name}: `{name}` is {value!r}, but has to be {what} in [{low:g}, {high:g}].")
+
+
+def refuse_steered(model: nn.Module) -> None:
+    """Refuse a model that RUDDER is on: it is not what a method starts from."""
+    base = without_peft(model)
+    if model_type(base) == RudderConfig.model_type or handle_of(base) is not None:
+        raise ValueError(
+            "Methods start from the stock model, but this one is steered by RUDDER already. Pass what `.unwrap()` "
+            "returns, or take RUDDER off first: `.remove()` or rudder_hf.detach(model)."
+        )
 
 
 def check_sample_ids(sample_ids: Sequence[str] | None, prompts: int) -> list[str] | None:

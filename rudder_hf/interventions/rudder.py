@@ -11,7 +11,7 @@ from torch import nn
 
 from ..attach_rudder import attach
 from ..configuration_rudder import CALL_SETTINGS, RudderConfig
-from .base import Generate, Intervention
+from .base import Generate, Intervention, refuse_steered
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class RudderBeta(Intervention):
 
     name = "rudder-beta"
 
-    config: RudderConfig | None = field(default=None, repr=False)
+    config: RudderConfig | None = field(default=None, repr=False, hash=False)
     layer: int | None = None
     alpha_max: float | None = None
     k: float | None = None
@@ -72,6 +72,7 @@ class RudderBeta(Intervention):
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
         """See `Intervention.applied`."""
+        refuse_steered(model)
         with attach(model, self.rudder_config()) as handle:
 
             def generate(*args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from .base import Generate, Intervention
+from .base import Generate, Intervention, refuse_steered
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Vanilla(Intervention):
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
         """See `Intervention.applied`."""
+        refuse_steered(model)
 
         def generate(*args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any) -> Any:
             return model.generate(*args, **kwargs)  # type: ignore[operator]

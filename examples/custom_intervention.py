@@ -1,0 +1,97 @@
+"""Add a decoding method of your own: guidance by what an object detector saw, in the manner of MARINE.
+
+A method is a frozen dataclass of its settings. This one derives from `LoopIntervention`, which runs transformers' own
+token loop, and says in `prepare` what it changes in it: a side branch reads a second prompt, which names the detected
+objects, and the logits l of the loop become l + gamma (l' - l) with l' the side branch's. The branch has a cache of
+its own, which follows the beams; batches, left padding, sampling and streaming need nothing more.
+
+The detector is not part of the method: objects are looked up by the ids of the samples, which you pass as
+`sample_ids`. Run `python examples/custom_intervention.py`: it takes a tiny model with random weights, so that the
+words mean nothing, and a detector that always sees the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import pad
+
+from rudder_hf import interventions
+from rudder_hf.cli.toy import toy_model, toy_processor
+from rudder_hf.interventions import Branch, LoopIntervention, Run
+
+
+@dataclass(frozen=True)
+class DetectorGuidance(LoopIntervention):
+    """Guide each answer by the objects that a detector found in the sample's picture.
+
+    Attributes:
+        objects: For each sample the token ids of a sentence that names its objects.
+        gamma: Strength of the guidance; 0 is vanilla.
+    """
+
+    name = "detector-guidance"
+
+    objects: Mapping[str, Sequence[int]] = field(default_factory=dict, compare=False)
+    gamma: float = 0.7
+
+    @property
+    def forwards_per_token(self) -> float:
+        """Each token is forwarded with both prompts."""
+        return 2.0
+
+    def prepare(self, run: Run) -> None:
+        """Set up one `generate` call."""
+        if run.sample_ids is None:
+            raise ValueError(f"{self.name} finds a sample's objects by its id: pass sample_ids=[...].")
+        run.branch = Branch.prepare(run.backbone.model, {**run.arguments, **self.guided_prompts(run)})
+        run.on_logits = lambda logits: logits + self.gamma * (run.advance_branch() - logits)
+
+    def guided_prompts(self, run: Run) -> dict[str, Tensor]:
+        """The prompts with the objects' sentence after each, left-padded.
+
+        Where a processor returns more than these two for each token (Qwen's `mm_token_type_ids`), extend that too.
+        """
+        assert run.sample_ids is not None
+        prompts = []
+        rows = zip(run.sample_ids, run.arguments["input_ids"], run.arguments["attention_mask"], strict=True)
+        for name, ids, mask in rows:
+            prompts.append(torch.cat([ids[mask.bool()], ids.new_tensor(list(self.objects[name]))]))
+        width = max(len(prompt) for prompt in prompts)
+        return {
+            "input_ids": torch.stack([pad(prompt, (width - len(prompt), 0)) for prompt in prompts]),
+            "attention_mask": torch.stack(
+                [pad(torch.ones_like(prompt), (width - len(prompt), 0)) for prompt in prompts]
+            ),
+        }
+
+
+def main() -> None:
+    model: Any = toy_model()
+    processor: Any = toy_processor()
+    processor.tokenizer.padding_side = "left"
+    pictures = [Image.new("RGB", (64, 64), color) for color in ("navy", "orange")]
+    texts = ["<s> user: <image> there is a cat . assistant:", "<s> user: <image> the picture . assistant:"]
+    inputs = processor(text=texts, images=pictures, padding=True, return_tensors="pt")
+
+    def seen_by_the_detector(*words: str) -> list[int]:
+        ids: list[int] = processor.tokenizer("there is a " + " and a ".join(words), add_special_tokens=False).input_ids
+        return ids
+
+    objects = {"navy.png": seen_by_the_detector("boat"), "orange.png": seen_by_the_detector("orange", "plate")}
+    methods = [interventions.get("vanilla"), interventions.get("vcd"), DetectorGuidance(objects=objects)]
+    for method in methods:
+        with method.applied(model) as generate:
+            output = generate(**inputs, sample_ids=list(objects), max_new_tokens=10, do_sample=False)
+        answers = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        for name, answer in zip(objects, answers, strict=True):
+            print(f"{method.name:18} {name:11} {answer}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""VCD: contrast the logits for the picture with those for a noisy picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import check_number
+from .branches import Branch
+from .pictures import picture_owners
+from .randomness import sample_normal
+from .runs import LoopIntervention, Run, plausible, refuse_beam_sampling
+
+_DIFFUSION_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class VCD(LoopIntervention):
+    """Visual contrastive decoding (Leng et al., CVPR 2024): (1 + alpha) z(v) - alpha z(v').
+
+    v' is the picture after `noise_step` steps of Gaussian diffusion on the normalised pixels. Tokens less likely than
+    `beta` times the likeliest, given the clean picture, are cut off.
+
+    Unlike the published code: greedy search (arg-max of the contrast) and beams (the contrast becomes the logits, and
+    the noisy branch's cache follows the beams) work, where the code only samples; the noise is drawn by `seed` and
+    sample, not from the global generator; `noise_step=0` means no noise, where the code's first step adds a little.
+
+    Attributes:
+        alpha: Strength of the contrast. The scripts use 1.
+        beta: Plausibility cut-off; 0 keeps every token.
+        noise_step: 0 to 999, of a thousand steps of diffusion.
+        seed: Of the noise.
+    """
+
+    name = "vcd"
+
+    alpha: float = 1.0
+    beta: float = 0.1
+    noise_step: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_number(self, "alpha", 0.0, 100.0)
+        check_number(self, "beta", 0.0, 1.0)
+        check_number(self, "noise_step", 0, _DIFFUSION_STEPS - 1, whole=True)
+        check_number(self, "seed", 0, 2**63, whole=True)
+
+    @property
+    def forwards_per_token(self) -> float:
+        """Each token is forwarded in both branches."""
+        return 2.0
+
+    @property
+    def extra_prefills(self) -> int:
+        """The prompt with the noisy picture."""
+        return 1
+
+    def prepare(self, run: Run) -> None:
+        """See `LoopIntervention.prepare`."""
+        if self.beta > 0:
+            refuse_beam_sampling(run)
+        run.branch = Branch.prepare(run.backbone.model, {**run.arguments, **self.noisy_pictures(run)})
+        run.on_logits = lambda logits: contrast(logits, run.advance_branch(), self.alpha, self.beta)
+
+    def noisy_pictures(self, run: Run) -> dict[str, Tensor]:
+        """The call's pictures with noise, each drawn for its own sample and its place among the sample's pictures."""
+        noisy: dict[str, Tensor] = {}
+        for name, pixels in run.arguments.items():
+            if not (name.startswith("pixel_values") and isinstance(pixels, Tensor) and pixels.is_floating_point()):
+                continue
+            draws = []
+            for start, stop, prompt, place in picture_owners(run.backbone.model, run.call, name):
+                sample = (run.sample_name(prompt), name, place)
+                draws.append(self._draw((stop - start, *pixels.shape[1:]), sample))
+            noisy[name] = add_noise(pixels, torch.cat(draws), self.noise_step)
+        if not noisy:
+            given = ", ".join(sorted(run.arguments))
+            raise ValueError(f"vcd adds noise to `pixel_values`, but the call has none. It has: {given}.")
+        return noisy
+
+    def _draw(self, shape: tuple[int, ...], sample: tuple[Any, ...]) -> Tensor:
+        """Noise for one row of pictures, or of one picture's patches."""
+        if len(shape) < 5:
+            return sample_normal(shape, self.seed, *sample)
+        # Several pictures or tiles, as many as the batch's largest row has: each gets its own, whatever that number.
+        return torch.stack([sample_normal(shape[2:], self.seed, *sample, tile) for tile in range(shape[1])])[None]
+
+
+def noise_share(step: int) -> float:
+    """The share abar of the clean picture's variance that is left after a step of the diffusion."""
+    if step == 0:
+        return 1.0
+    betas = torch.sigmoid(torch.linspace(-6, 6, _DIFFUSION_STEPS, dtype=torch.float64)) * (0.5e-2 - 1e-5) + 1e-5
+    return float((1.0 - betas)[: step + 1].prod())
+
+
+def add_noise(pixels: Tensor, noise: Tensor, step: int) -> Tensor:
+    """sqrt(abar) x + sqrt(1 - abar) eps, in the dtype of the pixels.
+
+    Where a row holds several pictures, blank ones are padding, which models tell by being blank: they stay so.
+    """
+    share = noise_share(step)
+    mixed: Tensor = share**0.5 * pixels.float() + (1.0 - share) ** 0.5 * noise.to(pixels.device)
+    if pixels.dim() == 5:
+        mixed = mixed * (pixels != 0).flatten(2).any(dim=-1)[:, :, None, None, None]
+    return mixed.to(pixels.dtype)
+
+
+def contrast(logits: Tensor, other: Tensor, alpha: float, beta: float) -> Tensor:
+    """(1 + alpha) z - alpha z' where z is plausible, elsewhere minus infinity."""
+    difference = (1.0 + alpha) * logits - alpha * other.to(logits.device)
+    return difference.masked_fill(~plausible(logits, beta), -torch.inf)

@@ -1,0 +1,132 @@
+"""VISTA: steer every layer towards what the image changed in it, and mix in the logits of late layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from .base import check_number
+from .branches import Branch, text_branch
+from .dola import watch_hidden_state
+from .rotation import last_positions, turn, turn_each_layer
+from .runs import LoopIntervention, Run
+
+# The window of blocks that the published code averages, for 32 layers: 25 to 30, both included.
+_WINDOW_START, _WINDOW_DEPTH = 25, 32
+
+
+@dataclass(frozen=True)
+class Vista(LoopIntervention):
+    """Visual steering vector and self-logits augmentation (Li et al., ICML 2025).
+
+    Steering vector: before the generation, the prompt is forwarded with and without its image; v_l is the difference
+    of block l's output at the last token. Then, at every layer and position, the MLP's output x becomes
+    ||x|| norm(norm(x) + lambda c norm(v_l)) with c = 1 + max(0, cos(x, -v_l)).
+
+    Logits augmentation: z = (1 - gamma) z + gamma z_aug, where z_aug is the mean of the head's logits over the raw
+    outputs (no final norm) of late blocks.
+
+    Unlike the published code: v_l is the plain difference, where the code adds 1 to the first coordinate of the first
+    layer (a rank-one PCA of a single sample); any dtype, where the code casts to float16; any batch size, where the
+    code asserts one; the decoder's layers, where the code takes the longest list of modules (the vision tower in
+    Qwen2.5-VL). For depths other than 32 the window of late blocks is scaled, which the paper does not define.
+
+    Attributes:
+        strength: lambda. Published for LLaVA-1.5: 0.17 for captions (CHAIR), 0.01 for POPE, 0.1 for MMHal.
+        gamma: Share of the augmented logits.
+        window: First and last block that are averaged, from 0 on, both included; None scales the published 25 to 30.
+    """
+
+    name = "vista"
+
+    strength: float = 0.17
+    gamma: float = 0.3
+    window: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self, "strength", 0.0, 100.0)
+        check_number(self, "gamma", 0.0, 1.0)
+        if isinstance(self.window, list):
+            object.__setattr__(self, "window", tuple(self.window))
+
+    @property
+    def extra_prefills(self) -> int:
+        """The prompt with and without its image, if there is steering."""
+        return 2 if self.strength else 0
+
+    def prepare(self, run: Run) -> None:
+        """See `LoopIntervention.prepare`."""
+        if self.strength:
+            self._steer(run)
+        if self.gamma:
+            self._augment(run)
+
+    def _steer(self, run: Run) -> None:
+        vectors = [run.expand(vector) for vector in steering_vectors(run)]
+
+        def steer(layer: int, x: Tensor) -> Tensor:
+            v = vectors[layer][:, None].to(x.device)
+            c = 1.0 + cosine_similarity(x.float(), -v, dim=-1).clamp_min(0.0).unsqueeze(-1)
+            return turn(x, v, self.strength * c)
+
+        turn_each_layer(run, steer)
+
+    def _augment(self, run: Run) -> None:
+        head = run.backbone.loop.get_output_embeddings()  # type: ignore[operator]
+        first, last = late_blocks(len(run.backbone.layers), self.window)
+        seen: dict[int, Tensor] = {}
+        for block in range(first, last + 1):
+            watch_hidden_state(run, block + 1, seen)
+
+        def augment(logits: Tensor) -> Tensor:
+            late = torch.stack([head(hidden).float().to(logits.device) for hidden in seen.values()]).mean(dim=0)
+            return (1.0 - self.gamma) * logits + self.gamma * late
+
+        run.on_logits = augment
+
+
+@dataclass(frozen=True)
+class VistaSteering(Vista):
+    """VISTA's visual steering vector alone."""
+
+    name = "vista-vsv"
+
+    gamma: float = 0.0
+
+
+@dataclass(frozen=True)
+class VistaAugmentation(Vista):
+    """VISTA's self-logits augmentation alone."""
+
+    name = "vista-sla"
+
+    strength: float = 0.0
+
+
+def steering_vectors(run: Run) -> list[Tensor]:
+    """What the image changes in each block's output at the prompt's last token, (prompts, hidden size) each."""
+    backbone = run.backbone
+    single = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
+    with last_positions(list(backbone.layers)) as seen:
+        Branch.prepare(backbone.model, {**run.arguments, **single}).prefill()
+        positive = list(seen)
+        text_branch(backbone, run.call, {**run.options(), **single}).prefill()
+    return [with_image - without for with_image, without in zip(positive, seen, strict=True)]
+
+
+def late_blocks(count: int, window: tuple[int, int] | None) -> tuple[int, int]:
+    """First and last block of the window, both included, for a model of `count` layers.
+
+    Raises:
+        ValueError: The window lies outside of the model.
+    """
+    if window is None:
+        last = max(count - 2, 0)
+        return min(round(_WINDOW_START / _WINDOW_DEPTH * count), last), last
+    first, last = window
+    if not 0 <= first <= last < count:
+        raise ValueError(f"vista: `window` is {window}, but has to lie within blocks 0 to {count - 1}, first to last.")
+    return first, last
