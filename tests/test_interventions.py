@@ -15,7 +15,7 @@ from torch.nn.functional import log_softmax
 from transformers import AttentionInterface, PreTrainedTokenizerFast
 
 from rudder_hf import UnsupportedModelError, interventions
-from rudder_hf.interventions import Intervention, Opera
+from rudder_hf.interventions import Branch, Intervention, Opera
 from tests.helpers import (
     OTHER_ROW,
     ROW,
@@ -109,39 +109,34 @@ def slow_beam_search(score: Any, beams: int, steps: int) -> tuple[list[int], flo
     return running[0][1], running[0][0] / steps
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+@pytest.mark.parametrize(("family", "seeds"), [("llava", (1, 2)), ("qwen2_5_vl", (7, 8))])
 @pytest.mark.parametrize("name", ["vcd", "pai"])
-def test_side_branches_follow_the_beams(family: str, name: str) -> None:
+def test_side_branches_follow_the_beams(
+    family: str, seeds: tuple[int, int], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beams of a batch, compared with a search that computes both branches anew for every token."""
     model = built(family)
+    rows = [Row(seeds[0], 7), Row(seeds[1], 11)]
     changes = {"vcd": {"beta": 0.0, "alpha": 1.5}, "pai": {"alpha": 0.0, "gamma": 3.0, "cut_off": 0.0}}[name]
     intervention = method(name, **changes)
-    output = run(intervention, model, batch(family), num_beams=3, output_scores=True, sample_ids=IDS)
-    for index, row in enumerate((ROW, OTHER_ROW)):
+    options = {"num_beams": 3, "output_scores": True, "sample_ids": IDS}
+    output = run(intervention, model, batch(family, rows), **options)
+    for index, row in enumerate(rows):
         inputs = batch(family, [row])
 
         def score(tokens: list[int], inputs: dict[str, Any] = inputs, index: int = index) -> Tensor:
             # One step of the method itself on the longer prompt: both branches start anew, without history.
-            answer = torch.tensor([tokens], dtype=torch.long)
-            result = run(
-                intervention,
-                model,
-                extended(inputs, answer),
-                max_new_tokens=1,
-                output_logits=True,
-                sample_ids=[IDS[index]],
-            )
+            longer = extended(inputs, torch.tensor([tokens], dtype=torch.long))
+            result = run(intervention, model, longer, max_new_tokens=1, output_logits=True, sample_ids=[IDS[index]])
             return log_softmax(result.logits[0][0], dim=-1)
 
         tokens, value = slow_beam_search(score, beams=3, steps=4)
         assert output.sequences[index, -4:].tolist() == tokens
         assert abs(float(output.sequences_scores[index]) - value) < 1e-3
-
-
-def test_beams_really_move() -> None:
-    """Were the branch's cache not reordered, the test above could not tell: here some beam changes its parent."""
-    output = run(method("vcd", beta=0.0, alpha=1.5), built("llava"), batch("llava"), num_beams=3, output_scores=True)
-    assert any(len(set(row[row >= 0].tolist())) > 1 for row in output.beam_indices)
+    # The comparison means something: in these searches beams change places, and a branch left behind would show.
+    monkeypatch.setattr(Branch, "reorder", lambda self, beams: None)
+    stuck = run(intervention, model, batch(family, rows), **options)
+    assert (stuck.sequences_scores - output.sequences_scores).abs().max() > 1e-2
 
 
 @every_family
