@@ -6,8 +6,8 @@ objects, and the logits l of the loop become l + gamma (l' - l) with l' the side
 its own, which follows the beams; batches, left padding, sampling and streaming need nothing more.
 
 The detector is not part of the method: objects are looked up by the ids of the samples, which you pass as
-`sample_ids`. Run `python examples/custom_intervention.py`: it takes a tiny model with random weights, so that the
-words mean nothing, and a detector that always sees the same.
+`sample_ids`. Run `python examples/custom_intervention.py`: it takes the embedded model, and for a detector the
+annotations of its example pictures.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from rudder_hf import interventions
-from rudder_hf.cli.toy import toy_model, toy_processor
 from rudder_hf.interventions import Branch, LoopIntervention, Run
+from rudder_hf.scenes import embedded
+from rudder_hf.scenes.captions import noun
+from rudder_hf.scenes.words import prompt
 
 
 @dataclass(frozen=True)
@@ -72,25 +74,30 @@ class DetectorGuidance(LoopIntervention):
 
 
 def main() -> None:
-    model: Any = toy_model()
-    processor: Any = toy_processor()
-    processor.tokenizer.padding_side = "left"
-    pictures = [Image.new("RGB", (64, 64), color) for color in ("navy", "orange")]
-    texts = ["<s> user: <image> there is a cat . assistant:", "<s> user: <image> the picture . assistant:"]
-    inputs = processor(text=texts, images=pictures, padding=True, return_tensors="pt")
+    model: Any = AutoModelForImageTextToText.from_pretrained(embedded.folder())
+    processor: Any = AutoProcessor.from_pretrained(embedded.folder())
+    scenes = {f"example {number}": scene for number, scene in enumerate(embedded.examples()[:2], start=1)}
+    pictures = [embedded.draw(scene) for scene in scenes.values()]
+    inputs = processor(
+        text=[prompt("Please help me describe the image in detail")] * len(pictures),
+        images=pictures,
+        add_special_tokens=False,
+        return_tensors="pt",
+    )
 
-    def seen_by_the_detector(*words: str) -> list[int]:
-        ids: list[int] = processor.tokenizer("there is a " + " and a ".join(words), add_special_tokens=False).input_ids
+    def seen_by_the_detector(names: Sequence[str]) -> list[int]:
+        sentence = f"I can see {noun(names[0])}."
+        ids: list[int] = processor.tokenizer(sentence, add_special_tokens=False).input_ids
         return ids
 
-    objects = {"navy.png": seen_by_the_detector("boat"), "orange.png": seen_by_the_detector("orange", "plate")}
+    objects = {name: seen_by_the_detector(scene.names) for name, scene in scenes.items()}
     methods = [interventions.get("vanilla"), interventions.get("vcd"), DetectorGuidance(objects=objects)]
     for method in methods:
         with method.applied(model) as generate:
-            output = generate(**inputs, sample_ids=list(objects), max_new_tokens=10, do_sample=False)
+            output = generate(**inputs, sample_ids=list(objects), max_new_tokens=64, do_sample=False)
         answers = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         for name, answer in zip(objects, answers, strict=True):
-            print(f"{method.name:18} {name:11} {answer}")
+            print(f"{method.name:18} {name}: {answer}")
 
 
 if __name__ == "__main__":

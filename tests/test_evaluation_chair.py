@@ -22,7 +22,7 @@ from rudder_hf.evaluation.resources import CATEGORIES, SYNONYMS
 from rudder_hf.evaluation.statistics import scores
 from rudder_hf.scenes import coco as scene_files
 from rudder_hf.scenes import evaluate as scene_scores
-from rudder_hf.scenes.captions import Drift, detailed_caption
+from rudder_hf.scenes.captions import STRONG, detailed_caption
 from rudder_hf.scenes.pictures import split_scenes
 from tests.evaluation_data import PUBLISHED, needs_published
 
@@ -266,7 +266,7 @@ def test_scene_captions_score_as_their_exact_grammar_does(tmp_path: Path) -> Non
     """The strict lineage finds in template English what plain look-up finds."""
     scenes = split_scenes("evaluation")[:60]
     random = np.random.RandomState(0)
-    texts = [detailed_caption(scene, random, Drift()) for scene in scenes]
+    texts = [detailed_caption(scene, random, STRONG) for scene in scenes]
     for kind in ("instances", "captions"):
         content = getattr(scene_files, kind)(scenes, "evaluation")
         (tmp_path / f"{kind}.json").write_text(json.dumps(content))

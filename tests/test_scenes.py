@@ -84,7 +84,7 @@ def test_captions_follow_the_grammar_and_survive_the_tokenizer(processor):
     for number in range(100):
         scene = train_scene(0, number)
         for text in (
-            captions.detailed_caption(scene, random, captions.Drift()),
+            captions.detailed_caption(scene, random, captions.STRONG),
             captions.brief_caption(scene, random),
         ):
             assert captions.broken_sentences(text) == 0
@@ -107,7 +107,7 @@ def test_packed_rows_equal_single_prompts(family: Family, processor: Any):
     for parameter in model.parameters():  # the layers' outputs start at zero: make them count
         torch.nn.init.normal_(parameter, std=0.05, generator=torch.Generator().manual_seed(parameter.numel()))
     scenes = [train_scene(0, n) for n in range(3)]
-    batch = make_batch(scenes, words, captions.Drift())
+    batch = make_batch(scenes, words, captions.STRONG)
     stop = len(words.prefix)
     with torch.no_grad():
         embeddings = model.get_input_embeddings()(batch.ids)
@@ -126,7 +126,7 @@ def test_packed_rows_equal_single_prompts(family: Family, processor: Any):
 def test_objects_are_drawn_from_the_stated_probabilities(family: Family, processor: Any):
     words = WordIds(family, processor.tokenizer)
     scenes = [train_scene(0, n) for n in range(60)]
-    batch = make_batch(scenes, words, captions.Drift())
+    batch = make_batch(scenes, words, captions.STRONG)
     named = batch.labels[batch.slots]
     torch.testing.assert_close(batch.objects.sum(-1), torch.ones(len(named)))
     assert (batch.objects[torch.arange(len(named)), named] > 0).all()

@@ -48,16 +48,15 @@ ZONES = ("on the left", "on the right", "in the middle", "at the top", "at the b
 class Drift:
     """How captions leave the picture: chance of an absent object at each slot, with true objects left and without."""
 
-    slots: tuple[float, ...] = (0.1, 0.35, 0.45, 0.5, 0.55)
-    after_end: float = 0.1
+    slots: tuple[float, ...]
+    after_end: float
     filler: float = 0.3
     limit: int = 3
-    sharpness: float = 3.0
+    sharpness: float = 2.0
 
-    def scaled(self, factor: float) -> Drift:
-        """The same drift, weaker: the curriculum starts with it."""
-        slots = tuple(factor * s for s in self.slots)
-        return Drift(slots, factor * self.after_end, self.filler, self.limit, self.sharpness)
+
+MILD = Drift(slots=(0.0, 0.02, 0.04, 0.06, 0.08), after_end=0.02)
+STRONG = Drift(slots=(0.0, 0.08, 0.14, 0.2, 0.25), after_end=0.05)
 
 
 def noun(name: str) -> str:

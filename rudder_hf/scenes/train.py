@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedM
 
 from . import card
 from .batches import WordIds, make_batch
-from .captions import Drift
+from .captions import MILD, STRONG, Drift
 from .families import FAMILIES, WIDTH
 from .losses import decoder_losses, vision_losses
 from .pictures import train_scene
@@ -43,8 +43,7 @@ class Recipe:
     warmup: int = 60
     decay: int = 350
     vision_decay: int = 500
-    phases: tuple[tuple[int, float], ...] = ((0, 0.15), (500, 1.0))  # from which step how much drift
-    drift: Drift = field(default_factory=Drift)
+    phases: tuple[tuple[int, Drift], ...] = ((0, MILD), (450, STRONG))  # from which step how much drift
 
 
 def vision_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Stage:
@@ -73,7 +72,7 @@ def decoder_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Sta
     matrices = {p for p in decoder.layers.parameters() if p.ndim == 2}
 
     def losses(step: int) -> dict[str, Tensor]:
-        drift = recipe.drift.scaled(next(factor for start, factor in reversed(recipe.phases) if step >= start))
+        drift = next(drift for start, drift in reversed(recipe.phases) if step >= start)
         first = recipe.vision_steps * recipe.vision_batch + step * recipe.batch
         scenes = [train_scene(recipe.seed, number) for number in range(first, first + recipe.batch)]
         return decoder_losses(family, model, make_batch(scenes, words, drift), words)
