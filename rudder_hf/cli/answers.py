@@ -22,8 +22,6 @@ from ..presets_rudder import get_preset
 from ..processing_rudder import load_processor
 from ..scenes import embedded
 
-EMBEDDED = "embedded:"
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -83,8 +81,9 @@ def load(
     Raises:
         ValueError: The model cannot be loaded or steered, or settings are missing or wrong.
     """
-    if name is None or name.startswith(EMBEDDED):
-        model, processor = embedded.load((name or "").removeprefix(EMBEDDED) or embedded.DEFAULT, **settings)
+    inside = embedded.embedded_name(name)
+    if name is None or inside is not None:
+        model, processor = embedded.load(inside or embedded.DEFAULT, **settings)
         return model.to(device, None if dtype == "auto" else getattr(torch, dtype)), processor
     try:
         stored, _ = PreTrainedConfig.get_config_dict(name)

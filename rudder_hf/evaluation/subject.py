@@ -12,9 +12,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedC
 
 from ..configuration_rudder import RudderConfig
 from ..presets_rudder import get_preset
+from ..scenes import embedded
 
-EMBEDDED_NAME = "embedded"
-EMBEDDED = Path(__file__).parent.parent / "scenes" / "models" / "llava"
 _WHOLE_FILE = 64 << 20  # bytes up to which a weight file is hashed whole
 
 
@@ -65,7 +64,8 @@ def load_subject(
     """Load a model for evaluation.
 
     Args:
-        name: Hub id or folder of a base model, or of RUDDER settings, which name their base; None is the embedded one.
+        name: Hub id or folder of a base model, or of RUDDER settings, which name their base; None or
+            "embedded" is the embedded one, "embedded:NAME" another of these.
         dtype: Type of the weights.
         device: Where the model goes.
         rudder: Folder or Hub id of RUDDER settings to use instead of the model's own or its preset.
@@ -75,9 +75,11 @@ def load_subject(
         ValueError: The model or the settings cannot be loaded.
     """
     settings: dict[str, RudderConfig] = {}
-    if name is None:
-        name, source = EMBEDDED_NAME, str(EMBEDDED)
-        settings = embedded_settings()
+    inside = embedded.embedded_name(name)
+    if name is None or inside is not None:
+        source = str(embedded.folder(inside or embedded.DEFAULT))
+        settings = embedded.settings_for_methods(inside or embedded.DEFAULT)
+        name = name or "embedded"
     else:
         source = name
         stored = _config(name, revision)
@@ -103,24 +105,6 @@ def load_subject(
         raise ValueError(f"Cannot load {source!r}: {_first_line(error)}") from error
     model = model.to(device).eval()
     return Subject(name, model, processor, settings, base_revision(model, source))
-
-
-def embedded_settings() -> dict[str, RudderConfig]:
-    """Settings shipped with the embedded model: `rudder/`, and `rudder-add/` if Add was tuned by itself.
-
-    Raises:
-        ValueError: The trained model is not part of this installation.
-    """
-    if not (EMBEDDED / "config.json").is_file():
-        raise ValueError(
-            "The embedded model is not part of this installation. Train it (python -m rudder_hf.scenes.train --out "
-            "FOLDER) and pass --model FOLDER, or pass another model."
-        )
-    found = {}
-    for folder, method in (("rudder", ""), ("rudder-add", "rudder-add")):
-        if (EMBEDDED / folder / "config.json").is_file():
-            found[method] = RudderConfig.from_dict(_config(str(EMBEDDED / folder), None))
-    return found
 
 
 def _config(name: str, revision: str | None) -> dict[str, Any]:

@@ -17,7 +17,19 @@ from ..configuration_rudder import RudderConfig
 from ..modeling_rudder import RudderForConditionalGeneration
 from .pictures import Scene, draw, split_scenes
 
-__all__ = ["DEFAULT", "EXAMPLE_SCALE", "NOTE", "config", "draw", "examples", "folder", "load", "names"]
+__all__ = [
+    "DEFAULT",
+    "EXAMPLE_SCALE",
+    "NOTE",
+    "config",
+    "draw",
+    "embedded_name",
+    "examples",
+    "folder",
+    "load",
+    "names",
+    "settings_for_methods",
+]
 
 DEFAULT = "llava"
 EXAMPLE_SCALE = 3
@@ -28,6 +40,13 @@ _MODELS = Path(__file__).parent / "models"
 def names() -> tuple[str, ...]:
     """The embedded models."""
     return tuple(sorted(path.parent.name for path in _MODELS.glob("*/config.json")))
+
+
+def embedded_name(model: str | None) -> str | None:
+    """The embedded model that a user means by None, "embedded" or "embedded:NAME"; None for any other model."""
+    if model is None or model == "embedded":
+        return DEFAULT
+    return model.removeprefix("embedded:") if model.startswith("embedded:") else None
 
 
 def folder(name: str = DEFAULT) -> Path:
@@ -49,6 +68,14 @@ def config(name: str = DEFAULT, **settings: Any) -> RudderConfig:
         setattr(stored, key, value)
     stored.validate_settings()
     return stored
+
+
+def settings_for_methods(name: str = DEFAULT) -> dict[str, RudderConfig]:
+    """Settings by the name of the method that they were found for; "" for all that have none of their own."""
+    found = {"": config(name)}
+    if (folder(name) / "rudder-add").is_dir():
+        found["rudder-add"] = RudderConfig.from_pretrained(folder(name) / "rudder-add")
+    return found
 
 
 def load(name: str = DEFAULT, **settings: Any) -> tuple[RudderForConditionalGeneration, Any]:
