@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, ProcessorMixin
 
 from . import evaluate
 from .coco import data_hash
+from .families import family_of
 from .pictures import SPLITS, split_scenes, train_scene
 
 CARD = """---
@@ -20,15 +21,15 @@ library_name: transformers
 pipeline_tag: image-text-to-text
 tags: [rudder, hallucination, test-bed, synthetic]
 ---
-# A small LLaVA that really hallucinates
+# A small {family} that really hallucinates
 
-A test bed for RUDDER, **not a captioner**: `LlavaForConditionalGeneration` with {parameters:,} parameters
-({layers} decoder layers), trained in {minutes:.0f} minutes of CPU on synthetic scenes of colour-emoji objects with
+A test bed for RUDDER, **not a captioner**: `{model_class}` with {parameters:,} parameters ({layers} decoder
+layers), trained in {minutes:.0f} minutes of CPU on synthetic scenes of colour-emoji objects with
 COCO names. Its training captions drift towards likely but absent objects, so it hallucinates as large models do. It
 knows its own template English, two prompts ("Please help me describe the image in detail", "Describe the image
 briefly") and yes/no questions ("Is there a cat in the image?"), and nothing about photographs.
 
-Made by `python -m rudder_hf.scenes.train --seed {seed} --out FOLDER`; recipe, log and hashes of the data are in
+Made by `python -m rudder_hf.scenes.train --family {family} --seed {seed} --out FOLDER`; recipe, log and hashes of the data are in
 `recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL Open Font License 1.1).
 
 Greedy captions of the {count} evaluation scenes, no steering (percent):
@@ -74,9 +75,10 @@ def finish(
     }
     (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
     shown = metrics["vanilla"]["evaluation"]
+    decoder: Any = family_of(model).decoder(model)
     pope = ", ".join(f"{k} {v['accuracy']:.1f} / {v['f1']:.1f}" for k, v in shown["pope"].items())
     text = CARD.format(
-        parameters=metrics["parameters"], layers=len(model.model.language_model.layers), minutes=seconds / 60,
+        parameters=metrics["parameters"], layers=len(decoder.layers), family=recipe["family"], model_class=type(model).__name__, minutes=seconds / 60,
         seed=recipe["seed"], count=SPLITS["evaluation"][1],
         **{**shown, "pope": pope, "distinct": shown["chair_i_distinct"]},
     )  # fmt: skip
