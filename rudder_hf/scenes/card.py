@@ -29,8 +29,8 @@ COCO names. Its training captions drift towards likely but absent objects, so it
 knows its own template English, two prompts ("Please help me describe the image in detail", "Describe the image
 briefly") and yes/no questions ("Is there a cat in the image?"), and nothing about photographs.
 
-Made by `python -m rudder_hf.scenes.train --family {family} --seed {seed} --out FOLDER`; recipe, log and hashes of the data are in
-`recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL Open Font License 1.1).
+Made by `python -m rudder_hf.scenes.train --family {family} --seed {seed} --out FOLDER`; recipe, log and hashes of the
+data are in `recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL Open Font License 1.1).
 
 Greedy captions of the {count} evaluation scenes, no steering (percent):
 
@@ -78,7 +78,8 @@ def finish(
     decoder: Any = family_of(model).decoder(model)
     pope = ", ".join(f"{k} {v['accuracy']:.1f} / {v['f1']:.1f}" for k, v in shown["pope"].items())
     text = CARD.format(
-        parameters=metrics["parameters"], layers=len(decoder.layers), family=recipe["family"], model_class=type(model).__name__, minutes=seconds / 60,
+        parameters=metrics["parameters"], layers=len(decoder.layers), family=recipe["family"],
+        model_class=type(model).__name__, minutes=seconds / 60,
         seed=recipe["seed"], count=SPLITS["evaluation"][1],
         **{**shown, "pope": pope, "distinct": shown["chair_i_distinct"]},
     )  # fmt: skip
