@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import benchmark, env, generate
+from . import benchmark, env, evaluate, generate
 from .common import copyable
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
     epilog=copyable(
         "rudder generate",
         "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
+        "rudder evaluate --out results/scenes",
         "rudder benchmark --shape deep",
         "rudder env",
     ),
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
+app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("benchmark", epilog=benchmark.EXAMPLES)(benchmark.benchmark)
 app.command("env", epilog=env.EXAMPLES)(env.env)
 

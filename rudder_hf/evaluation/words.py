@@ -104,7 +104,9 @@ def sentences(text: str) -> list[str]:
 
 _LAST_STOP = re.compile(r"""(?<=[^.])\.(?=[\])}>"'»”\u2019 ]*\s*$)""")
 _BEFORE_NO_DIGIT = re.compile(r"([:,])(\D)")
-_ALONE = re.compile(r"[;@#$%&?!*\[\](){}<>]|\.{2,}|--")
+_MARKS = re.compile(r"[;@#$%&?!]|\.{2,}")
+_LONE_QUOTE = re.compile(r"(?<=[^'])' ")
+_BRACKETS = re.compile(r"[*\[\](){}<>]|--")
 _OPENING_MARK = re.compile(r"[«“\u2018„]|`+")
 _OPENING_QUOTE = re.compile(r"""(?<=[ (\[{<])(?:"|'')""")
 _QUOTED_LETTER = re.compile(r"'(?=[^\Wmtsdn]\b)")
@@ -113,7 +115,7 @@ _LONG_CLITIC = re.compile(r"(?<=[^' ])('ll|'re|'ve|n't) ")
 _RUN_TOGETHER = re.compile(
     r"\b(?:(can)(not)|(d)('ye)|(gim|lem)(me)|(gon)(na)|(got)(ta)|(more)('n))\b|\b(wan)(na)(?=\s)"
 )
-_OLD_CLITIC = re.compile(r" ('t)(is|was)\b")
+_OLD_CLITICS = (re.compile(r" 't(is)\b"), re.compile(r" 't(was)\b"))
 
 
 def _words_of_sentence(text: str) -> list[str]:
@@ -124,14 +126,16 @@ def _words_of_sentence(text: str) -> list[str]:
     text = _BEFORE_NO_DIGIT.sub(r" \1 \2", _LAST_STOP.sub(" . ", text, count=1))
     if text.endswith((":", ",")):
         text = f"{text[:-1]} {text[-1]}"
-    text = _ALONE.sub(r" \g<0> ", text)
+    text = _BRACKETS.sub(r" \g<0> ", _LONE_QUOTE.sub(" ' ", _MARKS.sub(r" \g<0> ", text)))
     for mark in "»”\u2019":
         text = text.replace(mark, f" {mark} ")
     text = f" {text} ".replace("''", " '' ").replace('"', " '' ")
     text = " ".join(text.split())
     text = _LONG_CLITIC.sub(r" \1 ", _CLITIC.sub(r" \1 ", f" {text} "))
     text = _RUN_TOGETHER.sub(lambda m: " " + " ".join(part for part in m.groups() if part) + " ", text)
-    return _OLD_CLITIC.sub(r" \1 \2 ", text).split()
+    for clitic in _OLD_CLITICS:
+        text = clitic.sub(r" 't \1 ", text)
+    return text.split()
 
 
 def words(text: str) -> list[str]:
@@ -149,6 +153,10 @@ def singular(word: str) -> str:
     for plural, one in _IRREGULAR.items():
         if word.endswith(plural):
             return word[: -len(plural)] + one
+    if word.endswith("ae") and len(word) > 2:
+        return word[:-1]
+    if word.startswith("oxen"):
+        return "ox" + word[4:]
     if word.endswith(("mice", "lice")):
         return word[:-3] + "ouse"
     if not word.endswith("s") or word == "scissors" or word.endswith(("doggies", "collies")):

@@ -1,0 +1,191 @@
+"""lmms-eval: `lmms-eval --model rudder_hf --model_args pretrained=REPO_OR_BASE --tasks pope`.
+
+lmms-eval finds `manifest` by the entry point `lmms_eval.models` and loads the class when the model is asked for. It is
+not a dependency of this package: this module is the only one that imports it.
+
+Arguments of the model: `pretrained` (a base model or RUDDER settings), `method` ("rudder-beta", "vanilla", ...),
+`rudder` (settings to use), `revision`, `dtype`, `device`, `batch_size`, `seed`, and settings of RUDDER by name, such as
+`alpha_max=10`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from lmms_eval.api.model import lmms
+from PIL import Image
+from tqdm import tqdm
+
+from ..benchmark.prompts import picture_prompts, to_model
+from ..evaluation.answering import answers
+from ..evaluation.decoding import Decoding, sample_seed
+from ..evaluation.methods import make_methods
+from ..evaluation.processes import process_device, this_process
+from ..evaluation.subject import load_subject
+
+__all__ = ["RudderHF", "manifest"]
+
+MODEL_ID = "rudder_hf"
+# Of lmms-eval's own models for Hugging Face transformers.
+_MAX_NEW_TOKENS = 1024
+
+
+def manifest() -> Any:
+    """What the entry point gives to lmms-eval's registry."""
+    from lmms_eval.models.registry_v2 import ModelManifest
+
+    return ModelManifest(
+        model_id=MODEL_ID, simple_class_path=f"{__name__}.{RudderHF.__name__}", aliases=("rudder-hf", "rudder")
+    )
+
+
+class RudderHF(lmms):  # type: ignore[misc]
+    """A model steered by RUDDER, or by another method of this package, for lmms-eval.
+
+    Args:
+        pretrained: Hub id or folder of a base model, or of RUDDER settings.
+        method: The method.
+        batch_size: Questions per batch.
+        device: Where to run; with several processes each takes its own accelerator.
+        dtype: Type of the weights.
+        rudder: Hub id or folder of RUDDER settings to use.
+        revision: Of `pretrained`.
+        seed: Of sampling, where a task samples.
+        **settings: Settings of the method, such as `alpha_max`.
+    """
+
+    is_simple = True
+
+    def __init__(
+        self, pretrained: str, method: str = "rudder-beta", batch_size: int | str = 1, device: str | None = None,
+        dtype: str = "auto", rudder: str | None = None, revision: str | None = None, seed: int = 0, **settings: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        settings.pop("max_batch_size", None)  # lmms-eval passes it to every model
+        process = this_process()
+        self._rank, self._world_size = process.rank, process.count
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.subject = load_subject(pretrained, dtype, process_device(device, process), rudder, revision)
+        self.method = make_methods([method], self.subject, {"" if method.startswith("rudder") else method: settings})[0]
+        self.batch_size = int(batch_size)
+        self.seed = int(seed)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.subject.model.device  # type: ignore[no-any-return]
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes there are."""
+        return self._world_size
+
+    def generate_until(self, requests: list[Any]) -> list[str]:
+        """Answer requests, in batches of equal options, in the order of the requests."""
+        written: list[str | None] = [None] * len(requests)
+        bar = tqdm(total=len(requests), disable=self.rank != 0, desc="Model Responding")
+        for numbers in _batches([request.args[1] for request in requests], self.batch_size):
+            texts = self._answer([requests[number].args for number in numbers])
+            for number, text in zip(numbers, texts, strict=True):
+                written[number] = text
+                context, options = requests[number].args[:2]
+                self.cache_hook.add_partial("generate_until", (context, options), text)
+            bar.update(len(numbers))
+        bar.close()
+        return [text or "" for text in written]
+
+    def _answer(self, batch: Sequence[tuple[Any, ...]]) -> list[str]:
+        """One batch of (context, options, function for the pictures, number, task, split)."""
+        contexts = [str(arguments[0]) for arguments in batch]
+        pictures, ids = [], []
+        for _, _, to_visual, number, task, split in batch:
+            visuals = to_visual(self.task_dict[task][split][number]) or []
+            pictures.append([_picture(visual) for visual in visuals])
+            ids.append(f"{task}:{split}:{number}")
+        options = batch[0][1]
+        model, processor = self.subject.model, self.subject.processor
+        inputs = to_model(conversation_inputs(processor, pictures, contexts), model)
+        seeds = [sample_seed(self.seed, name) for name in ids]
+        with self.method.applied(model) as generate:
+            found = answers(generate, model, processor, inputs, decoding_of(options), seeds, ids)
+        return [cut(answer.text, options.get("until")) for answer in found]
+
+    def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        """Not offered: RUDDER steers what is generated, and has no likelihood of given text."""
+        raise NotImplementedError("rudder_hf steers generation and scores no given text: choose a generative task.")
+
+    def generate_until_multi_round(self, requests: list[Any]) -> list[str]:
+        """Not offered."""
+        raise NotImplementedError("rudder_hf answers single questions: choose a task without several rounds.")
+
+
+def _batches(options: Sequence[dict[str, Any]], size: int) -> Iterator[list[int]]:
+    """Numbers of requests that can be answered together: same options, at most `size`."""
+    groups: dict[str, list[int]] = {}
+    for number, option in enumerate(options):
+        groups.setdefault(repr(sorted(option.items(), key=lambda item: str(item[0]))), []).append(number)
+    for numbers in groups.values():
+        for start in range(0, len(numbers), size):
+            yield numbers[start : start + size]
+
+
+def _picture(visual: Any) -> Image.Image:
+    if isinstance(visual, Image.Image):
+        return visual.convert("RGB")
+    raise ValueError(f"rudder_hf takes pictures, not {type(visual).__name__}: choose a task about images.")
+
+
+def conversation_inputs(processor: Any, pictures: list[list[Image.Image]], texts: list[str]) -> dict[str, Any]:
+    """Inputs of `generate` for any number of pictures in front of each text.
+
+    Raises:
+        ValueError: The processor has no chat template, and a prompt has not exactly one picture.
+    """
+    # Some tasks write the placeholder into the text, which the template sets by itself.
+    texts = [text.replace("<image>", "").strip() for text in texts]
+    if all(len(images) == 1 for images in pictures):
+        return picture_prompts(processor, [images[0] for images in pictures], texts)
+    if not getattr(processor, "chat_template", None):
+        raise ValueError("This model has no chat template: it takes exactly one picture for each question.")
+    processor.tokenizer.padding_side = "left"
+    conversations = []
+    for images, text in zip(pictures, texts, strict=True):
+        content: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
+        conversations.append([{"role": "user", "content": [*content, {"type": "text", "text": text}]}])
+    encoded = processor.apply_chat_template(
+        conversations,
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        processor_kwargs={"padding": True},
+    )
+    return dict(encoded)
+
+
+def decoding_of(options: dict[str, Any]) -> Decoding:
+    """A task's generation options as this package's."""
+    length = int(options.get("max_new_tokens") or options.get("max_gen_toks") or _MAX_NEW_TOKENS)
+    temperature = float(options.get("temperature") or 0.0)
+    beams = int(options.get("num_beams") or 1)
+    sample = temperature > 0 and options.get("do_sample", True) is not False
+    if sample and beams > 1:
+        raise ValueError("rudder_hf does not sample from beams: set num_beams=1 or temperature=0.")
+    if sample:
+        return Decoding("nucleus", length, top_p=float(options.get("top_p") or 1.0), temperature=temperature)
+    return Decoding("beam", length, num_beams=beams) if beams > 1 else Decoding("greedy", length)
+
+
+def cut(text: str, until: Any) -> str:
+    """The text up to the first of the marks that end an answer."""
+    marks = [until] if isinstance(until, str) else list(until or [])
+    ends = [text.index(mark) for mark in marks if mark and mark in text]
+    return text[: min(ends)].strip() if ends else text
