@@ -12,7 +12,7 @@ from PIL.Image import Image
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from ..backbones_rudder import find_backbone
+from ..backbones_rudder import find_backbone, image_token_ids
 from ..benchmark.prompts import picture_prompts, to_model
 from ..interventions import Generate
 from .decoding import Decoding
@@ -102,7 +102,9 @@ def log_likelihoods(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequen
     longest = max(len(row) for row in rows)
     if longest == 0:
         return [0.0] * len(rows)
-    if model.config.model_type in _STEP_BY_STEP:
+    # A placeholder that the model wrote into its answer would be taken for a picture in one pass.
+    placeholders = set(image_token_ids(model))
+    if model.config.model_type in _STEP_BY_STEP or any(placeholders & set(row) for row in rows):
         return _forced(model, inputs, rows)
     prompt = inputs["input_ids"]
     padding = int(prompt[0, -1])  # Any token will do: it is masked, and nothing that counts comes after it.

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from .kinds import SCORERS, Scored
 from .result import EvaluationResult, MetricDifference, MetricValue, MethodResult
-from .statistics import SAMPLES, Counts, Difference, Metric, compare, interval
+from .statistics import SAMPLES, Difference, Metric, compare, interval
 from .tasks.base import Sample
 
 Rows = Sequence[dict[str, Any]]
@@ -65,28 +63,18 @@ def score(plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: 
     }
 
 
-def by_picture(counts: Counts, samples: Sequence[Sample]) -> Counts:
-    """Counts summed over the questions of a picture: pictures are what is drawn again, their questions hang together."""
-    pictures = {sample.id: str(sample.image_id) for sample in samples}
-    order = {picture: place for place, picture in enumerate(dict.fromkeys(pictures.values()))}
-    values = np.zeros((len(order), len(counts.columns)))
-    np.add.at(values, [order[pictures[sample]] for sample in counts.ids], counts.values)
-    return Counts(tuple(order), counts.columns, values)
-
-
 def build_result(
     plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: Scoring, run: dict[str, Any]
 ) -> EvaluationResult:
     """Put a result together."""
     scored = score(plan, samples, rows, scoring)
     first = next(iter(scored))
-    grouped = {name: by_picture(entry.counts, samples) for name, entry in scored.items()}
     methods = []
     for name, entry in scored.items():
-        estimates = interval(grouped[name], entry.metrics, scoring.bootstrap, plan["seed"])
+        estimates = interval(entry.counts, entry.metrics, scoring.bootstrap, plan["seed"])
         differences: dict[str, Difference] = {}
         if name != first:
-            differences = compare(grouped[first], grouped[name], entry.metrics, scoring.bootstrap, plan["seed"])
+            differences = compare(scored[first].counts, entry.counts, entry.metrics, scoring.bootstrap, plan["seed"])
         methods.append(
             MethodResult(
                 name=name,

@@ -16,7 +16,7 @@ from .journal import write_new
 from .processes import Process
 from .result import RESULT_FILE, EvaluationResult, MetricDifference
 from .runner import Progress, RunOptions, make_plan, run, run_record
-from .scoring import Scoring, build_result, by_picture, metric_difference, score
+from .scoring import Scoring, build_result, metric_difference, score
 from .statistics import compare
 from .subject import Subject
 from .tables import paper_latex, run_markdown
@@ -210,7 +210,7 @@ def compare_runs(left: str, right: str, scoring: Scoring) -> Comparison:
     found: Comparison = {}
     for a, b in pairs:
         common = [m for m in scores_a[a].metrics if m.name in {n.name for n in scores_b[b].metrics}]
-        counts = [by_picture(entry.counts, samples_a) for entry in (scores_a[a], scores_b[b])]
+        counts = [entry.counts for entry in (scores_a[a], scores_b[b])]
         columns = [c for c in counts[0].columns if c in counts[1].columns]
         one, two = (
             replace(c, columns=tuple(columns), values=c.values[:, [c.columns.index(name) for name in columns]])

@@ -38,21 +38,21 @@ class MmeTask(FolderTask):
             raise InputError(f"there is no folder {data}: give MME's folder with one folder per subtask")
         samples = []
         seen: dict[str, int] = {}
-        for question in read_mme(data):
-            # Names repeat between subtasks.
-            picture = f"{question.subtask}/{Path(question.image).name}"
+        there = [name for name in SUBTASKS if (data / name).is_dir()]
+        for question in read_mme(data, there or None):
+            picture = question.sample_id
             seen[picture] = seen.get(picture, 0) + 1
             samples.append(
                 Sample(
                     id=f"{picture}:{seen[picture]}",
                     image_id=picture,
                     image=os.path.relpath(question.image, data),
-                    prompt=prompt.replace("{question}", question.question),
+                    prompt=prompt.replace("{question}", question.text),
                     reference={
                         "subtask": question.subtask,
-                        "image": Path(question.image).name,
+                        "image": question.image.name,
                         "label": question.label,
-                        "question": question.question,
+                        "question": question.text,
                     },
                 )
             )

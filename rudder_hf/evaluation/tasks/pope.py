@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from ..coco import read_coco
 from ..errors import InputError, listed
-from ..pope import STRATEGIES, Question, build_questions, read_questions
+from ..pope import Question, read_questions
+from ..pope_questions import STRATEGIES, build_questions
 from .base import FolderTask, Sample, choose_ids
 
 PROMPT = "{question}"
@@ -36,10 +37,10 @@ class PopeTask(FolderTask):
             prompt: What to ask, with {question} in it.
             limit: How many pictures to draw.
             seed: Of the draw and of the building.
-            wanted: Only questions about these pictures (their file names).
+            wanted: Only questions about these pictures: their file names, or ids where questions are built.
         """
         built = data.is_file() and _is_coco(data)
-        splits = _built(data, limit, seed) if built else _read(data)
+        splits = _built(data, limit, seed, wanted) if built else _read(data)
         sizes = {split: len(questions) for split, questions in splits.items()}
         if len(set(sizes.values())) > 1:
             raise InputError(
@@ -47,7 +48,7 @@ class PopeTask(FolderTask):
                 "an old random split has 2910 and must not be mixed with the current files of 3000"
             )
         names = dict.fromkeys(question.image for questions in splits.values() for question in questions)
-        chosen = set(choose_ids(names, None if built else limit, seed, wanted))
+        chosen = set(choose_ids(names, None if built else limit, seed, None if built else wanted))
         samples = [
             pope_sample(split, question, prompt)
             for split, questions in splits.items()
@@ -80,9 +81,12 @@ def _is_coco(path: Path) -> bool:
     return isinstance(content, dict) and "question_id" not in content
 
 
-def _built(data: Path, limit: int | None, seed: int) -> dict[str, list[Question]]:
+def _built(
+    data: Path, limit: int | None, seed: int, wanted: Sequence[int | str] | None
+) -> dict[str, list[Question]]:
     annotations = read_coco(data)
-    return {s: build_questions(annotations, s, images=limit or IMAGES, seed=seed) for s in STRATEGIES}
+    images = limit or IMAGES if wanted is None else choose_ids(annotations.ids, None, seed, wanted)
+    return {s: build_questions(annotations, s, images=images, seed=seed) for s in STRATEGIES}
 
 
 def _read(data: Path) -> dict[str, list[Question]]:

@@ -1,0 +1,78 @@
+"""What the tests of the evaluation share: a tiny model under evaluation, small tasks, and a way to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rudder_hf import RudderConfig, interventions
+from rudder_hf.cli.toy import toy_model, toy_processor
+from rudder_hf.evaluation.decoding import Decoding
+from rudder_hf.evaluation.processes import Process
+from rudder_hf.evaluation.result import EvaluationResult
+from rudder_hf.evaluation.runner import Progress, RunOptions
+from rudder_hf.evaluation.scoring import Scoring
+from rudder_hf.evaluation.session import evaluate
+from rudder_hf.evaluation.subject import Subject
+from rudder_hf.evaluation.tasks import DataOptions, Task, make_task
+from rudder_hf.interventions import Generate, Intervention
+
+SETTINGS = {"layer": 2, "alpha_max": 12.0}
+NEW = 6
+SCORING = Scoring(bootstrap=200)
+
+
+@cache
+def subject() -> Subject:
+    """A tiny LLaVA with random weights."""
+    return Subject("toy", toy_model(), toy_processor(), {"": RudderConfig(**SETTINGS)}, "test")
+
+
+def scenes(limit: int = 5) -> Task:
+    """Captions of a few scenes."""
+    return make_task("scenes", DataOptions(limit=limit))
+
+
+@dataclass(frozen=True)
+class Counting(Intervention):
+    """A method that counts how often each sample is answered."""
+
+    name = "vanilla"
+
+    seen: list[str] = field(default_factory=list)
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    @contextmanager
+    def applied(self, model: Any) -> Iterator[Generate]:
+        def generate(*args: Any, sample_ids: list[str], **kwargs: Any) -> Any:
+            self.seen.extend(sample_ids)
+            return model.generate(*args, **kwargs)
+
+        yield generate
+
+
+def run_task(
+    out: Path, task: Task | None = None, methods: list[Intervention] | None = None, decoding: str = "greedy",
+    batch_size: int = 2, process: Process | None = None, progress: Progress | None = None, seed: int = 0,
+) -> EvaluationResult | None:  # fmt: skip
+    """Evaluate the tiny model."""
+    model = subject()
+    if methods is None:
+        methods = [interventions.get("vanilla"), interventions.get("rudder-add", config=model.settings[""])]
+    return evaluate(
+        task or scenes(),
+        model,
+        methods,
+        Decoding(decoding, NEW, num_beams=3),
+        out,
+        options=RunOptions(batch_size, seed, command="test"),
+        scoring=SCORING,
+        process=process,
+        progress=progress,
+    )
