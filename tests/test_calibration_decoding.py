@@ -61,7 +61,8 @@ def test_turns_of_few_rows_change_nothing() -> None:
         in_turns = decoder(inputs, SETTINGS, max_new_tokens=NEW, score=True, rows=5)
     assert [[a.tokens for a in row] for row in together] == [[a.tokens for a in row] for row in in_turns]
     torch.testing.assert_close(
-        torch.tensor([[a.nll for a in row] for row in together]), torch.tensor([[a.nll for a in row] for row in in_turns])
+        torch.tensor([[a.nll for a in row] for row in together]),
+        torch.tensor([[a.nll for a in row] for row in in_turns]),
     )
 
 
@@ -106,7 +107,10 @@ def reference_nll(family: Any, model: Any, row: Row, tokens: tuple[int, ...]) ->
     prompt = inputs["input_ids"]
     for name in ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"):
         if name in inputs:
-            tail = {"input_ids": torch.tensor([tokens]), "attention_mask": torch.ones(1, len(tokens), dtype=torch.long)}
+            tail = {
+                "input_ids": torch.tensor([tokens]),
+                "attention_mask": torch.ones(1, len(tokens), dtype=torch.long),
+            }
             inputs[name] = torch.cat([inputs[name], tail.get(name, torch.zeros(1, len(tokens), dtype=torch.long))], 1)
     with torch.no_grad():
         logits = model(**inputs, use_cache=False).logits[0, prompt.shape[1] - 1 : -1].double()

@@ -144,7 +144,7 @@ class _Task:
         **kwargs: Any,
     ) -> Tensor:
         """The decoding method that `generate` calls after it has prepared everything."""
-        prompt = read_prompt(model, self.state, input_ids, kwargs)
+        prompt = read_prompt(model, self.state, input_ids, kwargs, any(map(_steers_prompt, self.settings)))
         pictures = prompt.batch - int(self.contrast)
         if pictures < 1:
             raise ValueError("a contrast needs at least two pictures in the batch")
@@ -181,7 +181,7 @@ def _decode(
         New tokens (rows, longest answer), 0 after the end of a row, and each row's number of them.
     """
     running = prompt.rows(rows)
-    if any(setting.steer_first_token and setting.alpha_max > 0 for setting in settings):
+    if any(map(_steers_prompt, settings)):
         state.spread(settings, first_token=True)
         logits = running.repeat_last(state)
     else:
@@ -202,6 +202,10 @@ def _decode(
             state.keep(left)
             alive = alive[left]
         logits = running.step(state)
+
+
+def _steers_prompt(setting: Setting) -> bool:
+    return setting.steer_first_token and setting.alpha_max > 0
 
 
 def _lay_out(written: list[tuple[Tensor, Tensor]], rows: int, longest: int) -> tuple[Tensor, Tensor]:

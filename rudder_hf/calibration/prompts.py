@@ -14,6 +14,8 @@ from .steering import SettingsState
 # Arguments with pictures start like this; they are needed for the prefill alone.
 _PICTURES = ("pixel_", "image_", "video_", "images_", "videos_", "patches_", "mm_encoder", "num_local_", "high_res_")
 _KEPT = ("image_attention_mask", "image_embeds_position_mask", "image_hidden_states")
+# Several tokens in one forward give these something else than decoding does (PaliGemma looks both ways in them).
+_STEP_BY_STEP = ("paligemma", "kosmos-2", "kosmos-2.5", "minimax_m3_vl", "mistral_large4")
 
 
 class Prompt:
@@ -77,7 +79,10 @@ class Prompt:
             ValueError: The cache cannot forget a position.
         """
         cache = self.kwargs["past_key_values"]
-        if not cache.is_croppable:
+        length = cache.get_seq_length()
+        # Layers of another length hold something else than positions: pictures that are attended to (Mllama).
+        lengths = {layer.get_seq_length() for layer in cache.layers if hasattr(layer, "get_seq_length")}
+        if not cache.is_croppable or not lengths <= {0, length}:
             raise ValueError(
                 "steer_first_token=True cannot be calibrated for this model: its cache cannot forget the last prompt "
                 "position (recurrent or sliding-window layers). Leave it off."
@@ -90,6 +95,13 @@ class Prompt:
         count = tokens.shape[1]
         if count == 0:
             return self.logits.new_empty(self.batch, 0, self.logits.shape[-1])
+        if getattr(self.model.config, "model_type", "") in _STEP_BY_STEP:
+            steps = []
+            for column in tokens.T:
+                self.append(column)
+                self._grow(1)
+                steps.append(forward(self.model, None, self.input_ids, 1, self.kwargs)[:, -1])
+            return torch.stack(steps, dim=1)
         self.input_ids = torch.cat([self.input_ids, tokens], dim=1)
         self._grow(count)
         if "logits_to_keep" in self.kwargs:
@@ -99,11 +111,42 @@ class Prompt:
     def _grow(self, count: int) -> None:
         """Let masks and positions cover `count` more tokens, one at a time as decoding does."""
         for _ in range(count):
-            self.kwargs = self.model._update_model_kwargs_for_generation({}, self.kwargs, is_encoder_decoder=False)
+            self.kwargs = self.model._update_model_kwargs_for_generation(
+                _Unchanged(self.kwargs), self.kwargs, is_encoder_decoder=False
+            )
 
 
-def read_prompt(model: Any, state: SettingsState, input_ids: Tensor, kwargs: dict[str, Any]) -> Prompt:
-    """Prefill: forward whole prompts, unsteered, while the state pools what it needs."""
+class _Unchanged:
+    """Stands for the output of a forward whose extras (Idefics' picture states) are among the arguments already."""
+
+    def __init__(self, kwargs: dict[str, Any]) -> None:
+        self._kwargs = kwargs
+
+    def __contains__(self, name: str) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return self._kwargs.get(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The argument of that name."""
+        return self._kwargs.get(name, default)
+
+
+def read_prompt(
+    model: Any, state: SettingsState, input_ids: Tensor, kwargs: dict[str, Any], repeated: bool = False
+) -> Prompt:
+    """Prefill: forward whole prompts, unsteered, while the state pools what it needs.
+
+    Args:
+        model: The model that runs the token loop.
+        state: Reads the target layer.
+        input_ids: The prompts.
+        kwargs: What `generate` prepared.
+        repeated: Whether the last position will be forwarded again, so that windowed caches must keep it apart.
+    """
+    if repeated:
+        kwargs["past_key_values"].activate_past_recording()
     embeds = kwargs.get("inputs_embeds")
     positions = input_ids.shape[1] if embeds is None else embeds.shape[1]
     state.read(input_ids, kwargs.get("attention_mask"), positions)
@@ -111,6 +154,8 @@ def read_prompt(model: Any, state: SettingsState, input_ids: Tensor, kwargs: dic
     output = model(**model_inputs, **{STATE_KEY: state}, return_dict=True)
     _check_fired(state)
     kept = {name: value for name, value in kwargs.items() if name in _KEPT or not name.startswith(_PICTURES)}
+    later = model._update_model_kwargs_for_generation(output, dict(kwargs), is_encoder_decoder=False)
+    kept |= {name: value for name, value in later.items() if name not in kwargs}
     kept["past_key_values"] = output.past_key_values
     return Prompt(model, input_ids, kept, output.logits[:, -1].float())
 

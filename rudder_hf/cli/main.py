@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import benchmark, env, evaluate, generate
+from . import benchmark, calibrate, env, evaluate, generate
 from .common import copyable
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
         "rudder generate",
         "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
         "rudder evaluate --out results/scenes",
+        "rudder calibrate --out calibration",
         "rudder benchmark --shape deep",
         "rudder env",
     ),
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("benchmark", epilog=benchmark.EXAMPLES)(benchmark.benchmark)
 app.command("env", epilog=env.EXAMPLES)(env.env)
 
