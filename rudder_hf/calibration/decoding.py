@@ -113,7 +113,7 @@ class SettingsDecoder:
         readings = list(dict.fromkeys(setting.reading for setting in settings))
         state = SettingsState(self.layer, update.multiplier, readings, image_token_ids(self.backbone.model))
         task = _Task(state, list(settings), rows, score, contrast)
-        # Whatever the model's own defaults are: the comparison needs one deterministic answer, from a cache that grows.
+        # Whatever the model's own defaults are: one deterministic answer, from a cache that grows.
         fixed = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "cache_implementation": "dynamic"}
         fixed |= {"return_dict_in_generate": False, "use_cache": True, "custom_generate": task.run}
         model: Any = self.backbone.model

@@ -126,7 +126,7 @@ def _certainty(outcome: Outcome) -> str:
 
 
 def _layers(outcome: Outcome) -> str:
-    headings = ["layer", "alignment", "specificity", "||delta||", "||delta|| / ||h||", "coherence", "||h||", "tried"]
+    headings = ["layer", "alignment", "specificity", "‖δ‖", "‖δ‖ / ‖h‖", "coherence", "‖h‖", "tried"]
     rows = [
         [
             str(s.layer), f"{s.alignment:.3f}", f"{s.specificity:.3f}", f"{s.update_norm:.3g}", f"{s.leverage:.3f}",
@@ -248,8 +248,8 @@ def _provenance(outcome: Outcome) -> str:
     data = ", ".join(f"{key} {value}" for key, value in outcome.data.items())
     return (
         f"## Where this comes from\n\nPrompt: {outcome.prompt!r}, greedy, at most {outcome.max_new_tokens} new "
-        f"tokens. Data: {data}. Ids of the pictures are in `calibration.json`. {told}. {outcome.seconds:.0f} s in this run, "
-        f"{outcome.finished}."
+        f"tokens. Data: {data}. Ids of the pictures are in `calibration.json`. {told}. {outcome.seconds:.0f} s in "
+        f"this run, {outcome.finished}."
     )
 
 

@@ -48,7 +48,7 @@ class Limits:
 
     recall_floor: float = 0.95
     length_floor: float = 0.9
-    nll_rise: float = 0.1
+    nll_rise: float = 0.03
     distinct_drop: float = 0.05
 
     def __post_init__(self) -> None:

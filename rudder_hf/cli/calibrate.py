@@ -38,7 +38,7 @@ def calibrate(
     objective: options.ObjectiveOption = None,
     recall_floor: options.RecallFloorOption = 0.95,
     length_floor: options.LengthFloorOption = 0.9,
-    nll_rise: options.NllRiseOption = 0.1,
+    nll_rise: options.NllRiseOption = 0.03,
     distinct_drop: options.DistinctDropOption = 0.05,
     layers: options.LayersOption = None,
     shortlist: options.ShortlistOption = 3,
