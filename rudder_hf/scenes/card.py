@@ -30,7 +30,8 @@ knows its own template English, two prompts ("Please help me describe the image 
 briefly") and yes/no questions ("Is there a cat in the image?"), and nothing about photographs.
 
 Made by `python -m rudder_hf.scenes.train --family {family} --seed {seed} --out FOLDER`; recipe, log and hashes of the
-data are in `recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL Open Font License 1.1).
+data are in `recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL Open Font
+License 1.1).
 
 Greedy captions of the {count} evaluation scenes, no steering (percent):
 

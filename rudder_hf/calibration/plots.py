@@ -1,0 +1,106 @@
+"""The paper's figures of a calibration: heatmaps over alpha_max and k, bars over layers. Needs the extra `plots`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..evaluation.statistics import scores
+from .outcome import Outcome
+from .report import Table, grid_tables
+
+_BARS = (
+    ("alignment", "cosine of CARD and hidden state"),
+    ("specificity", "1 - cosine between pictures' CARDs"),
+    ("update_norm", "length of the update"),
+    ("leverage", "length relative to the hidden state"),
+    ("coherence", "cosine within the layer group"),
+)
+
+
+def available() -> bool:
+    """Whether matplotlib is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def save_figures(outcome: Outcome, folder: Path) -> list[Path]:
+    """Draw the layers' statistics, and the heatmaps of every layer that was tried.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    paths = [_layers(outcome, folder / "layers.png")]
+    names = ("chair_s", "chair_i", "recall") if outcome.labelled else ("grounding",)
+    for layer in outcome.layers:
+        for number, (title, table) in enumerate(grid_tables(outcome, layer).items()):
+            suffix = f"-{number + 1}" if number else ""
+            for name in names:
+                path = folder / f"{name}-layer{layer}{suffix}.png"
+                paths.append(_heatmap(outcome, table, name, f"layer {layer}{title}", path))
+    return paths
+
+
+def _figure(width: float, height: float, rows: int = 1) -> tuple[Any, Any]:
+    # Without pyplot: no window system, no global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, 1)
+
+
+def _heatmap(outcome: Outcome, table: Table, name: str, title: str, path: Path) -> Path:
+    metric = next(metric for metric in outcome.metrics if metric.name == name)
+    factor = 100 if metric.unit == "percent" else 1
+    alphas, ks = sorted({alpha for alpha, _ in table}), sorted({k for _, k in table})
+    values = np.full((len(alphas), len(ks)), np.nan)
+    for (alpha, k), (_, counts) in table.items():
+        values[alphas.index(alpha), ks.index(k)] = factor * scores(counts, [metric])[name]
+    figure, axes = _figure(1.2 + 0.8 * len(ks), 1.2 + 0.6 * len(alphas))
+    # Darker is better in each of them.
+    axes.imshow(values, cmap="Blues" if metric.higher_is_better else "Blues_r", aspect="auto")
+    middle = np.nanmean(values)
+    for (alpha, k), (candidate, _) in table.items():
+        row, column = alphas.index(alpha), ks.index(k)
+        dark = values[row, column] > middle if metric.higher_is_better else values[row, column] < middle
+        mark = "‡" if candidate in outcome.dropped else "†" if candidate in outcome.choice.broken else ""
+        weight = "bold" if candidate == outcome.choice.best else "normal"
+        axes.text(
+            column, row, f"{values[row, column]:.1f}{mark}" if factor == 100 else f"{values[row, column]:.3f}{mark}",
+            ha="center", va="center", color="white" if dark else "black", weight=weight, size=9,
+        )  # fmt: skip
+        if candidate == outcome.choice.best:
+            axes.add_patch(_frame(column, row))
+    axes.set_xticks(range(len(ks)), [f"{k:g}" for k in ks])
+    axes.set_yticks(range(len(alphas)), [f"{alpha:.3g}" for alpha in alphas])
+    axes.set_xlabel("k")
+    axes.set_ylabel("alpha_max")
+    axes.set_title(f"{metric.label}, {title}", size=10)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _frame(column: int, row: int) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="crimson", linewidth=2)
+
+
+def _layers(outcome: Outcome, path: Path) -> Path:
+    layers = [s.layer for s in outcome.statistics]
+    figure, axes = _figure(max(5.0, 0.22 * len(layers) + 2), 1.6 * len(_BARS), len(_BARS))
+    for axis, (name, label) in zip(axes, _BARS, strict=True):
+        colours = ["crimson" if layer in outcome.layers else "steelblue" for layer in layers]
+        axis.bar(layers, [getattr(s, name) for s in outcome.statistics], color=colours)
+        axis.set_title(f"{name}: {label}", size=9)
+        axis.tick_params(labelsize=8)
+    axes[-1].set_xlabel("layer (red: tried)")
+    figure.savefig(path, dpi=150)
+    return path

@@ -1,0 +1,244 @@
+"""A calibration from beginning to end: layer, settings, choice, held-out check, and what is written about it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..backbones_rudder import find_backbone, resolve_layer
+from ..benchmark.environment import hardware, versions
+from ..evaluation.answering import encode
+from ..evaluation.errors import InputError
+from ..evaluation.journal import write_new
+from ..evaluation.processes import Process
+from ..evaluation.statistics import Counts
+from ..evaluation.subject import Subject
+from ..evaluation.tasks.base import Task
+from .data import CalibrationData, batches
+from .grid import Grid
+from .layers import LayerStatistics, layer_statistics, shortlist
+from .outcome import Outcome
+from .popecheck import check_pope
+from .scoring import LABELLED, OBJECTIVES, Limits, Scorer
+from .search import ROWS, Progress, Search
+from .selection import DRAWS, Candidate, choose
+from .settings import VANILLA, Setting
+from .store import UNSTEERED, Store
+
+STATE = "state"
+STATISTICS_PICTURES = 100
+STATISTICS_BATCH = 20
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """How to calibrate.
+
+    Attributes:
+        grid: What is tried at each layer.
+        layers: Layers to try; None takes a short list from the statistics.
+        shortlist: Length of that list.
+        objective: "chair_s", "chair_i", "mean" of both, or "grounding", which needs no labels.
+        limits: What a setting must not break.
+        lineage: How CHAIR finds objects.
+        max_new_tokens: Longest answer; None is the task's own.
+        trials: With Optuna, how many settings to try per layer instead of the grid.
+        early: Whether settings without a chance are dropped on the way.
+        contrast: Whether to compute the criterion without labels beside the labelled one.
+        rows: Largest batch.
+        draws: Of the bootstrap.
+        seed: Of the bootstrap and of Optuna.
+    """
+
+    grid: Grid = field(default_factory=Grid)
+    layers: tuple[int, ...] | None = None
+    shortlist: int = 3
+    objective: str = "mean"
+    limits: Limits = field(default_factory=Limits)
+    lineage: str = "pattern"
+    max_new_tokens: int | None = None
+    trials: int | None = None
+    early: bool = True
+    contrast: bool = False
+    rows: int = ROWS
+    draws: int = DRAWS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise InputError(f"there is no objective {self.objective!r}; choose one of {', '.join(OBJECTIVES)}")
+        for name in ("shortlist", "rows", "draws"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
+
+
+def calibrate(
+    subject: Subject,
+    data: CalibrationData,
+    out: Path,
+    options: CalibrationOptions | None = None,
+    process: Process | None = None,
+    progress: Progress | None = None,
+    pope: Task | None = None,
+) -> Outcome:
+    """Find settings for a model; interrupted, the same call goes on where it was.
+
+    Args:
+        subject: The stock model and its processor.
+        data: Pictures to choose and to check with.
+        out: Folder of this calibration, new or its own.
+        options: How to calibrate.
+        process: Which of several processes this is; they share `out` and come to the same choice.
+        progress: Is told how far it is.
+        pope: POPE's questions about held-out pictures, to see how the choice transfers (`data.pope_task`).
+
+    Raises:
+        InputError: The options do not fit the data, or the folder belongs to another calibration.
+    """
+    options, process = options or CalibrationOptions(), process or Process()
+    if options.objective in LABELLED and not data.labelled:
+        raise InputError(f"{options.objective} needs annotations, and there are none: use --objective grounding")
+    longest = options.max_new_tokens or data.task.max_new_tokens
+    plan = _plan(subject, data, longest)
+    started = time.perf_counter()
+    with Store(out / STATE, plan, process) as store:
+        statistics = _statistics(subject, data, out / STATE, process, progress)
+        layers, reason = _layers(subject, statistics, options)
+        search = Search(
+            subject=subject,
+            task=data.task,
+            samples=data.choosing,
+            store=store,
+            scorer=Scorer(data.choosing, data.task.name, data.labelled, options.lineage),
+            limits=options.limits,
+            max_new_tokens=longest,
+            contrast=options.contrast or options.objective == "grounding",
+            rows=options.rows,
+            early=options.early,
+            progress=progress,
+        )
+        dropped: dict[Candidate, str] = {}
+        tried: list[Candidate] = []
+        for layer in layers:
+            norm = next(s.hidden_norm for s in statistics if s.layer == layer)
+            settings = _settings(search, layer, norm, options, dropped)
+            tried += [(layer, setting) for setting in settings]
+        vanilla = search.counts(UNSTEERED, data.choosing)
+        counts = {c: search.counts(c, data.choosing) for c in tried if c not in dropped}
+        choice = choose(counts, vanilla, options.objective, options.limits, data.labelled, options.draws, options.seed)
+        label_free = None
+        if "contrast" in vanilla.columns and options.objective != "grounding":
+            label_free = choose(counts, vanilla, "grounding", options.limits, False, options.draws, options.seed)
+        partial = {c: search.scorer.counts(store.rows(c)) for c in dropped}
+        checked = None if choice.best is None else _check(search, data, choice.best)
+        answered: list[dict[str, Any]] = []
+        if pope is not None and choice.best is not None:
+            at_layer = [setting for layer, setting in tried if layer == choice.best[0]]
+            answered = check_pope(
+                subject, pope, store, choice.best, at_layer, options.rows, options.draws, options.seed, progress
+            )
+    return Outcome(
+        subject=subject.record(),
+        data=data.record,
+        choosing=[sample.image_id for sample in data.choosing],
+        checking=[sample.image_id for sample in data.checking],
+        labelled=data.labelled,
+        prompt=data.choosing[0].prompt,
+        max_new_tokens=longest,
+        objective=options.objective,
+        limits=options.limits,
+        lineage=options.lineage,
+        statistics=statistics,
+        layers=layers,
+        reason=reason,
+        grid=options.grid.record() | {"trials": options.trials},
+        counts={UNSTEERED: vanilla, **counts},
+        dropped=dropped,
+        partial=partial,
+        choice=choice,
+        checked=checked,
+        metrics=search.scorer.metrics(vanilla),
+        seconds=round(time.perf_counter() - started, 1),
+        draws=options.draws,
+        seed=options.seed,
+        environment={"versions": versions(), "hardware": hardware()},
+        finished=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        without_labels=label_free,
+        pope=answered,
+    )
+
+
+def _plan(subject: Subject, data: CalibrationData, longest: int) -> dict[str, Any]:
+    """What all answers of a folder have in common."""
+    record = subject.record()
+    return {
+        "model": {name: record[name] for name in ("name", "revision", "class", "dtype")},
+        "generation_config": record["generation_config"],
+        "data": data.record,
+        "choosing": [sample.id for sample in data.choosing],
+        "checking": [sample.id for sample in data.checking],
+        "prompt": data.choosing[0].prompt,
+        "max_new_tokens": longest,
+    }
+
+
+def _statistics(
+    subject: Subject, data: CalibrationData, folder: Path, process: Process, progress: Progress | None
+) -> list[LayerStatistics]:
+    """Statistics of every layer: from the folder, else from one pass over the pictures, which one process writes."""
+    path = folder / "layers.json"
+    if not path.exists():
+        samples = data.choosing[:STATISTICS_PICTURES]
+        parts = batches(samples, STATISTICS_BATCH)
+
+        def inputs() -> Any:
+            for number, part in enumerate(parts):
+                if progress is not None:
+                    progress("layer statistics", number, len(parts))
+                pictures = [data.task.picture(sample) for sample in part]
+                yield encode(subject.model, subject.processor, pictures, [sample.prompt for sample in part])
+
+        found = layer_statistics(subject.model, inputs())
+        write_new(path, json.dumps([s.record() for s in found], indent=1) + "\n")
+    # Also the process that computed them reads them back: all go on from the same numbers.
+    return [LayerStatistics(**record) for record in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def _layers(
+    subject: Subject, statistics: Sequence[LayerStatistics], options: CalibrationOptions
+) -> tuple[list[int], str]:
+    if options.layers is None:
+        return shortlist(statistics, options.shortlist)
+    backbone = find_backbone(subject.model)
+    return list(dict.fromkeys(resolve_layer(backbone, layer) for layer in options.layers)), "given by the user"
+
+
+def _settings(
+    search: Search, layer: int, norm: float, options: CalibrationOptions, dropped: dict[Candidate, str]
+) -> list[Setting]:
+    """Decode the settings of a layer: the grid, or what Optuna proposes from batch to batch."""
+    if options.trials is None:
+        settings = options.grid.settings(norm)
+        dropped |= search.layer(layer, settings)
+        return settings
+    from .tuning import tune
+
+    return tune(search, layer, norm, options.grid, options.trials, options.objective, options.seed, dropped)
+
+
+def _check(search: Search, data: CalibrationData, best: Candidate) -> tuple[Counts, Counts] | None:
+    """Vanilla and the choice on pictures that were not used for choosing."""
+    if not data.checking:
+        return None
+    layer, setting = best
+    search.decode(layer, [VANILLA, setting], data.checking, ring=data.checking)
+    scorer = Scorer(data.checking, data.task.name, data.labelled, search.scorer.lineage)
+    rows = [search.store.rows(c) for c in (UNSTEERED, best)]
+    wanted = {sample.id for sample in data.checking}
+    one, two = (scorer.counts({i: row for i, row in answers.items() if i in wanted}) for answers in rows)
+    return one, two

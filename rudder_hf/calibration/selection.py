@@ -1,0 +1,149 @@
+"""The choice: the least hallucination within the limits, and how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..evaluation.errors import InputError
+from ..evaluation.statistics import Counts, Floats
+from .scoring import OBJECTIVES, Limits
+from .settings import Setting
+
+Candidate = tuple[int, Setting]
+"""A layer and a setting."""
+
+DRAWS = 2000
+# Scores closer than this are the same score: sums of integers divided by integers differ by more.
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen and how sure that is.
+
+    Attributes:
+        best: The chosen layer and setting; None if no candidate within the limits is better than vanilla.
+        objective: What was minimised.
+        score: The chosen one's objective, on the pictures it was chosen on.
+        vanilla: The unsteered model's.
+        feasible: The candidates within the limits, best first.
+        broken: For the others, the limits that they break.
+        wins: Share of bootstrap draws in which a candidate would have been chosen; vanilla under None.
+        plateau: Feasible candidates that cannot be told from the chosen one (paired 95 % interval holds 0).
+        out_of_bag: Change against vanilla of what each draw chose, on the pictures that were not in the draw: the
+            gain without the optimism of choosing and measuring on the same pictures. Mean and 95 % interval.
+    """
+
+    best: Candidate | None
+    objective: str
+    score: float
+    vanilla: float
+    feasible: list[Candidate]
+    broken: dict[Candidate, list[str]]
+    wins: dict[Candidate | None, float] = field(default_factory=dict)
+    plateau: list[Candidate] = field(default_factory=list)
+    out_of_bag: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+def gentleness(candidate: Candidate) -> tuple[Any, ...]:
+    """Order of preference among equals: the weakest push, then the flattest gate, then the earliest layer."""
+    layer, setting = candidate
+    return setting.alpha_max, setting.k, setting.steer_first_token, layer, setting.mode, setting.pool, setting.span
+
+
+def choose(
+    candidates: Mapping[Candidate, Counts],
+    vanilla: Counts,
+    objective: str,
+    limits: Limits,
+    labelled: bool,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Choice:
+    """Choose among candidates that were all decoded on the same pictures as vanilla.
+
+    Raises:
+        InputError: There is no such objective.
+    """
+    if objective not in OBJECTIVES:
+        raise InputError(f"there is no objective {objective!r}; choose one of {', '.join(OBJECTIVES)}")
+    order = sorted(candidates, key=gentleness)
+    ids = vanilla.ids
+    values = np.stack([vanilla.values, *(candidates[c].ordered(ids).values for c in order)])
+    judge = _Judge(values, vanilla.columns, objective, limits, labelled)
+    scores, within, margins = judge(np.ones((1, len(ids))))
+    points = {c: float(scores[place + 1, 0]) for place, c in enumerate(order)}
+    feasible = sorted((c for place, c in enumerate(order) if within[place + 1, 0]), key=lambda c: points[c])
+    broken = {
+        c: [name for name, margin in margins.items() if margin[place + 1, 0] < 0]
+        for place, c in enumerate(order)
+        if not within[place + 1, 0]
+    }
+    winner = int(_winners(scores, within)[0])
+    best = None if winner == 0 else order[winner - 1]
+    wins, out_of_bag, better = _bootstrap(judge, winner, draws, seed)
+    return Choice(
+        best=best,
+        objective=objective,
+        score=float(scores[winner, 0]),
+        vanilla=float(scores[0, 0]),
+        feasible=feasible,
+        broken=broken,
+        wins={None if place == 0 else order[place - 1]: share for place, share in wins.items()},
+        plateau=[c for place, c in enumerate(order, start=1) if c in feasible and c != best and not better[place]],
+        out_of_bag=out_of_bag,
+    )
+
+
+class _Judge:
+    """Objective and limits of all candidates, vanilla first, for many weightings of the pictures at once."""
+
+    def __init__(self, values: Floats, columns: Sequence[str], objective: str, limits: Limits, labelled: bool) -> None:
+        self.values, self.columns = values, columns
+        self.objective, self.limits, self.labelled = OBJECTIVES[objective], limits, labelled
+
+    def __call__(self, weights: Floats) -> tuple[Floats, Any, dict[str, Floats]]:
+        """Scores, whether within the limits, and margins: (candidates, draws) each."""
+        sums = np.einsum("dn,snc->csd", weights, self.values)
+        by_column = dict(zip(self.columns, sums, strict=True))
+        vanilla = {name: column[:1] for name, column in by_column.items()}
+        scores = self.objective(by_column)
+        margins = self.limits.margins(by_column, vanilla, self.labelled)
+        within = np.logical_and.reduce([margin >= -_SAME for margin in margins.values()])
+        within[0] = True
+        return scores, within, margins
+
+
+def _winners(scores: Floats, within: Any) -> Any:
+    """The best place within the limits for each draw; the first, which is the gentlest, among equals."""
+    allowed = np.where(within, scores, np.inf)
+    return (allowed <= allowed.min(0) + _SAME).argmax(0)
+
+
+def _bootstrap(
+    judge: _Judge, winner: int, draws: int, seed: int
+) -> tuple[dict[int, float], tuple[float, float, float], Any]:
+    """How often each place wins, the out-of-bag gain, and which places are clearly worse than the winner."""
+    random = np.random.default_rng(seed)
+    size, places = judge.values.shape[1], judge.values.shape[0]
+    won = np.zeros(places)
+    gains: list[Floats] = []
+    differences: list[Floats] = []
+    for start in range(0, draws, 200):
+        count = min(200, draws - start)
+        weights = random.multinomial(size, np.full(size, 1 / size), size=count).astype(np.float64)
+        scores, within, _ = judge(weights)
+        chosen = _winners(scores, within)
+        won += np.bincount(chosen, minlength=places)
+        rest, _, _ = judge((weights == 0).astype(np.float64))
+        gains.append(rest[chosen, np.arange(count)] - rest[0])
+        differences.append(scores - scores[winner])
+    gain = np.concatenate(gains)
+    low, high = np.quantile(gain, (0.025, 0.975))
+    better = np.quantile(np.concatenate(differences, axis=1), 0.025, axis=1) > 0
+    shares = {place: float(count / draws) for place, count in enumerate(won) if count}
+    return shares, (float(gain.mean()), float(low), float(high)), better

@@ -1,0 +1,203 @@
+"""`rudder calibrate`: find layer, alpha_max and k for a model on a few pictures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from . import calibrate_options as options
+from . import evaluate_options as shared
+from .common import BAD_INPUT, FAILED, choose_device, copyable, refusing_bad_input, reporting_failure, stop
+
+if TYPE_CHECKING:
+    from ..calibration import CalibrationData, CalibrationOptions, Outcome
+
+EXAMPLES = copyable(
+    "rudder calibrate --out calibration",
+    "rudder calibrate --model llava-hf/llava-1.5-7b-hf --data coco --split val2014 --out calibration",
+    "rudder calibrate --model FOLDER --data coco --layers 20,24,28 --pool mean,norm --check pope --out calibration",
+    "rudder calibrate --model FOLDER --data photos --out calibration",
+    "accelerate launch -m rudder_hf calibrate --model FOLDER --data coco --out calibration",
+)
+INTERRUPTED = 130
+
+
+def calibrate(
+    out: options.OutOption,
+    model: shared.ModelOption = None,
+    data: options.DataOption = None,
+    images: shared.ImagesOption = None,
+    captions: shared.CaptionsOption = None,
+    split: shared.SplitOption = None,
+    pictures: options.PicturesOption = None,
+    check_pictures: options.CheckPicturesOption = 100,
+    exclude: options.ExcludeOption = None,
+    objective: options.ObjectiveOption = None,
+    recall_floor: options.RecallFloorOption = 0.95,
+    length_floor: options.LengthFloorOption = 0.9,
+    nll_rise: options.NllRiseOption = 0.03,
+    distinct_drop: options.DistinctDropOption = 0.05,
+    layers: options.LayersOption = None,
+    shortlist: options.ShortlistOption = 3,
+    strengths: options.StrengthsOption = None,
+    k: options.KOption = None,
+    mode: options.ModeOption = "beta",
+    pool: options.PoolOption = "mean",
+    span: options.SpanOption = "prompt",
+    first_token: options.FirstTokenOption = "no",
+    trials: options.TrialsOption = None,
+    early_stopping: options.EarlyStoppingOption = True,
+    label_free: options.LabelFreeOption = False,
+    check: options.CheckOption = None,
+    prompt: shared.PromptOption = None,
+    max_new_tokens: options.MaxNewTokensOption = None,
+    lineage: shared.LineageOption = shared.LineageChoice.PATTERN,
+    rows: options.RowsOption = 256,
+    bootstrap: options.BootstrapOption = 2000,
+    seed: options.SeedOption = 0,
+    skip_unreadable: shared.SkipUnreadableOption = False,
+    device: shared.DeviceOption = "auto",
+    dtype: shared.DtypeOption = shared.DtypeChoice.AUTO,
+    revision: shared.RevisionOption = None,
+) -> None:
+    """Find RUDDER's settings for a model: the least hallucination at which recall and fluency stay.
+
+    Writes a config that can be pushed, a report that says why, figures and all numbers. An interrupted run goes on
+    where it was when the command is repeated, and a larger grid only decodes what is new.
+    """
+    given = dict(locals())
+    with refusing_bad_input():
+        from ..backbones_rudder import UnsupportedModelError
+        from ..evaluation.errors import InputError
+        from ..evaluation.processes import process_device, this_process
+        from ..evaluation.tasks import DataOptions
+
+        process = this_process()
+        source = DataOptions(data, captions, images, split, prompt, seed=seed)
+        found, wanted = _prepare(given, source)
+
+        from ..calibration import calibrate as run
+        from ..calibration import pope_task
+        from ..evaluation.subject import EMBEDDED, load_subject
+
+        pope = pope_task(found, source) if check is options.CheckChoice.POPE else None
+        subject = load_subject(model, dtype.value, process_device(choose_device(device), process), None, revision)
+    bar = _Bar(shown=process.is_main)
+    try:
+        with reporting_failure():
+            try:
+                outcome = run(subject, found, out, wanted, process, bar, pope)
+            except (InputError, UnsupportedModelError, BlockingIOError) as error:
+                stop(error, BAD_INPUT)
+    except KeyboardInterrupt:
+        typer.echo(f"\nInterrupted. What is decoded is in {out}: repeat the command to go on.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        bar.close()
+    if not process.is_main:
+        return
+    with reporting_failure():
+        from ..calibration import save_outcome
+
+        commit = subject.revision if not subject.revision.startswith(("files-", "unknown")) else None
+        folder = save_outcome(outcome, out, str(EMBEDDED) if model is None else model, commit)
+    _tell(outcome, folder)
+    if outcome.choice.best is None:
+        raise typer.Exit(FAILED)
+
+
+def _prepare(given: dict[str, Any], source: Any) -> tuple[CalibrationData, CalibrationOptions]:
+    """Pictures and options, checked before a model is loaded."""
+    from ..calibration import CalibrationOptions, Grid, Limits, find_data
+    from .evaluate import read_ids
+
+    exclude = [] if given["exclude"] is None else [str(i) for i in read_ids(given["exclude"])]
+    pictures = given["pictures"] or (200 if given["data"] is None else 100)
+    found = find_data(source, pictures, given["check_pictures"], exclude, given["skip_unreadable"])
+    default = Grid()
+    grid = Grid(
+        strengths=_numbers("--strengths", given["strengths"]) or default.strengths,
+        k=_numbers("--k", given["k"]) or default.k,
+        modes=_words("--mode", given["mode"], ("beta", "add")),
+        pools=_words("--pool", given["pool"], ("mean", "norm")),
+        spans=_words("--span", given["span"], ("prompt", "text", "image")),
+        steer_first_token=tuple(w == "yes" for w in _words("--first-token", given["first_token"], ("no", "yes"))),
+    )
+    chosen: options.ObjectiveChoice | None = given["objective"]
+    wanted = CalibrationOptions(
+        grid=grid,
+        layers=None if given["layers"] is None else tuple(int(n) for n in _numbers("--layers", given["layers"], int)),
+        shortlist=given["shortlist"],
+        objective=chosen.value if chosen is not None else "mean" if found.labelled else "grounding",
+        limits=Limits(given["recall_floor"], given["length_floor"], given["nll_rise"], given["distinct_drop"]),
+        lineage=given["lineage"].value,
+        max_new_tokens=given["max_new_tokens"],
+        trials=given["trials"],
+        early=given["early_stopping"],
+        contrast=given["label_free"],
+        rows=given["rows"],
+        draws=given["bootstrap"],
+        seed=given["seed"],
+    )
+    return found, wanted
+
+
+def _numbers(name: str, text: str | None, kind: type = float) -> tuple[float, ...]:
+    try:
+        return tuple(kind(part) for part in (text or "").split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}; give numbers separated by commas") from None
+
+
+def _words(name: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not found or not set(found) <= set(allowed):
+        raise ValueError(f"{name} is {text!r}; give one or several of {', '.join(allowed)}, separated by commas")
+    return found
+
+
+def _tell(outcome: Outcome, folder: Path) -> None:
+    """The result in a few lines; the report has the rest."""
+    from ..calibration.plots import available
+    from ..calibration.report import name
+
+    typer.echo(f"Chosen: {name(outcome.choice.best)}")
+    for metric in outcome.metrics:
+        if metric.name in ("chair_s", "chair_i", "recall", "grounding") and metric.name in outcome.differences:
+            change, factor = outcome.differences[metric.name], 100 if metric.unit == "percent" else 1
+            left, right, value, low, high = (
+                f"{factor * end:.{1 if factor == 100 else 3}f}"
+                for end in (change.left, change.right, change.value, change.low, change.high)
+            )
+            typer.echo(f"  {metric.label}: {left} -> {right} ({value} [{low}, {high}]) on held-out pictures")
+    if outcome.refusal:
+        typer.echo(f"Not called calibrated: {outcome.refusal}.")
+    if not available():
+        typer.echo("No figures: pip install 'rudder-hf[plots]'.", err=True)
+    typer.echo(f"Written to {folder}")
+
+
+class _Bar:
+    """Progress on stderr."""
+
+    def __init__(self, shown: bool) -> None:
+        self._shown, self._text = shown, ""
+        self._bar: Any = None
+
+    def __call__(self, text: str, done: int, total: int) -> None:
+        from tqdm import tqdm  # type: ignore[import-untyped]
+
+        if self._bar is None or text != self._text or done < self._bar.n:
+            self.close()
+            self._bar = tqdm(total=total, desc=text, unit="picture", disable=not self._shown, file=sys.stderr)
+            self._text = text
+        self._bar.update(done - self._bar.n)
+
+    def close(self) -> None:
+        """End the line."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

@@ -1,0 +1,183 @@
+"""The rules of calibration: limits, the choice against a slow reference, ties, certainty, early stopping."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from rudder_hf.calibration import VANILLA, Grid, Limits, Setting, choose
+from rudder_hf.calibration.grid import neighbours
+from rudder_hf.calibration.selection import Candidate
+from rudder_hf.calibration.stopping import hopeless, looks, student_quantile
+from rudder_hf.evaluation.errors import InputError
+from rudder_hf.evaluation.statistics import Counts
+
+COLUMNS = (
+    "captions", "hallucinated_captions", "mentions", "hallucinated_mentions", "truth", "found", "words", "answers",
+    "sequences_2", "distinct_2", "log_likelihood", "tokens",
+)  # fmt: skip
+
+
+def table(**columns: list[float]) -> Counts:
+    """Counts with given columns, the others harmless."""
+    size = len(next(iter(columns.values())))
+    harmless = dict.fromkeys(COLUMNS, [1.0] * size) | {
+        "log_likelihood": [-1.0] * size,
+        "hallucinated_mentions": [0.0] * size,
+    }
+    values = np.asarray([(harmless | columns)[name] for name in COLUMNS], dtype=np.float64).T
+    return Counts(tuple(map(str, range(size))), COLUMNS, values)
+
+
+def candidate(alpha: float, k: float = 5.0, layer: int = 1) -> Candidate:
+    return layer, Setting(alpha_max=alpha, k=k)
+
+
+columns = st.fixed_dictionaries(
+    {
+        "hallucinated_captions": st.lists(st.integers(0, 1), min_size=6, max_size=6),
+        "found": st.lists(st.integers(0, 3), min_size=6, max_size=6),
+        "distinct_2": st.lists(st.integers(5, 10), min_size=6, max_size=6),
+        "log_likelihood": st.lists(st.integers(-9, -1), min_size=6, max_size=6),
+    }
+).map(lambda c: {**c, "truth": [3.0] * 6, "sequences_2": [10.0] * 6, "tokens": [10.0] * 6})
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(columns, st.lists(columns, min_size=1, max_size=6))
+def test_choice_equals_a_slow_reference(vanilla: dict[str, list[float]], others: list[dict[str, list[float]]]) -> None:
+    limits = Limits(recall_floor=0.9, nll_rise=0.2, distinct_drop=0.1)
+    candidates = {candidate(float(number + 1)): other for number, other in enumerate(others)}
+
+    def allowed(c: dict[str, list[float]]) -> bool:
+        return (
+            sum(c["found"]) >= 0.9 * sum(vanilla["found"]) - 1e-9
+            and -sum(c["log_likelihood"]) / 60 <= -sum(vanilla["log_likelihood"]) / 60 + 0.2 + 1e-9
+            and sum(c["distinct_2"]) / 60 >= sum(vanilla["distinct_2"]) / 60 - 0.1 - 1e-9
+        )
+
+    best, least = None, sum(vanilla["hallucinated_captions"])
+    for key, c in candidates.items():  # gentlest first, so only a strictly better one replaces it
+        if allowed(c) and sum(c["hallucinated_captions"]) < least:
+            best, least = key, sum(c["hallucinated_captions"])
+    choice = choose({key: table(**c) for key, c in candidates.items()}, table(**vanilla), "chair_s", limits, True, 50)
+    assert choice.best == best
+    assert choice.score == pytest.approx(least / 6)
+    assert set(choice.feasible) == {key for key, c in candidates.items() if allowed(c)}
+    assert set(choice.broken) == set(candidates) - set(choice.feasible)
+    assert sum(choice.wins.values()) == pytest.approx(1)
+
+
+def test_ties_go_to_the_gentler_setting() -> None:
+    vanilla, better = table(hallucinated_captions=[1.0] * 8), table(hallucinated_captions=[0.0] * 8)
+    tied = {candidate(9.0): better, candidate(3.0, k=8.0): better, candidate(3.0, k=2.0): better}
+    choice = choose(tied, vanilla, "chair_s", Limits(), True, 100)
+    assert choice.best == candidate(3.0, k=2.0)
+    assert choice.wins == {candidate(3.0, k=2.0): 1.0}
+    assert set(choice.plateau) == set(tied) - {choice.best}
+
+
+def test_certainty_tells_a_clear_choice_from_a_lucky_one() -> None:
+    random = np.random.default_rng(0)
+    vanilla = table(hallucinated_captions=list(random.integers(0, 2, 80).astype(float)))
+    clear = {candidate(1.0): table(hallucinated_captions=[0.0] * 80)}
+    sure = choose(clear, vanilla, "chair_s", Limits(), True, 300)
+    assert sure.wins[candidate(1.0)] == 1.0
+    assert sure.out_of_bag[2] < -0.3  # the whole interval is a gain
+    # Twenty settings that are as good as vanilla: the best of them looks better, but not out of the bag.
+    lucky = {
+        candidate(a): table(hallucinated_captions=list(random.integers(0, 2, 80).astype(float))) for a in range(1, 21)
+    }
+    unsure = choose(lucky, vanilla, "chair_s", Limits(), True, 300)
+    assert unsure.score < unsure.vanilla - 0.03
+    assert max(unsure.wins.values()) < 0.9
+    assert unsure.out_of_bag[2] > -0.02
+    assert abs(unsure.out_of_bag[0]) < unsure.vanilla - unsure.score
+
+
+def test_nothing_better_than_vanilla_is_no_choice() -> None:
+    worse = {candidate(1.0): table(hallucinated_captions=[1.0] * 5)}
+    choice = choose(worse, table(hallucinated_captions=[0.0] * 5), "chair_s", Limits(), True, 50)
+    assert choice.best is None
+    assert choice.wins == {None: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "expected"), [(0.99, 19, 2.5395), (0.995, 29, 2.7564), (0.975, 99, 1.9842)]
+)
+def test_student_quantile(probability: float, freedom: int, expected: float) -> None:
+    assert student_quantile(probability, freedom) == pytest.approx(expected, rel=2e-3)
+    assert student_quantile(probability, 10**9) == pytest.approx(NormalDist().inv_cdf(probability))
+
+
+def simulated(recall_loss: float, random: np.random.Generator, size: int) -> tuple[Counts, Counts]:
+    """Vanilla finds 70 % of three objects in each picture; a setting loses some of them."""
+    found = random.binomial(3, 0.7, size)
+    lost = random.binomial(found, recall_loss)
+    truth = [3.0] * size
+    return table(found=list(found - lost), truth=truth), table(found=list(found), truth=truth)
+
+
+def stopped(counts: Counts, vanilla: Counts, total: int) -> bool:
+    times = looks(total)
+    return any(hopeless(head(counts, stop), head(vanilla, stop), Limits(), True, total, len(times)) for stop in times)
+
+
+def head(counts: Counts, size: int) -> Counts:
+    return Counts(counts.ids[:size], counts.columns, counts.values[:size])
+
+
+def test_settings_without_a_chance_are_stopped_and_others_hardly_ever() -> None:
+    """The rule's promise: of the settings that meet the floor on all pictures, about 1 % are stopped wrongly."""
+    random = np.random.default_rng(1)
+    wrongly = meeting = caught = hopeless_ones = 0
+    for _ in range(1500):
+        counts, vanilla = simulated(0.05, random, 100)  # right at the floor: the hardest case
+        if counts.total()["found"] >= 0.95 * vanilla.total()["found"]:
+            meeting += 1
+            wrongly += stopped(counts, vanilla, 100)
+    for _ in range(100):
+        counts, vanilla = simulated(0.3, random, 100)
+        hopeless_ones += 1
+        caught += stopped(counts, vanilla, 100)
+    assert meeting > 500
+    assert wrongly / meeting < 0.02
+    assert caught / hopeless_ones > 0.95
+
+
+def test_looks_come_after_enough_pictures() -> None:
+    assert looks(100) == [25, 50, 75]
+    assert looks(30) == [22]
+    assert looks(10) == []
+
+
+def test_grid_is_relative_to_the_hidden_state() -> None:
+    grid = Grid(strengths=(0.5, 0.1), k=(2.0, 5.0), modes=("beta", "add"))
+    settings = grid.settings(80.0)
+    assert {s.alpha_max for s in settings} == {8.0, 40.0}
+    assert settings[0].alpha_max == 8.0
+    assert len(settings) == 2 * (2 + 1)  # mode "add" has no k
+    around = neighbours(Setting(alpha_max=8.0, k=2.0), settings)
+    assert set(around) == {Setting(alpha_max=8.0, k=5.0), Setting(alpha_max=40.0, k=2.0)}
+
+
+def test_bad_limits_and_grids_are_refused() -> None:
+    with pytest.raises(InputError, match="recall_floor is 95"):
+        Limits(recall_floor=95)
+    with pytest.raises(InputError, match="no k"):
+        Grid(k=())
+    with pytest.raises(InputError, match="strength 0"):
+        Grid(strengths=(0.0, 1.0))
+    with pytest.raises(InputError, match="choose one of chair_s"):
+        choose({}, table(found=[1.0]), "chair", Limits(), True)
+
+
+def test_settings_describe_themselves() -> None:
+    assert VANILLA.describe() == "vanilla"
+    assert Setting(alpha_max=3.0, k=2.0, pool="norm").describe() == "alpha_max 3, k 2, pool norm"
+    assert Setting.of(Setting(alpha_max=3.0).record()) == Setting(alpha_max=3.0)

@@ -1,0 +1,334 @@
+"""Calibration from beginning to end on a tiny model: files, resuming, several processes, the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from rudder_hf import RudderConfig, attach
+from rudder_hf.calibration import (
+    CalibrationData,
+    CalibrationOptions,
+    Grid,
+    Limits,
+    Outcome,
+    calibrate,
+    find_data,
+    layer_statistics,
+    pope_task,
+    save_outcome,
+)
+from rudder_hf.calibration.report import report
+from rudder_hf.calibration.search import Search
+from rudder_hf.cli.main import app
+from rudder_hf.evaluation.answering import encode
+from rudder_hf.evaluation.errors import InputError
+from rudder_hf.evaluation.tasks import DataOptions
+from rudder_hf.steering_rudder import similarity
+from tests.evaluating import subject
+
+NEW = 8
+GRID = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
+# A model with random weights writes nothing worth a limit.
+LOOSE = Limits(recall_floor=0.0, length_floor=0.0, nll_rise=1e3, distinct_drop=1.0)
+
+
+def pictures(count: int = 6, check: int = 4) -> CalibrationData:
+    return find_data(DataOptions(), count, check)
+
+
+def options(**changes: Any) -> CalibrationOptions:
+    given: dict[str, Any] = {"grid": GRID, "layers": (1, 2), "limits": LOOSE, "max_new_tokens": NEW, "draws": 50}
+    return CalibrationOptions(**(given | changes))
+
+
+def numbers(outcome: Outcome) -> dict[str, Any]:
+    """What two runs of one calibration have in common."""
+    found = json.loads(json.dumps(outcome.to_dict()))
+    for name in ("seconds", "environment"):
+        del found[name]
+    del found["record"]["date"]
+    return found
+
+
+def test_answers_are_those_of_generate(tmp_path: Path) -> None:
+    model, data = subject(), pictures(3, 1)
+    outcome = calibrate(model, data, tmp_path, options(layers=(2,)))
+    stored: dict[tuple[str, float, float], dict[str, Any]] = {}
+    for line in (tmp_path / "state" / "answers" / "answers-0000.jsonl").read_text().splitlines():
+        batch = json.loads(line)
+        for sample, rows in batch["answers"].items():
+            for setting, row in zip(batch["settings"], rows, strict=True):
+                stored[sample, setting["alpha_max"], setting["k"]] = row
+    assert len(outcome.counts) == 5
+    for sample in data.choosing:
+        inputs = encode(model.model, model.processor, [data.task.picture(sample)], [sample.prompt])
+        for _, setting in outcome.counts:
+            with attach(model.model, RudderConfig(layer=2, **setting.record())):
+                written = model.model.generate(**inputs, max_new_tokens=NEW, do_sample=False)
+            text = model.processor.tokenizer.decode(
+                written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+            )
+            assert stored[sample.id, setting.alpha_max, setting.k]["answer"] == text.strip()
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+def killed_after(calls: int) -> Any:
+    left = [calls]
+
+    def progress(text: str, done: int, total: int) -> None:
+        left[0] -= text.startswith("layer ") and "settings" in text
+        if left[0] == 0:
+            raise Killed
+
+    return progress
+
+
+def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = calibrate(subject(), pictures(), tmp_path / "whole", options(rows=10))
+    with pytest.raises(Killed):
+        calibrate(subject(), pictures(), tmp_path / "killed", options(rows=10), progress=killed_after(2))
+    journal = tmp_path / "killed" / "state" / "answers" / "answers-0000.jsonl"
+    kept = journal.read_text().splitlines()
+    assert len(kept) == 2
+    with journal.open("a") as file:
+        file.write('{"layer": 1, "settings": [')  # a line torn by the kill
+    decoded: list[str] = []
+    original = Search._batch
+
+    def counting(self: Search, decoder: Any, settings: Any, samples: Any, following: Any) -> None:
+        decoded.extend(f"{decoder.layer} {sample.id}" for sample in samples)
+        original(self, decoder, settings, samples, following)
+
+    monkeypatch.setattr(Search, "_batch", counting)
+    resumed = calibrate(subject(), pictures(), tmp_path / "killed", options(rows=10))
+    assert numbers(resumed) == numbers(whole)
+    done = {f"{json.loads(line)['layer']} {sample}" for line in kept for sample in json.loads(line)["answers"]}
+    assert not done & set(decoded)
+    decoded.clear()
+    again = calibrate(subject(), pictures(), tmp_path / "killed", options(rows=10))
+    assert decoded == []
+    assert numbers(again) == numbers(whole)
+
+
+def test_a_larger_grid_decodes_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrate(subject(), pictures(), tmp_path / "grown", options())
+    new: list[int] = []
+    original = Search._batch
+
+    def counting(self: Search, decoder: Any, settings: Sequence[Any], samples: Any, following: Any) -> None:
+        new.append(len(settings))
+        original(self, decoder, settings, samples, following)
+
+    monkeypatch.setattr(Search, "_batch", counting)
+    larger = options(grid=Grid(strengths=(0.5, 1.0, 1.5), k=(2.0, 8.0)))
+    grown = calibrate(subject(), pictures(), tmp_path / "grown", larger)
+    assert max(new) == 2
+    assert numbers(grown) == numbers(calibrate(subject(), pictures(), tmp_path / "whole", larger))
+
+
+def test_another_calibration_is_not_mixed_in(tmp_path: Path) -> None:
+    calibrate(subject(), pictures(), tmp_path, options(layers=(1,)))
+    with pytest.raises(InputError, match="another max_new_tokens"):
+        calibrate(subject(), pictures(), tmp_path, options(max_new_tokens=NEW + 1))
+    with pytest.raises(InputError, match="another choosing"):
+        calibrate(subject(), pictures(5), tmp_path, options())
+
+
+def test_several_processes_come_to_the_same_choice(tmp_path: Path) -> None:
+    alone = calibrate(subject(), pictures(), tmp_path / "alone", options(contrast=True))
+    script = (
+        "import json, sys\nfrom pathlib import Path\n"
+        "from tests.test_calibration_run import calibrate, numbers, options, pictures, subject\n"
+        "from rudder_hf.evaluation.processes import this_process\n"
+        "outcome = calibrate(subject(), pictures(), Path(sys.argv[1]), options(contrast=True), this_process())\n"
+        "print(json.dumps(numbers(outcome)))\n"
+    )
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "shared")],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parent.parent,
+        )
+        for rank in range(2)
+    ]
+    for run in runs:
+        printed, _ = run.communicate(timeout=300)
+        assert run.returncode == 0
+        found = json.loads(printed.splitlines()[-1])
+        expected = numbers(alone)
+        # Another batch may differ in the last bit of a likelihood.
+        assert found["record"]["result"] == expected["record"]["result"]
+        assert [s["chosen"] for s in found["settings"]] == [s["chosen"] for s in expected["settings"]]
+        for one, other in zip(found["settings"], expected["settings"], strict=True):
+            assert one["scores"] == pytest.approx(other["scores"], abs=1e-4)
+    files = sorted(path.name for path in (tmp_path / "shared" / "state" / "answers").glob("*.jsonl"))
+    assert files == ["answers-0000.jsonl", "answers-0001.jsonl"]
+    assert all((tmp_path / "shared" / "state" / "answers" / name).stat().st_size for name in files)
+
+
+def test_contrasts_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    def contrasts(out: Path, **changes: Any) -> dict[str, float]:
+        calibrate(subject(), pictures(), out, options(layers=(1,), contrast=True, **changes))
+        lines = (out / "state" / "answers" / "answers-0000.jsonl").read_text().splitlines()
+        batches = [json.loads(line) for line in lines]
+        return {sample: rows[0]["contrast"] for batch in batches for sample, rows in batch["answers"].items()}
+
+    assert contrasts(tmp_path / "large") == pytest.approx(contrasts(tmp_path / "small", rows=5), abs=1e-3)
+
+
+def test_results_hold_what_was_found(tmp_path: Path) -> None:
+    data = pictures()
+    outcome = calibrate(subject(), data, tmp_path, options(contrast=True), pope=pope_task(data, DataOptions()))
+    folder = save_outcome(outcome, tmp_path, "org/base", None)
+    assert folder.name == "result-001"
+    assert save_outcome(outcome, tmp_path, "org/base", None) == folder  # the same again
+    written = json.loads((folder / "calibration.json").read_text())
+    assert written["record"]["pictures"] == [s.image_id for s in data.choosing]
+    assert not set(written["record"]["pictures"]) & set(written["record"]["held_out_pictures"])
+    text = (folder / "report.md").read_text()
+    assert text == report(outcome)
+    for heading in ("How sure the choice is", "Layers", "Layer 1", "Layer 2", "Limits", "POPE", "without labels"):
+        assert heading in text
+    if outcome.choice.best is not None:
+        config = RudderConfig.from_pretrained(folder)
+        assert (config.layer, config.alpha_max) == (outcome.choice.best[0], outcome.choice.best[1].alpha_max)
+        assert config.base_model_name_or_path == "org/base"
+        assert (config.calibration is not None) == outcome.calibrated
+    if outcome.calibrated:
+        assert config.calibration == json.loads(json.dumps(outcome.calibration_record()))
+
+
+def test_figures(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from rudder_hf.calibration.plots import save_figures
+
+    outcome = calibrate(subject(), pictures(), tmp_path / "run", options(layers=(1,)))
+    for path in save_figures(outcome, tmp_path):
+        with Image.open(path) as figure:
+            assert figure.size[0] > 200
+
+
+def test_layer_statistics_equal_a_slow_reference() -> None:
+    """One picture, two layers, by hand: a plain forward over prompt and answer with bare hooks."""
+    import torch
+
+    model, data = subject(), pictures(1 + 1, 0)
+    sample = data.choosing[0]
+    inputs = encode(model.model, model.processor, [data.task.picture(sample)], [sample.prompt])
+    found = layer_statistics(model.model, [inputs])
+    prompt = inputs["input_ids"].shape[1]
+    with torch.no_grad():
+        written = model.model.generate(**inputs, max_new_tokens=16, do_sample=False)
+        seen: list[tuple[Any, Any]] = []
+        layers = model.model.model.language_model.layers
+        hooks = []
+        for layer in layers:
+            hooks.append(layer.register_forward_pre_hook(lambda m, a, k: seen.append((a[0], None)), with_kwargs=True))
+            hooks.append(
+                layer.self_attn.register_forward_hook(lambda m, a, o: seen.__setitem__(-1, (seen[-1][0], o[0])))
+            )
+        rest = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+        model.model(input_ids=written[:, :-1], **rest, use_cache=False)
+        for hook in hooks:
+            hook.remove()
+    for statistics, (h, update) in zip(found, seen, strict=True):
+        mean = update[:, :prompt].mean(1)
+        v = mean / mean.norm()
+        lengths = update[0, :prompt].norm(dim=-1)
+        assert statistics.update_norm == pytest.approx(float(lengths.mean()), rel=1e-4)
+        assert statistics.concentration == pytest.approx(float(mean.norm() / lengths.mean()), rel=1e-4)
+        assert statistics.alignment == pytest.approx(float(similarity(h[:, prompt:], v).mean()), abs=1e-4)
+        assert statistics.hidden_norm == pytest.approx(float(h[0, prompt:].norm(dim=-1).median()), rel=1e-4)
+
+
+def test_a_folder_of_pictures_is_never_called_calibrated(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(6):
+        Image.new("RGB", (40, 40), (40 * number, 90, 200 - 30 * number)).save(folder / f"{number}.png")
+    data = find_data(DataOptions(folder), 4, 2)
+    assert not data.labelled
+    with pytest.raises(InputError, match="needs annotations"):
+        calibrate(subject(), data, tmp_path / "out", options())
+    outcome = calibrate(subject(), data, tmp_path / "out", options(objective="grounding"))
+    assert not outcome.calibrated
+    if outcome.choice.best is not None:
+        assert outcome.config("org/base", None).calibration is None
+        assert "no measurement" in report(outcome)
+
+
+def test_optuna_proposals_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    first = calibrate(subject(), pictures(4, 2), tmp_path, options(layers=(1,), trials=14))
+    assert 10 <= len(first.counts) <= 15
+    monkeypatch.setattr(Search, "_batch", lambda *a: pytest.fail("everything was decoded already"))
+    again = calibrate(subject(), pictures(4, 2), tmp_path, options(layers=(1,), trials=14))
+    assert numbers(again) == numbers(first)
+
+
+def test_pictures_to_choose_and_to_check_are_apart() -> None:
+    data = pictures(20, 30)
+    ids = [sample.id for sample in data.choosing], [sample.id for sample in data.checking]
+    assert not set(ids[0]) & set(ids[1])
+    assert [s.id for s in pictures(20, 30).choosing] == ids[0]
+    without = find_data(DataOptions(), 20, 30, exclude=ids[0])
+    assert not {sample.id for sample in without.choosing + without.checking} & set(ids[0])
+    with pytest.raises(InputError, match="lower --pictures"):
+        pictures(400, 10)
+    with pytest.raises(InputError, match="is for evaluation"):
+        find_data(DataOptions(split="evaluation"), 5, 5)
+
+
+@pytest.fixture(scope="module")
+def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    subject().model.save_pretrained(path)
+    subject().processor.save_pretrained(path)
+    return path
+
+
+def command(saved_model: Path, out: Path, *more: str) -> list[str]:
+    limits = ["--recall-floor", "0", "--nll-rise", "99", "--distinct-drop", "1"]
+    sizes = ["--pictures", "4", "--check-pictures", "3", "--max-new-tokens", "6", "--bootstrap", "50"]
+    grid = ["--layers", "1", "--strengths", "0.5,1.5", "--k", "2"]
+    return ["calibrate", "--model", str(saved_model), "--out", str(out), *limits, *sizes, *grid, *more]
+
+
+def test_command_line(saved_model: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, command(saved_model, tmp_path))
+    assert result.exit_code in (0, 1), result.output
+    assert "Chosen:" in result.stdout
+    assert (tmp_path / "result-001" / "report.md").is_file()
+    assert result.exit_code == (0 if (tmp_path / "result-001" / "config.json").exists() else 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--strengths", "strong"], "--strengths is 'strong'"),
+        (["--pool", "max"], "--pool is 'max'"),
+        (["--layers", "99"], "layer"),
+        (["--data", "no/such/folder"], "no/such/folder"),
+        (["--recall-floor", "95"], "recall_floor is 95"),
+    ],
+)
+def test_bad_input_is_one_line(saved_model: Path, tmp_path: Path, more: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, command(saved_model, tmp_path, *more))
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert len([line for line in result.stderr.splitlines() if line.startswith("Error")]) == 1
