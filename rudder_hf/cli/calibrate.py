@@ -81,7 +81,8 @@ def calibrate(
 
         from ..calibration import calibrate as run
         from ..calibration import pope_task
-        from ..evaluation.subject import EMBEDDED, load_subject
+        from ..evaluation.subject import load_subject
+        from ..scenes import embedded
 
         pope = pope_task(found, source) if check is options.CheckChoice.POPE else None
         subject = load_subject(model, dtype.value, process_device(choose_device(device), process), None, revision)
@@ -103,7 +104,9 @@ def calibrate(
         from ..calibration import save_outcome
 
         commit = subject.revision if not subject.revision.startswith(("files-", "unknown")) else None
-        folder = save_outcome(outcome, out, str(EMBEDDED) if model is None else model, commit)
+        inside = embedded.embedded_name(model)
+        base = model if inside is None else str(embedded.folder(inside))
+        folder = save_outcome(outcome, out, base, commit)
     _tell(outcome, folder)
     if outcome.choice.best is None:
         raise typer.Exit(FAILED)
