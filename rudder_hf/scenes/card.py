@@ -60,13 +60,31 @@ def measure(model: PreTrainedModel, processor: ProcessorMixin, split: str) -> di
     return {**asdict(evaluate.scores(evaluate.counts(scenes, captions))), "pope": pope}
 
 
+def render(metrics: dict[str, Any]) -> str:
+    """The model card that says what `metrics.json` holds."""
+    shown, recipe = metrics["vanilla"]["evaluation"], metrics["recipe"]
+    return CARD.format(
+        **{key: metrics[key] for key in ("parameters", "layers", "model_class")},
+        **{key: value for key, value in shown.items() if key != "pope"},
+        family=recipe["family"],
+        seed=recipe["seed"],
+        minutes=metrics["training_seconds"] / 60,
+        count=SPLITS["evaluation"][1],
+        distinct=shown["chair_i_distinct"],
+        pope=", ".join(f"{k} {v['accuracy']:.1f} / {v['f1']:.1f}" for k, v in shown["pope"].items()),
+    )
+
+
 def finish(
     model: PreTrainedModel, processor: ProcessorMixin, recipe: dict[str, Any], seconds: float, out: Path
 ) -> dict[str, Any]:
     """Measure the trained model and write `metrics.json` and `README.md`."""
     model.eval()  # type: ignore[no-untyped-call]
+    decoder: Any = family_of(model).decoder(model)
     metrics: dict[str, Any] = {
         "recipe": recipe,
+        "model_class": type(model).__name__,
+        "layers": len(decoder.layers),
         "parameters": model.num_parameters(),
         "training_seconds": round(seconds, 1),
         "threads": torch.get_num_threads(),
@@ -75,14 +93,5 @@ def finish(
         "vanilla": {split: measure(model, processor, split) for split in ("calibration", "evaluation")},
     }
     (out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
-    shown = metrics["vanilla"]["evaluation"]
-    decoder: Any = family_of(model).decoder(model)
-    pope = ", ".join(f"{k} {v['accuracy']:.1f} / {v['f1']:.1f}" for k, v in shown["pope"].items())
-    text = CARD.format(
-        parameters=metrics["parameters"], layers=len(decoder.layers), family=recipe["family"],
-        model_class=type(model).__name__, minutes=seconds / 60,
-        seed=recipe["seed"], count=SPLITS["evaluation"][1],
-        **{**shown, "pope": pope, "distinct": shown["chair_i_distinct"]},
-    )  # fmt: skip
-    (out / "README.md").write_text(text)
+    (out / "README.md").write_text(render(metrics))
     return metrics
