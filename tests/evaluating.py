@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rudder_hf.cli.toy import toy_model, toy_processor
-
 from rudder_hf import RudderConfig, interventions
 from rudder_hf.evaluation.decoding import Decoding
 from rudder_hf.evaluation.processes import Process
@@ -21,6 +19,7 @@ from rudder_hf.evaluation.session import evaluate
 from rudder_hf.evaluation.subject import Subject
 from rudder_hf.evaluation.tasks import DataOptions, Task, make_task
 from rudder_hf.interventions import Generate, Intervention
+from tests.toy import toy_model, toy_processor
 
 SETTINGS = {"layer": 2, "alpha_max": 12.0}
 NEW = 6
