@@ -42,6 +42,7 @@ def calibrate(
     distinct_drop: options.DistinctDropOption = 0.05,
     layers: options.LayersOption = None,
     shortlist: options.ShortlistOption = 3,
+    probe: options.ProbeOption = 40,
     strengths: options.StrengthsOption = None,
     k: options.KOption = None,
     mode: options.ModeOption = "beta",
@@ -97,13 +98,17 @@ def calibrate(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         bar.close()
-    if not process.is_main:
-        return
+    if process.is_main:
+        _finish(outcome, out, str(EMBEDDED) if model is None else model, subject.revision)
+
+
+def _finish(outcome: Outcome, out: Path, base_model: str, revision: str) -> None:
+    """Write the results and say what they are; without a choice the command has failed."""
     with reporting_failure():
         from ..calibration import save_outcome
 
-        commit = subject.revision if not subject.revision.startswith(("files-", "unknown")) else None
-        folder = save_outcome(outcome, out, str(EMBEDDED) if model is None else model, commit)
+        commit = revision if not revision.startswith(("files-", "unknown")) else None
+        folder = save_outcome(outcome, out, base_model, commit)
     _tell(outcome, folder)
     if outcome.choice.best is None:
         raise typer.Exit(FAILED)
@@ -131,6 +136,7 @@ def _prepare(given: dict[str, Any], source: Any) -> tuple[CalibrationData, Calib
         grid=grid,
         layers=None if given["layers"] is None else tuple(int(n) for n in _numbers("--layers", given["layers"], int)),
         shortlist=given["shortlist"],
+        probe=given["probe"],
         objective=chosen.value if chosen is not None else "mean" if found.labelled else "grounding",
         limits=Limits(given["recall_floor"], given["length_floor"], given["nll_rise"], given["distinct_drop"]),
         lineage=given["lineage"].value,
