@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,11 @@ from rudder_hf.calibration.search import Search
 from rudder_hf.cli.main import app
 from rudder_hf.evaluation.answering import encode
 from rudder_hf.evaluation.errors import InputError
+from rudder_hf.evaluation.processes import Process
 from rudder_hf.evaluation.tasks import DataOptions
 from rudder_hf.steering_rudder import similarity
 from tests.evaluating import subject
+from tests.helpers import in_threads
 
 NEW = 8
 GRID = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
@@ -143,42 +144,28 @@ def test_another_calibration_is_not_mixed_in(tmp_path: Path) -> None:
     calibrate(subject(), pictures(), tmp_path, options(layers=(1,)))
     with pytest.raises(InputError, match="another max_new_tokens"):
         calibrate(subject(), pictures(), tmp_path, options(max_new_tokens=NEW + 1))
-    with pytest.raises(InputError, match="another choosing"):
+    with pytest.raises(InputError, match="another checking, choosing"):
         calibrate(subject(), pictures(5), tmp_path, options())
 
 
 def test_several_processes_come_to_the_same_choice(tmp_path: Path) -> None:
-    alone = calibrate(subject(), pictures(), tmp_path / "alone", options(contrast=True))
-    script = (
-        "import json, sys\nfrom pathlib import Path\n"
-        "from tests.test_calibration_run import calibrate, numbers, options, pictures, subject\n"
-        "from rudder_hf.evaluation.processes import this_process\n"
-        "outcome = calibrate(subject(), pictures(), Path(sys.argv[1]), options(contrast=True), this_process())\n"
-        "print(json.dumps(numbers(outcome)))\n"
-    )
-    runs = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(tmp_path / "shared")],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parent.parent,
-        )
-        for rank in range(2)
-    ]
-    for run in runs:
-        printed, _ = run.communicate(timeout=300)
-        assert run.returncode == 0
-        found = json.loads(printed.splitlines()[-1])
-        expected = numbers(alone)
-        # Another batch may differ in the last bit of a likelihood.
-        assert found["record"]["result"] == expected["record"]["result"]
+    """Two ranks at the same time, each with a model of its own; they meet in the folder alone."""
+    wanted = options(contrast=True, layers=None, probe=4, shortlist=2)
+    expected = numbers(calibrate(subject(), pictures(), tmp_path / "alone", wanted))
+
+    def rank(number: int) -> Any:
+        mine = replace(subject(), model=copy.deepcopy(subject().model))
+        return lambda: numbers(calibrate(mine, pictures(), tmp_path / "shared", wanted, Process(number, 2)))
+
+    for found in in_threads([rank(0), rank(1)]):
+        assert found["shortlist"] == expected["shortlist"]
         assert [s["chosen"] for s in found["settings"]] == [s["chosen"] for s in expected["settings"]]
         for one, other in zip(found["settings"], expected["settings"], strict=True):
+            # Another batch may differ in the last bit of a likelihood.
             assert one["scores"] == pytest.approx(other["scores"], abs=1e-4)
-    files = sorted(path.name for path in (tmp_path / "shared" / "state" / "answers").glob("*.jsonl"))
-    assert files == ["answers-0000.jsonl", "answers-0001.jsonl"]
-    assert all((tmp_path / "shared" / "state" / "answers" / name).stat().st_size for name in files)
+    files = sorted((tmp_path / "shared" / "state" / "answers").glob("*.jsonl"))
+    assert [path.name for path in files] == ["answers-0000.jsonl", "answers-0001.jsonl"]
+    assert all(path.stat().st_size for path in files)
 
 
 def test_contrasts_do_not_depend_on_the_batch(tmp_path: Path) -> None:
@@ -192,8 +179,11 @@ def test_contrasts_do_not_depend_on_the_batch(tmp_path: Path) -> None:
 
 
 def test_results_hold_what_was_found(tmp_path: Path) -> None:
-    data = pictures()
-    outcome = calibrate(subject(), data, tmp_path, options(contrast=True), pope=pope_task(data, DataOptions()))
+    data = pictures(4, 2)
+    changes = options(layers=None, probe=3, shortlist=2, contrast=True)
+    outcome = calibrate(subject(), data, tmp_path, changes, pope=pope_task(data, DataOptions()))
+    assert len(outcome.layers) == 2
+    assert len(outcome.probes) == 1 + 2 * 4  # vanilla, and two settings at each of four layers
     folder = save_outcome(outcome, tmp_path, "org/base", None)
     assert folder.name == "result-001"
     assert save_outcome(outcome, tmp_path, "org/base", None) == folder  # the same again
@@ -202,7 +192,8 @@ def test_results_hold_what_was_found(tmp_path: Path) -> None:
     assert not set(written["record"]["pictures"]) & set(written["record"]["held_out_pictures"])
     text = (folder / "report.md").read_text()
     assert text == report(outcome)
-    for heading in ("How sure the choice is", "Layers", "Layer 1", "Layer 2", "Limits", "POPE", "without labels"):
+    layers = [f"## Layer {layer}" for layer in outcome.layers]
+    for heading in ("How sure the choice is", "The sweep", *layers, "Limits", "without labels"):
         assert heading in text
     if outcome.choice.best is not None:
         config = RudderConfig.from_pretrained(folder)
@@ -217,7 +208,7 @@ def test_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from rudder_hf.calibration.plots import save_figures
 
-    outcome = calibrate(subject(), pictures(), tmp_path / "run", options(layers=(1,)))
+    outcome = calibrate(subject(), pictures(4, 2), tmp_path / "run", options(layers=None, probe=2, shortlist=1))
     for path in save_figures(outcome, tmp_path):
         with Image.open(path) as figure:
             assert figure.size[0] > 200
@@ -322,7 +313,7 @@ def test_command_line(saved_model: Path, tmp_path: Path) -> None:
     [
         (["--strengths", "strong"], "--strengths is 'strong'"),
         (["--pool", "max"], "--pool is 'max'"),
-        (["--layers", "99"], "layer"),
+        (["--layers", "99"], "has 4 decoder layers"),
         (["--data", "no/such/folder"], "no/such/folder"),
         (["--recall-floor", "95"], "recall_floor is 95"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..evaluation.errors import InputError
@@ -52,6 +52,18 @@ class Grid:
             for first in self.steer_first_token
         ]
         return list(dict.fromkeys(found))
+
+    def probes(self, hidden_norm: float) -> list[Setting]:
+        """A mild and a stronger setting of the grid, to compare layers by: a third and two thirds up, in the middle
+        of k.
+        """
+        strengths, ks = sorted(set(self.strengths)), sorted(set(self.k))
+        places = sorted({len(strengths) // 3, (2 * len(strengths)) // 3})
+        few = replace(
+            self, strengths=tuple(strengths[min(p, len(strengths) - 1)] for p in places), k=(ks[len(ks) // 2],)
+        )
+        few = replace(few, modes=self.modes[:1], pools=self.pools[:1], spans=self.spans[:1])
+        return replace(few, steer_first_token=self.steer_first_token[:1]).settings(hidden_norm)
 
     def record(self) -> dict[str, Any]:
         """The grid as JSON values."""

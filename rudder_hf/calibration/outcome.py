@@ -22,6 +22,7 @@ class Outcome:
     """What a calibration found; see `CalibrationOptions` for the fields that repeat them.
 
     Attributes:
+        probes: Counts of the settings that layers were compared by, on the first pictures, vanilla among them.
         counts: Counts of vanilla and of every candidate that was decoded on all pictures.
         dropped: Candidates that were stopped early, and why.
         partial: Their counts, on the pictures that they got to.
@@ -46,6 +47,7 @@ class Outcome:
     layers: list[int]
     reason: str
     grid: dict[str, Any]
+    probes: dict[Candidate, Counts]
     counts: dict[Candidate, Counts]
     dropped: dict[Candidate, str]
     partial: dict[Candidate, Counts]
@@ -180,6 +182,14 @@ class Outcome:
             "record": self.calibration_record(),
             "layers": [s.record() for s in self.statistics],
             "shortlist": {"layers": self.layers, "reason": self.reason},
+            "probes": [
+                {
+                    **({"vanilla": True} if c == UNSTEERED else {"layer": c[0], **c[1].record()}),
+                    "pictures": len(counts.ids),
+                    "scores": _rounded(scores(counts, self.metrics)),
+                }
+                for c, counts in self.probes.items()
+            ],
             "settings": self.rows(),
             "held_out": held_out,
             "without_labels": self._label_free_record(),

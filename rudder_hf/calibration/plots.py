@@ -36,6 +36,8 @@ def save_figures(outcome: Outcome, folder: Path) -> list[Path]:
         ImportError: matplotlib is not installed.
     """
     paths = [_layers(outcome, folder / "layers.png")]
+    if outcome.probes:
+        paths.append(_sweep(outcome, folder / "layer-sweep.png"))
     names = ("chair_s", "chair_i", "recall") if outcome.labelled else ("grounding",)
     for layer in outcome.layers:
         for number, (title, table) in enumerate(grid_tables(outcome, layer).items()):
@@ -91,6 +93,30 @@ def _frame(column: int, row: int) -> Any:
     from matplotlib.patches import Rectangle
 
     return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="crimson", linewidth=2)
+
+
+def _sweep(outcome: Outcome, path: Path) -> Path:
+    """Scores over layers at the settings of the sweep, as the paper's ablation of layers; dashed: vanilla."""
+    wanted = ("chair_s", "chair_i", "recall") if outcome.labelled else ("grounding",)
+    metrics = [metric for metric in outcome.metrics if metric.name in wanted]
+    layers = sorted({layer for layer, setting in outcome.probes if setting.alpha_max > 0})
+    figure, axes = _figure(max(5.0, 0.35 * len(layers) + 2), 2.0 * len(metrics), len(metrics))
+    for axis, metric in zip(np.atleast_1d(axes), metrics, strict=True):
+        factor = 100 if metric.unit == "percent" else 1
+        for layer in layers:
+            at_layer = sorted((s, counts) for (at, s), counts in outcome.probes.items() if at == layer)
+            for place, (_, counts) in enumerate(at_layer):
+                value = factor * scores(counts, [metric])[metric.name]
+                left = layer + 0.8 * (place + 0.5) / len(at_layer) - 0.4
+                colour = ("lightsteelblue", "steelblue")[min(place, 1)]
+                axis.bar(left, value, width=0.8 / len(at_layer), color=colour)
+        vanilla = next(counts for (_, setting), counts in outcome.probes.items() if setting.alpha_max == 0)
+        axis.axhline(factor * scores(vanilla, [metric])[metric.name], color="black", linestyle="--", linewidth=1)
+        axis.set_title(metric.label, size=9)
+        axis.set_xticks(layers, [str(layer) for layer in layers], size=8)
+    np.atleast_1d(axes)[-1].set_xlabel("layer (light: the milder setting)")
+    figure.savefig(path, dpi=150)
+    return path
 
 
 def _layers(outcome: Outcome, path: Path) -> Path:

@@ -134,7 +134,21 @@ def _layers(outcome: Outcome) -> str:
         ]
         for s in outcome.statistics
     ]  # fmt: skip
-    return f"## Layers\n\nTried: {outcome.reason}.\n\n{markdown_table(headings, rows)}"
+    return f"## Layers\n\nTried: {outcome.reason}.\n\n{markdown_table(headings, rows)}{_probes(outcome)}"
+
+
+def _probes(outcome: Outcome) -> str:
+    """Scores of the sweep over all layers."""
+    if not outcome.probes:
+        return ""
+    metrics = [m for m in outcome.metrics if m.name in ("chair_s", "chair_i", "recall", "log_likelihood", "grounding")]
+    rows = []
+    for candidate, counts in outcome.probes.items():
+        values = scores(counts, metrics)
+        rows.append([name(candidate), *(_number(metric, values[metric.name]) for metric in metrics)])
+    pictures = len(next(iter(outcome.probes.values())).ids)
+    table = markdown_table(["", *(metric.label for metric in metrics)], rows)
+    return f"\n\nThe sweep, on {pictures} pictures:\n\n{table}"
 
 
 def _grids(outcome: Outcome, layer: int) -> str:

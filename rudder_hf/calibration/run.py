@@ -21,13 +21,13 @@ from ..evaluation.subject import Subject
 from ..evaluation.tasks.base import Task
 from .data import CalibrationData, batches
 from .grid import Grid
-from .layers import LayerStatistics, layer_statistics, shortlist
+from .layers import LayerStatistics, layer_statistics, score, shortlist
 from .outcome import Outcome
 from .popecheck import check_pope
 from .scoring import LABELLED, OBJECTIVES, Limits, Scorer
 from .search import ROWS, Progress, Search
 from .selection import DRAWS, Candidate, choose
-from .settings import VANILLA, Setting
+from .settings import VANILLA
 from .store import UNSTEERED, Store
 
 STATE = "state"
@@ -43,6 +43,7 @@ class CalibrationOptions:
         grid: What is tried at each layer.
         layers: Layers to try; None takes a short list from the statistics.
         shortlist: Length of that list.
+        probe: Number of pictures for the sweep over all layers that the list comes from; 0 uses statistics alone.
         objective: "chair_s", "chair_i", "mean" of both, or "grounding", which needs no labels.
         limits: What a setting must not break.
         lineage: How CHAIR finds objects.
@@ -58,6 +59,7 @@ class CalibrationOptions:
     grid: Grid = field(default_factory=Grid)
     layers: tuple[int, ...] | None = None
     shortlist: int = 3
+    probe: int = 40
     objective: str = "mean"
     limits: Limits = field(default_factory=Limits)
     lineage: str = "pattern"
@@ -72,6 +74,8 @@ class CalibrationOptions:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise InputError(f"there is no objective {self.objective!r}; choose one of {', '.join(OBJECTIVES)}")
+        if self.probe < 0:
+            raise InputError(f"probe is {self.probe}; give a number of pictures, or 0 for statistics alone")
         for name in ("shortlist", "rows", "draws"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
@@ -103,12 +107,11 @@ def calibrate(
     options, process = options or CalibrationOptions(), process or Process()
     if options.objective in LABELLED and not data.labelled:
         raise InputError(f"{options.objective} needs annotations, and there are none: use --objective grounding")
+    given = None if options.layers is None else _resolved(subject, options.layers)
     longest = options.max_new_tokens or data.task.max_new_tokens
-    plan = _plan(subject, data, longest)
     started = time.perf_counter()
-    with Store(out / STATE, plan, process) as store:
-        statistics = _statistics(subject, data, out / STATE, process, progress)
-        layers, reason = _layers(subject, statistics, options)
+    with Store(out / STATE, _plan(subject, data, longest), process) as store:
+        statistics = _statistics(subject, data, out / STATE, progress)
         search = Search(
             subject=subject,
             task=data.task,
@@ -122,26 +125,9 @@ def calibrate(
             early=options.early,
             progress=progress,
         )
-        dropped: dict[Candidate, str] = {}
-        tried: list[Candidate] = []
-        for layer in layers:
-            norm = next(s.hidden_norm for s in statistics if s.layer == layer)
-            settings = _settings(search, layer, norm, options, dropped)
-            tried += [(layer, setting) for setting in settings]
-        vanilla = search.counts(UNSTEERED, data.choosing)
-        counts = {c: search.counts(c, data.choosing) for c in tried if c not in dropped}
-        choice = choose(counts, vanilla, options.objective, options.limits, data.labelled, options.draws, options.seed)
-        label_free = None
-        if "contrast" in vanilla.columns and options.objective != "grounding":
-            label_free = choose(counts, vanilla, "grounding", options.limits, False, options.draws, options.seed)
-        partial = {c: search.scorer.counts(store.rows(c)) for c in dropped}
-        checked = None if choice.best is None else _check(search, data, choice.best)
-        answered: list[dict[str, Any]] = []
-        if pope is not None and choice.best is not None:
-            at_layer = [setting for layer, setting in tried if layer == choice.best[0]]
-            answered = check_pope(
-                subject, pope, store, choice.best, at_layer, options.rows, options.draws, options.seed, progress
-            )
+        found = _layers(search, statistics, options) if given is None else (given, "given by the user", {})
+        results = _settings(search, found[0], statistics, options)
+        results |= _held_out(search, data, results, options, pope)
     return Outcome(
         subject=subject.record(),
         data=data.record,
@@ -154,22 +140,17 @@ def calibrate(
         limits=options.limits,
         lineage=options.lineage,
         statistics=statistics,
-        layers=layers,
-        reason=reason,
+        layers=found[0],
+        reason=found[1],
+        probes=found[2],
         grid=options.grid.record() | {"trials": options.trials},
-        counts={UNSTEERED: vanilla, **counts},
-        dropped=dropped,
-        partial=partial,
-        choice=choice,
-        checked=checked,
-        metrics=search.scorer.metrics(vanilla),
+        metrics=search.scorer.metrics(results["counts"][UNSTEERED]),
         seconds=round(time.perf_counter() - started, 1),
         draws=options.draws,
         seed=options.seed,
         environment={"versions": versions(), "hardware": hardware()},
         finished=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        without_labels=label_free,
-        pope=answered,
+        **results,
     )
 
 
@@ -188,7 +169,7 @@ def _plan(subject: Subject, data: CalibrationData, longest: int) -> dict[str, An
 
 
 def _statistics(
-    subject: Subject, data: CalibrationData, folder: Path, process: Process, progress: Progress | None
+    subject: Subject, data: CalibrationData, folder: Path, progress: Progress | None
 ) -> list[LayerStatistics]:
     """Statistics of every layer: from the folder, else from one pass over the pictures, which one process writes."""
     path = folder / "layers.json"
@@ -209,36 +190,94 @@ def _statistics(
     return [LayerStatistics(**record) for record in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def _layers(
-    subject: Subject, statistics: Sequence[LayerStatistics], options: CalibrationOptions
-) -> tuple[list[int], str]:
-    if options.layers is None:
-        return shortlist(statistics, options.shortlist)
+def _resolved(subject: Subject, layers: Sequence[int]) -> list[int]:
+    """Layers that the user gave, from 0 on."""
     backbone = find_backbone(subject.model)
-    return list(dict.fromkeys(resolve_layer(backbone, layer) for layer in options.layers)), "given by the user"
+    try:
+        return list(dict.fromkeys(resolve_layer(backbone, layer) for layer in layers))
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _layers(
+    search: Search, statistics: Sequence[LayerStatistics], options: CalibrationOptions
+) -> tuple[list[int], str, dict[Candidate, Counts]]:
+    """The short list: by a sweep of two settings over all layers on the first pictures, or by statistics alone."""
+    if options.probe == 0:
+        return *shortlist(statistics, options.shortlist), {}
+    samples = search.samples[: options.probe]
+    probes: dict[Candidate, Counts] = {}
+    best: dict[int, float] = {}
+    for layer in statistics:
+        settings = options.grid.probes(layer.hidden_norm)
+        search.decode(layer.layer, [VANILLA, *settings], samples)
+        counts = {(layer.layer, setting): search.counts((layer.layer, setting), samples) for setting in settings}
+        vanilla = probes.setdefault(UNSTEERED, search.counts(UNSTEERED, samples))
+        probes |= counts
+        labelled = search.scorer.labelled
+        best[layer.layer] = choose(counts, vanilla, options.objective, options.limits, labelled, 1).score
+    ranked = sorted(statistics, key=lambda s: (best[s.layer], -score(s)))[: options.shortlist]
+    told = ", ".join(f"layer {s.layer} ({best[s.layer]:.4f})" for s in ranked)
+    reason = (
+        f"least {options.objective} within the limits in a sweep of {len(options.grid.probes(1.0))} settings over all "
+        f"layers on {len(samples)} pictures, among equals by alignment x specificity of CARD: {told}"
+    )
+    return [s.layer for s in ranked], reason, probes
 
 
 def _settings(
-    search: Search, layer: int, norm: float, options: CalibrationOptions, dropped: dict[Candidate, str]
-) -> list[Setting]:
-    """Decode the settings of a layer: the grid, or what Optuna proposes from batch to batch."""
-    if options.trials is None:
-        settings = options.grid.settings(norm)
-        dropped |= search.layer(layer, settings)
-        return settings
-    from .tuning import tune
+    search: Search, layers: Sequence[int], statistics: Sequence[LayerStatistics], options: CalibrationOptions
+) -> dict[str, Any]:
+    """Decode the settings of each layer, the grid or what Optuna proposes from batch to batch, and choose."""
+    dropped: dict[Candidate, str] = {}
+    tried: list[Candidate] = []
+    for layer in layers:
+        norm = next(s.hidden_norm for s in statistics if s.layer == layer)
+        if options.trials is None:
+            settings = options.grid.settings(norm)
+            dropped |= search.layer(layer, settings)
+        else:
+            from .tuning import tune
 
-    return tune(search, layer, norm, options.grid, options.trials, options.objective, options.seed, dropped)
+            settings = tune(
+                search, layer, norm, options.grid, options.trials, options.objective, options.seed, dropped
+            )
+        tried += [(layer, setting) for setting in settings]
+    vanilla = search.counts(UNSTEERED, search.samples)
+    counts = {c: search.counts(c, search.samples) for c in tried if c not in dropped}
+    labelled = search.scorer.labelled
+    choice = choose(counts, vanilla, options.objective, options.limits, labelled, options.draws, options.seed)
+    label_free = None
+    if "contrast" in vanilla.columns and options.objective != "grounding":
+        label_free = choose(counts, vanilla, "grounding", options.limits, False, options.draws, options.seed)
+    return {
+        "counts": {UNSTEERED: vanilla, **counts},
+        "dropped": dropped,
+        "partial": {c: search.scorer.counts(search.store.rows(c)) for c in dropped},
+        "choice": choice,
+        "without_labels": label_free,
+    }
 
 
-def _check(search: Search, data: CalibrationData, best: Candidate) -> tuple[Counts, Counts] | None:
-    """Vanilla and the choice on pictures that were not used for choosing."""
-    if not data.checking:
-        return None
+def _held_out(
+    search: Search, data: CalibrationData, results: dict[str, Any], options: CalibrationOptions, pope: Task | None
+) -> dict[str, Any]:
+    """Vanilla and the choice on pictures that were not used for choosing, and on POPE's questions about them."""
+    best: Candidate | None = results["choice"].best
+    if best is None:
+        return {"checked": None, "pope": []}
     layer, setting = best
-    search.decode(layer, [VANILLA, setting], data.checking, ring=data.checking)
-    scorer = Scorer(data.checking, data.task.name, data.labelled, search.scorer.lineage)
-    rows = [search.store.rows(c) for c in (UNSTEERED, best)]
-    wanted = {sample.id for sample in data.checking}
-    one, two = (scorer.counts({i: row for i, row in answers.items() if i in wanted}) for answers in rows)
-    return one, two
+    checked = None
+    if data.checking:
+        search.decode(layer, [VANILLA, setting], data.checking, ring=data.checking)
+        scorer = Scorer(data.checking, data.task.name, data.labelled, search.scorer.lineage)
+        wanted = {sample.id for sample in data.checking}
+        rows = [search.store.rows(c) for c in (UNSTEERED, best)]
+        checked = tuple(scorer.counts({i: row for i, row in answers.items() if i in wanted}) for answers in rows)
+    answered: list[dict[str, Any]] = []
+    if pope is not None:
+        tried = [s for candidates in (results["counts"], results["dropped"]) for at, s in candidates if at == layer]
+        answered = check_pope(
+            search.subject, pope, search.store, best, tried, options.rows, options.draws, options.seed, search.progress
+        )
+    return {"checked": checked, "pope": answered}

@@ -94,9 +94,10 @@ class Search:
         ids = [sample.id for sample in samples]
         missing = self.store.missing(layer, settings, ids, self.contrast)
         process = self.store.process
-        todo = [place for place, sample in enumerate(samples) if sample.id in missing]
-        # Contiguous shares, so that most contrasts are in the batch anyway.
-        share = todo[process.rank * len(todo) // process.count : (process.rank + 1) * len(todo) // process.count]
+        # Contiguous shares, so that most contrasts are in the batch anyway; and the same whatever is done already, so
+        # that processes which look at different moments agree on them.
+        mine = range(process.rank * len(ids) // process.count, (process.rank + 1) * len(ids) // process.count)
+        share = [place for place in mine if ids[place] in missing]
         done = 0
         with SettingsDecoder(self.subject.model, layer) as decoder:
             while done < len(share):

@@ -49,9 +49,7 @@ def tune(
     except ImportError:
         raise InputError("--trials needs Optuna: pip install 'rudder-hf[tune]', or use the grid") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(
-        seed=seed, n_startup_trials=BATCH, constraints_func=lambda trial: trial.user_attrs["constraints"]
-    )
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=BATCH, **_constraints(optuna))
     study = optuna.create_study(direction="minimize", sampler=sampler)
     found: list[Setting] = []
     while len(study.trials) < trials:
@@ -60,7 +58,7 @@ def tune(
         dropped |= search.layer(layer, list(dict.fromkeys(settings)))
         for trial, setting in zip(batch, settings, strict=True):
             score, margins = _judged(search, (layer, setting), objective)
-            trial.set_user_attr("constraints", [-margin for margin in margins])
+            _constrain(trial, margins)
             study.tell(trial, score)
         found += settings
     return list(dict.fromkeys(found))
@@ -85,7 +83,7 @@ def _propose(trial: Any, grid: Grid, norm: float) -> Setting:
     )
 
 
-def _judged(search: Search, candidate: Candidate, objective: str) -> tuple[float, list[float]]:
+def _judged(search: Search, candidate: Candidate, objective: str) -> tuple[float, dict[str, float]]:
     """Objective and margins on the pictures that the candidate got to."""
     rows = search.store.rows(candidate)
     samples = [sample for sample in search.samples if sample.id in rows]
@@ -93,4 +91,20 @@ def _judged(search: Search, candidate: Candidate, objective: str) -> tuple[float
     vanilla = search.counts(UNSTEERED, samples).total()
     margins = search.limits.margins(sums, vanilla, search.scorer.labelled)
     score = float(OBJECTIVES[objective](sums))
-    return (score if math.isfinite(score) else 1.0), [float(margin) for margin in margins.values()]
+    return (score if math.isfinite(score) else 1.0), {name: float(margin) for name, margin in margins.items()}
+
+
+def _constraints(optuna: Any) -> dict[str, Any]:
+    """How the sampler learns of broken limits before Optuna 5: by a function; since then trials carry them."""
+    if hasattr(optuna.trial.Trial, "set_constraint"):
+        return {}
+    return {"constraints_func": lambda trial: trial.user_attrs["constraints"]}
+
+
+def _constrain(trial: Any, margins: dict[str, float]) -> None:
+    """Tell a trial's limits: Optuna takes values up to 0 as met."""
+    if hasattr(trial, "set_constraint"):
+        for name, margin in margins.items():
+            trial.set_constraint(name, -margin)
+    else:
+        trial.set_user_attr("constraints", [-margin for margin in margins.values()])

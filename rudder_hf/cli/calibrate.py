@@ -20,7 +20,6 @@ EXAMPLES = copyable(
     "rudder calibrate --model llava-hf/llava-1.5-7b-hf --data coco --split val2014 --out calibration",
     "rudder calibrate --model FOLDER --data coco --layers 20,24,28 --pool mean,norm --check pope --out calibration",
     "rudder calibrate --model FOLDER --data photos --out calibration",
-    "accelerate launch -m rudder_hf calibrate --model FOLDER --data coco --out calibration",
 )
 INTERRUPTED = 130
 
@@ -42,6 +41,7 @@ def calibrate(
     distinct_drop: options.DistinctDropOption = 0.05,
     layers: options.LayersOption = None,
     shortlist: options.ShortlistOption = 3,
+    probe: options.ProbeOption = 40,
     strengths: options.StrengthsOption = None,
     k: options.KOption = None,
     mode: options.ModeOption = "beta",
@@ -82,7 +82,6 @@ def calibrate(
         from ..calibration import calibrate as run
         from ..calibration import pope_task
         from ..evaluation.subject import load_subject
-        from ..scenes import embedded
 
         pope = pope_task(found, source) if check is options.CheckChoice.POPE else None
         subject = load_subject(model, dtype.value, process_device(choose_device(device), process), None, revision)
@@ -98,15 +97,19 @@ def calibrate(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         bar.close()
-    if not process.is_main:
-        return
+    if process.is_main:
+        _finish(outcome, out, model, subject.revision)
+
+
+def _finish(outcome: Outcome, out: Path, model: str | None, revision: str) -> None:
+    """Write the results and say what they are; without a choice the command has failed."""
     with reporting_failure():
         from ..calibration import save_outcome
+        from ..scenes import embedded
 
-        commit = subject.revision if not subject.revision.startswith(("files-", "unknown")) else None
+        commit = revision if not revision.startswith(("files-", "unknown")) else None
         inside = embedded.embedded_name(model)
-        base = model if inside is None else str(embedded.folder(inside))
-        folder = save_outcome(outcome, out, base, commit)
+        folder = save_outcome(outcome, out, model if inside is None else str(embedded.folder(inside)), commit)
     _tell(outcome, folder)
     if outcome.choice.best is None:
         raise typer.Exit(FAILED)
@@ -134,6 +137,7 @@ def _prepare(given: dict[str, Any], source: Any) -> tuple[CalibrationData, Calib
         grid=grid,
         layers=None if given["layers"] is None else tuple(int(n) for n in _numbers("--layers", given["layers"], int)),
         shortlist=given["shortlist"],
+        probe=given["probe"],
         objective=chosen.value if chosen is not None else "mean" if found.labelled else "grounding",
         limits=Limits(given["recall_floor"], given["length_floor"], given["nll_rise"], given["distinct_drop"]),
         lineage=given["lineage"].value,

@@ -51,6 +51,9 @@ NllRiseOption = Annotated[
 DistinctDropOption = Annotated[float, typer.Option(help="Most drop of the share of distinct word pairs.")]
 LayersOption = Annotated[str | None, typer.Option(help="Layers to try, such as 20,24,28; else a short list.")]
 ShortlistOption = Annotated[int, typer.Option(min=1, help="How many layers to try.")]
+ProbeOption = Annotated[
+    int, typer.Option(min=0, help="Pictures of the sweep over all layers; 0 lists layers by statistics alone.")
+]
 StrengthsOption = Annotated[
     str | None, typer.Option(help="alpha_max relative to the layer's hidden states, such as 0.1,0.3,0.9.")
 ]

@@ -11,9 +11,6 @@ from PIL import Image, UnidentifiedImageError
 from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 
-from ..scenes.embedded import EXAMPLE_SCALE, draw, examples
-from . import marks
-
 if TYPE_CHECKING:
     from .answers import Answer
 
@@ -33,15 +30,21 @@ class Subject:
 
     def marked(self, text: str) -> str:
         """An answer with a mark behind each object that is not in the picture."""
+        from . import marks
+
         return marks.marked(text, self.present)
 
     def absent_words(self, text: str) -> str:
         """The objects that an answer names although they are not in the picture, or "nothing"."""
+        from . import marks
+
         wrong = [span.category for span in marks.absent(text, self.present or frozenset())]
         return ", ".join(wrong) or "nothing"
 
     def record(self, answer: Answer) -> dict[str, Any]:
         """An answer as JSON values."""
+        from . import marks
+
         record: dict[str, Any] = {"image": self.name, **answer.record()}
         if self.present is not None:
             told = {"vanilla": answer.vanilla, "steered": answer.steered}
@@ -60,17 +63,14 @@ def subjects(paths: list[Path], example: int, annotations: Path | None) -> list[
     Raises:
         ValueError: A picture cannot be read, there is no such example, or the annotations do not fit.
     """
+    pictures = [read_picture(path) for path in paths]  # before anything large is imported
     if not paths:
-        scenes = examples()
-        if example > len(scenes):
-            raise ValueError(f"There are {len(scenes)} example pictures: --example must be 1 to {len(scenes)}.")
-        scene = scenes[example - 1]
-        picture = draw(scene, EXAMPLE_SCALE)
-        return [Subject(f"example {example}, a {scene.place}", picture, frozenset(scene.names))]
+        return [_example(example)]
+    from . import marks
+
     tables: dict[Path, dict[str, frozenset[str]]] = {}
     found = []
-    for path in paths:
-        picture = read_picture(path)
+    for path, picture in zip(paths, pictures, strict=True):
         source = annotations or marks.annotations_beside(path)
         if source is not None and source not in tables:
             tables[source] = marks.objects_by_file(source)
@@ -79,6 +79,17 @@ def subjects(paths: list[Path], example: int, annotations: Path | None) -> list[
             raise ValueError(f"{annotations} says nothing about {path.name}.")
         found.append(Subject(str(path), picture, present))
     return found
+
+
+def _example(number: int) -> Subject:
+    """One of the example pictures, counted from 1."""
+    from ..scenes.embedded import EXAMPLE_SCALE, draw, examples
+
+    scenes = examples()
+    if number > len(scenes):
+        raise ValueError(f"There are {len(scenes)} example pictures: --example must be 1 to {len(scenes)}.")
+    scene = scenes[number - 1]
+    return Subject(f"example {number}, a {scene.place}", draw(scene, EXAMPLE_SCALE), frozenset(scene.names))
 
 
 def read_picture(path: Path) -> Image.Image:
