@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
@@ -16,11 +18,17 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import markdown_table
+from rudder_hf.evaluation.summary import summary
+from rudder_hf.scenes import coco
+from rudder_hf.scenes.captions import STRONG, detailed_caption
+from rudder_hf.scenes.pictures import split_scenes
 from rudder_hf.support import support_table
 from tests.toy import toy_processor
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 BASE = "llava-hf/llava-1.5-7b-hf"
+EMBEDDED_CHAIR = ("greedy", "beam", "nucleus")
+EMBEDDED_POPE = ("pope", "pope-first")
 
 
 def tiny_llava() -> LlavaForConditionalGeneration:
@@ -48,8 +56,23 @@ def snippets(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
+def write_captions(folder: Path) -> None:
+    """The files that the snippet about captions at hand reads: annotations, and captions of two methods."""
+    scenes = split_scenes("examples")
+    coco.write_split(folder / "coco", "val2014", scenes)
+    for kind in ("instances", "captions"):
+        (folder / f"{kind}_val2014.json").write_text((folder / f"coco/annotations/{kind}_val2014.json").read_text())
+    for name, drift in (("vanilla", STRONG), ("rudder", coco.CLEAN)):
+        rows = [
+            {"image_id": scene.seed, "caption": detailed_caption(scene, np.random.RandomState(scene.seed), drift)}
+            for scene in scenes
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def test_python_snippets_run_in_order(hub_cache: Path, tmp_path: Path) -> None:
     Image.new("RGB", (64, 48), (200, 120, 40)).save(tmp_path / "picture.jpg")
+    write_captions(tmp_path)
     code = "\n".join(snippets("python"))
     check = "\nassert again.config.alpha_max == 11.0 and out.shape[1] > 8\nprint('all ran')\n"
     result = run(code + check, tmp_path, hub_cache)
@@ -94,6 +117,16 @@ def test_speed_table_is_the_result_file() -> None:
     assert shown == markdown_table(report)
     targets = [target for case in report.cases for target in case.targets]
     assert not [target for target in targets if target.verdict == "missed"]
+
+
+@pytest.mark.parametrize(("kind", "names"), [("chair", EMBEDDED_CHAIR), ("pope", EMBEDDED_POPE)])
+def test_embedded_tables_are_the_result_files(kind: str, names: tuple[str, ...]) -> None:
+    shown = README.split(f"<!-- embedded {kind} -->")[1].split(f"<!-- end of embedded {kind} -->")[0].strip()
+    folder = Path(__file__).parent.parent / "benchmarks" / "embedded"
+    results = [json.loads((folder / f"{name}.json").read_text()) for name in names]
+    assert shown == summary(results)
+    revisions = {result["model"]["revision"] for result in results}
+    assert len(revisions) == 1
 
 
 def test_presets_are_all_listed() -> None:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = copyable(
     "rudder calibrate --out calibration",
-    "rudder calibrate --model llava-hf/llava-1.5-7b-hf --data coco --split val2014 --out calibration",
-    "rudder calibrate --model FOLDER --data coco --layers 20,24,28 --pool mean,norm --check pope --out calibration",
-    "rudder calibrate --model FOLDER --data photos --out calibration",
+    "rudder calibrate --model FOLDER --data coco --split val2014 --out cal",
+    "rudder calibrate --model FOLDER --data coco --layers 20,24 --out cal",
+    "rudder calibrate --model FOLDER --data photos --out cal",
 )
 INTERRUPTED = 130
 
