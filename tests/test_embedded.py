@@ -15,6 +15,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedM
 
 import rudder_hf
 from rudder_hf import attach, interventions
+from rudder_hf.evaluation.subject import base_revision
 from rudder_hf.scenes import coco, embedded, evaluate
 from rudder_hf.scenes.families import FAMILIES
 from rudder_hf.scenes.pictures import split_scenes
@@ -124,6 +125,13 @@ def test_the_settings_name_where_they_come_from() -> None:
         assert config.base_model_name_or_path == str(embedded.folder(name))
         stored = json.loads((embedded.folder(name) / "rudder" / "config.json").read_text())
         assert stored["base_model_name_or_path"] is None
+        model, _ = stock(name)
+        for settings in embedded.settings_for_methods(name).values():
+            record = settings.calibration
+            assert record is not None
+            assert record["model"]["revision"] == base_revision(model, str(embedded.folder(name)))
+            assert record["held_out"]["result"] < record["held_out"]["baseline"]
+            assert record["held_out"]["recall"] > 0.94
 
 
 def test_load_gives_a_steered_model_and_settings_can_be_given() -> None:

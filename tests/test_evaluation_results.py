@@ -19,7 +19,7 @@ from rudder_hf.evaluation.session import compare_runs, rescore, save_rescored, s
 from rudder_hf.evaluation.tasks import DataOptions, make_task
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.pictures import split_scenes
-from tests.evaluating import SCORING, run_task, subject
+from tests.evaluating import SCORING, run_task
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"
 CHAIR_CAPTIONS = ["A dog and a cat.", "There is a bus.", "Nothing is here.", "A person with a dog. A dog."]
@@ -244,4 +244,3 @@ def test_paper_numbers_are_those_of_the_text() -> None:
     for row in paper_rows():
         for value in row.metrics.values():
             assert {f"{value:.1f}", f"{value:.2f}"} & printed, row
-    assert subject().name == "toy"

@@ -13,13 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+from transformers import (
+    AutoModelForImageTextToText,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+)
 
 from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import markdown_table
+from rudder_hf.evaluation.subject import base_revision
 from rudder_hf.evaluation.summary import summary
-from rudder_hf.scenes import coco
+from rudder_hf.scenes import coco, embedded
 from rudder_hf.scenes.captions import STRONG, detailed_caption
 from rudder_hf.scenes.pictures import split_scenes
 from rudder_hf.support import support_table
@@ -126,7 +133,12 @@ def test_embedded_tables_are_the_result_files(kind: str, names: tuple[str, ...])
     results = [json.loads((folder / f"{name}.json").read_text()) for name in names]
     assert shown == summary(results)
     revisions = {result["model"]["revision"] for result in results}
-    assert len(revisions) == 1
+    model = AutoModelForImageTextToText.from_pretrained(embedded.folder())
+    assert revisions == {base_revision(model, str(embedded.folder()))}
+    for result in results:
+        for method in result["methods"][1:3]:
+            config = embedded.settings_for_methods().get(method["name"], embedded.config())
+            assert (method["settings"]["layer"], method["settings"]["alpha_max"]) == (config.layer, config.alpha_max)
 
 
 def test_presets_are_all_listed() -> None:

@@ -12,7 +12,6 @@ import datetime
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..benchmark.environment import hardware, versions
@@ -183,11 +182,3 @@ def run_record(folder: RunFolder) -> dict[str, Any]:
         "tokens_by_method": tokens,
         "launches": launches,
     }
-
-
-def new_folder(base: Path, name: str) -> Path:
-    """A folder below `base` that does not exist yet."""
-    number = 1
-    while (base / f"{name}-{number:03d}").exists():
-        number += 1
-    return base / f"{name}-{number:03d}"
