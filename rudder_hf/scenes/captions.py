@@ -2,10 +2,10 @@
 
 Detailed captions have a fixed number of sentences that name one object each, in a random order that favours people,
 vehicles and animals. At each object there is a chance, growing along the caption, that an absent but likely object is
-named instead: so a model trained on them learns to trust the priors more and more, as large models do in long captions.
-When all objects of the picture are said, they are named again, or absent ones. The length says nothing about
-the picture, so a caption cannot become truer by ending sooner, only by naming what is there. The grammar is small
-enough to parse, which gives a free measure of fluency: a sentence that no template makes is *broken*.
+named instead: so a model trained on them learns to trust the priors more and more, as large models do in long
+captions. When all objects of the picture are said, they are named again, or absent ones. The length says nothing
+about the picture, so a caption cannot become truer by ending sooner, only by naming what is there. The grammar is
+small enough to parse, which gives a free measure of fluency: a sentence that no template makes is *broken*.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _absent(scene: Scene, said: list[str], sharpness: float) -> dict[str, float]
 
 
 def _present(scene: Scene, said: list[str]) -> dict[str, float]:
-    """Probabilities of the objects in the scene that were said least, at first never: those first in COCO's order lead."""
+    """Probabilities of the scene's objects that were said least, at first never; the first in COCO's order lead."""
     least = min(said.count(n) for n in scene.names)
     left = sorted((n for n in scene.names if said.count(n) == least), key=NAMES.index)
     return _normalised({n: SALIENCE**rank for rank, n in enumerate(left)})

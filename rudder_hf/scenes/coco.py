@@ -3,7 +3,8 @@
     python -m rudder_hf.scenes.coco --out FOLDER [--split evaluation]
 
 Every reader of COCO reads the result unchanged. The reference captions are clean: they name what is there,
-each object once. `data_hash` identifies pictures and annotations of a split; the shipped values are in `data/hashes.json`.
+each object once. `data_hash` identifies pictures and annotations of a split; the shipped values are in
+`data/hashes.json`.
 """
 
 from __future__ import annotations
