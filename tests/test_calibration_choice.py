@@ -100,6 +100,22 @@ def test_certainty_tells_a_clear_choice_from_a_lucky_one() -> None:
     assert abs(unsure.out_of_bag[0]) < unsure.vanilla - unsure.score
 
 
+def test_limits_have_to_be_kept_safely() -> None:
+    """The best score lies at the edge of the recall floor; with confidence the one behind the edge is chosen."""
+    size = 60
+    vanilla = table(hallucinated_captions=[1.0] * size, found=[2.0] * size, truth=[3.0] * size)
+    edge = [2.0] * (size - 6) + [1.0] * 6  # 114 of 120: exactly 95 %
+    at_edge = table(hallucinated_captions=[0.0] * size, found=edge, truth=[3.0] * size)
+    behind = table(hallucinated_captions=[0.0] * 50 + [1.0] * 10, found=[2.0] * size, truth=[3.0] * size)
+    candidates = {candidate(2.0): at_edge, candidate(1.0): behind}
+    daring = choose(candidates, vanilla, "chair_s", Limits(), True, 400)
+    assert daring.best == candidate(2.0)
+    safe = choose(candidates, vanilla, "chair_s", Limits(), True, 400, confidence=0.8)
+    assert safe.best == candidate(1.0)
+    assert 0.4 < safe.unsafe[candidate(2.0)] < 0.8
+    assert not safe.broken
+
+
 def test_nothing_better_than_vanilla_is_no_choice() -> None:
     worse = {candidate(1.0): table(hallucinated_captions=[1.0] * 5)}
     choice = choose(worse, table(hallucinated_captions=[0.0] * 5), "chair_s", Limits(), True, 50)

@@ -56,6 +56,7 @@ class Outcome:
     metrics: tuple[Metric, ...]
     seconds: float
     draws: int
+    confidence: float
     seed: int
     environment: dict[str, Any]
     finished: str
@@ -119,7 +120,7 @@ class Outcome:
             "decoding": "greedy",
             "metric": self.objective,
             "lineage": self.lineage,
-            "limits": self.limits.record(self.labelled),
+            "limits": self.limits.record(self.labelled) | {"confidence": self.confidence},
             "grid": self.grid,
             "layers": self.layers,
             "baseline": round(self.choice.vanilla, 6),
@@ -152,6 +153,8 @@ class Outcome:
                 entry["dropped"] = self.dropped[candidate]
             if candidate in self.choice.broken:
                 entry["breaks"] = self.choice.broken[candidate]
+            if candidate in self.choice.unsafe:
+                entry["limits_held_in_draws"] = round(self.choice.unsafe[candidate], 4)
             won = self.choice.wins.get(None if candidate == UNSTEERED else candidate, 0.0)
             entry |= {"won_draws": round(won, 4), "plateau": candidate in self.choice.plateau}
             entry["chosen"] = candidate == self.choice.best

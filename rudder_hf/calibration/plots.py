@@ -9,7 +9,7 @@ import numpy as np
 
 from ..evaluation.statistics import scores
 from .outcome import Outcome
-from .report import Table, grid_tables
+from .report import Table, grid_tables, mark
 
 _BARS = (
     ("alignment", "cosine of CARD and hidden state"),
@@ -72,10 +72,10 @@ def _heatmap(outcome: Outcome, table: Table, name: str, title: str, path: Path) 
     for (alpha, k), (candidate, _) in table.items():
         row, column = alphas.index(alpha), ks.index(k)
         dark = values[row, column] > middle if metric.higher_is_better else values[row, column] < middle
-        mark = "‡" if candidate in outcome.dropped else "†" if candidate in outcome.choice.broken else ""
+        sign = mark(outcome, candidate)
         weight = "bold" if candidate == outcome.choice.best else "normal"
         axes.text(
-            column, row, f"{values[row, column]:.1f}{mark}" if factor == 100 else f"{values[row, column]:.3f}{mark}",
+            column, row, f"{values[row, column]:.1f}{sign}" if factor == 100 else f"{values[row, column]:.3f}{sign}",
             ha="center", va="center", color="white" if dark else "black", weight=weight, size=9,
         )  # fmt: skip
         if candidate == outcome.choice.best:

@@ -158,7 +158,10 @@ def _grids(outcome: Outcome, layer: int) -> str:
         for metric in outcome.metrics:
             if metric.name in ("chair_s", "chair_i", "recall", "grounding", "log_likelihood"):
                 parts.append(f"{metric.label}{title}:\n\n{_table(outcome, table, metric)}")
-    parts.append("† breaks a limit; ‡ dropped early, on the pictures it got to; **bold**: chosen.")
+    parts.append(
+        "† breaks a limit; § keeps the limits, but not safely; ‡ dropped early, on the pictures it got to; "
+        "**bold**: chosen."
+    )
     return "\n\n".join(parts)
 
 
@@ -191,11 +194,15 @@ def _table(outcome: Outcome, table: Table, metric: Metric) -> str:
             candidate, counts = table[alpha, k]
             text = _number(metric, scores(counts, [metric])[metric.name])
             text = f"**{text}**" if candidate == outcome.choice.best else text
-            row.append(
-                text + ("‡" if candidate in outcome.dropped else "†" if candidate in outcome.choice.broken else "")
-            )
+            row.append(text + mark(outcome, candidate))
         rows.append(row)
     return markdown_table([f"alpha_max \\ k (vanilla {_number(metric, vanilla)})", *(f"{k:g}" for k in ks)], rows)
+
+
+def mark(outcome: Outcome, candidate: Candidate) -> str:
+    """Why a candidate could not be chosen, as a sign."""
+    signs = (("‡", outcome.dropped), ("†", outcome.choice.broken), ("§", outcome.choice.unsafe))
+    return next((sign for sign, candidates in signs if candidate in candidates), "")
 
 
 def _limits(outcome: Outcome) -> str:
@@ -209,7 +216,9 @@ def _limits(outcome: Outcome) -> str:
         f"## Limits\n\nA setting has to keep: {first}; negative log-likelihood per token under the unsteered model at "
         f"most {limits.nll_rise:g} nats above vanilla's; share of distinct word pairs at most "
         f"{100 * limits.distinct_drop:g} points below vanilla's. {len(outcome.choice.broken)} settings broke one, "
-        f"{len(outcome.dropped)} more were dropped early."
+        f"{len(outcome.dropped)} more were dropped early, and {len(outcome.choice.unsafe)} more (§) kept them in less "
+        f"than {100 * outcome.confidence:g} % of the bootstrap draws: the best score lies at the edge of a limit, "
+        "where luck decides on which side it is found."
     )
 
 

@@ -26,7 +26,7 @@ from .outcome import Outcome
 from .popecheck import check_pope
 from .scoring import LABELLED, OBJECTIVES, Limits, Scorer
 from .search import ROWS, Progress, Search
-from .selection import DRAWS, Candidate, choose
+from .selection import CONFIDENCE, DRAWS, Candidate, choose
 from .settings import VANILLA
 from .store import UNSTEERED, Store
 
@@ -53,6 +53,7 @@ class CalibrationOptions:
         contrast: Whether to compute the criterion without labels beside the labelled one.
         rows: Largest batch.
         draws: Of the bootstrap.
+        confidence: In which share of the bootstrap draws a setting has to keep the limits to be chosen.
         seed: Of the bootstrap and of Optuna.
     """
 
@@ -69,11 +70,14 @@ class CalibrationOptions:
     contrast: bool = False
     rows: int = ROWS
     draws: int = DRAWS
+    confidence: float = CONFIDENCE
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise InputError(f"there is no objective {self.objective!r}; choose one of {', '.join(OBJECTIVES)}")
+        if not 0 <= self.confidence < 1:
+            raise InputError(f"confidence is {self.confidence}; give a share from 0 to below 1, such as 0.8")
         if self.probe < 0:
             raise InputError(f"probe is {self.probe}; give a number of pictures, or 0 for statistics alone")
         for name in ("shortlist", "rows", "draws"):
@@ -147,6 +151,7 @@ def calibrate(
         metrics=search.scorer.metrics(results["counts"][UNSTEERED]),
         seconds=round(time.perf_counter() - started, 1),
         draws=options.draws,
+        confidence=options.confidence,
         seed=options.seed,
         environment={"versions": versions(), "hardware": hardware()},
         finished=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -246,10 +251,11 @@ def _settings(
     vanilla = search.counts(UNSTEERED, search.samples)
     counts = {c: search.counts(c, search.samples) for c in tried if c not in dropped}
     labelled = search.scorer.labelled
-    choice = choose(counts, vanilla, options.objective, options.limits, labelled, options.draws, options.seed)
+    common = {"draws": options.draws, "seed": options.seed, "confidence": options.confidence}
+    choice = choose(counts, vanilla, options.objective, options.limits, labelled, **common)  # type: ignore[arg-type]
     label_free = None
     if "contrast" in vanilla.columns and options.objective != "grounding":
-        label_free = choose(counts, vanilla, "grounding", options.limits, False, options.draws, options.seed)
+        label_free = choose(counts, vanilla, "grounding", options.limits, False, **common)  # type: ignore[arg-type]
     return {
         "counts": {UNSTEERED: vanilla, **counts},
         "dropped": dropped,

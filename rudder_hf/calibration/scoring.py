@@ -39,6 +39,10 @@ GROUNDING = Metric("grounding", "Grounding", _grounding, True, "nats")
 class Limits:
     """How much worse than vanilla a setting may be.
 
+    The defaults come from the embedded model, where broken sentences can be counted: of 76 settings of twelve layers
+    whose negative log-likelihood rose by at most 0.03 nats, none broke more than 1.2 in 100 sentences; at 0.1 nats it
+    was up to 4.9, and a recall floor of 95 % alone allowed 5.8. A length of 0.8 went with a recall of 0.95 to 0.98.
+
     Attributes:
         recall_floor: Least recall as a share of vanilla's; needs labels.
         length_floor: Least number of words as a share of vanilla's; stands in for recall where there are no labels.
@@ -47,7 +51,7 @@ class Limits:
     """
 
     recall_floor: float = 0.95
-    length_floor: float = 0.9
+    length_floor: float = 0.8
     nll_rise: float = 0.03
     distinct_drop: float = 0.05
 

@@ -36,9 +36,10 @@ def calibrate(
     exclude: options.ExcludeOption = None,
     objective: options.ObjectiveOption = None,
     recall_floor: options.RecallFloorOption = 0.95,
-    length_floor: options.LengthFloorOption = 0.9,
+    length_floor: options.LengthFloorOption = 0.8,
     nll_rise: options.NllRiseOption = 0.03,
     distinct_drop: options.DistinctDropOption = 0.05,
+    confidence: options.ConfidenceOption = 0.8,
     layers: options.LayersOption = None,
     shortlist: options.ShortlistOption = 3,
     probe: options.ProbeOption = 40,
@@ -147,6 +148,7 @@ def _prepare(given: dict[str, Any], source: Any) -> tuple[CalibrationData, Calib
         contrast=given["label_free"],
         rows=given["rows"],
         draws=given["bootstrap"],
+        confidence=given["confidence"],
         seed=given["seed"],
     )
     return found, wanted

@@ -49,6 +49,9 @@ NllRiseOption = Annotated[
     float, typer.Option(help="Most rise of the unsteered model's negative log-likelihood, nats per token.")
 ]
 DistinctDropOption = Annotated[float, typer.Option(help="Most drop of the share of distinct word pairs.")]
+ConfidenceOption = Annotated[
+    float, typer.Option(help="Share of bootstrap draws in which a setting has to keep the limits to be chosen.")
+]
 LayersOption = Annotated[str | None, typer.Option(help="Layers to try, such as 20,24,28; else a short list.")]
 ShortlistOption = Annotated[int, typer.Option(min=1, help="How many layers to try.")]
 ProbeOption = Annotated[
