@@ -35,6 +35,7 @@ class Search:
         limits: What a setting must not break.
         max_new_tokens: Longest answer.
         contrast: Whether answers are also scored given another picture, for the criterion without labels.
+        shuffled: Whether pictures are steered by the CARD of the next one, as a control.
         rows: Largest batch.
         early: Whether settings without a chance are dropped.
         progress: Is told what is done, how many pictures of how many.
@@ -48,6 +49,7 @@ class Search:
     limits: Limits
     max_new_tokens: int
     contrast: bool = False
+    shuffled: bool = False
     rows: int = ROWS
     early: bool = True
     progress: Progress | None = None
@@ -79,18 +81,15 @@ class Search:
         rows = self.store.rows(candidate)
         return self.scorer.counts({sample.id: rows[sample.id] for sample in samples})
 
-    def decode(
-        self, layer: int, settings: Sequence[Setting], samples: Sequence[Sample], ring: Sequence[Sample] | None = None
-    ) -> None:
+    def decode(self, layer: int, settings: Sequence[Setting], samples: Sequence[Sample]) -> None:
         """See that every setting has an answer to every sample: this process's share, then wait for the others.
 
         Args:
             layer: The layer.
             settings: The settings.
-            samples: The samples, the beginning of `ring`.
-            ring: Where contrasts come from: the next sample, and the first for the last; None is `self.samples`.
+            samples: The samples, the beginning of `self.samples`. The other picture of each, for contrasts and for
+                the control, is the next one there, and the first for the last.
         """
-        ring = self.samples if ring is None else ring
         ids = [sample.id for sample in samples]
         missing = self.store.missing(layer, settings, ids, self.contrast)
         process = self.store.process
@@ -108,7 +107,8 @@ class Search:
                     if place != batch[-1] + 1 or missing[samples[place].id] != wanted:
                         break
                     batch.append(place)
-                self._batch(decoder, wanted, [samples[place] for place in batch], ring[(batch[-1] + 1) % len(ring)])
+                following = self.samples[(batch[-1] + 1) % len(self.samples)]
+                self._batch(decoder, wanted, [samples[place] for place in batch], following)
                 done += len(batch)
                 if self.progress is not None:
                     self.progress(f"layer {decoder.layer}, {len(wanted)} settings", done, len(share))
@@ -119,7 +119,7 @@ class Search:
     ) -> None:
         """Decode consecutive samples and store them."""
         start = time.perf_counter()
-        shown = [*samples, following] if self.contrast else samples
+        shown = [*samples, following] if self.contrast or self.shuffled else samples
         inputs = encode(
             self.subject.model,
             self.subject.processor,
@@ -132,6 +132,7 @@ class Search:
             rows=self.rows,
             score=True,
             contrast=self.contrast,
+            shuffled=self.shuffled,
             max_new_tokens=self.max_new_tokens,
         )
         answers = {

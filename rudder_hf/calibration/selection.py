@@ -54,9 +54,12 @@ class Choice:
 
 
 def gentleness(candidate: Candidate) -> tuple[Any, ...]:
-    """Order of preference among equals: the weakest push, then the flattest gate, then the earliest layer."""
+    """Order of preference among equals: the weakest push, gated before constant, then the flattest gate, then the
+    earliest layer.
+    """
     layer, setting = candidate
-    return setting.alpha_max, setting.k, setting.steer_first_token, layer, setting.mode, setting.pool, setting.span
+    gate = setting.mode == "add", setting.k
+    return setting.alpha_max, *gate, setting.steer_first_token, layer, setting.pool, setting.span
 
 
 def choose(
@@ -116,12 +119,14 @@ class _Judge:
     """Objective and limits of all candidates, vanilla first, for many weightings of the pictures at once."""
 
     def __init__(self, values: Floats, columns: Sequence[str], objective: str, limits: Limits, labelled: bool) -> None:
-        self.values, self.columns = values, columns
+        self.places, self.size, _ = values.shape
+        self.columns = columns
+        self._flat = np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(self.size, -1)
         self.objective, self.limits, self.labelled = OBJECTIVES[objective], limits, labelled
 
     def __call__(self, weights: Floats) -> tuple[Floats, Any, dict[str, Floats]]:
         """Scores, whether within the limits, and margins: (candidates, draws) each."""
-        sums = np.einsum("dn,snc->csd", weights, self.values)
+        sums = (weights @ self._flat).reshape(len(weights), self.places, len(self.columns)).transpose(2, 1, 0)
         by_column = dict(zip(self.columns, sums, strict=True))
         vanilla = {name: column[:1] for name, column in by_column.items()}
         scores = self.objective(by_column)
@@ -146,7 +151,7 @@ def _draws(size: int, draws: int, seed: int) -> Iterator[Floats]:
 
 def _held(judge: _Judge, draws: int, seed: int) -> Floats:
     """In which share of the draws each place is within the limits."""
-    found = [judge(weights)[1] for weights in _draws(judge.values.shape[1], draws, seed)]
+    found = [judge(weights)[1] for weights in _draws(judge.size, draws, seed)]
     share: Floats = np.concatenate(found, axis=1).mean(1)
     return share
 
@@ -155,14 +160,13 @@ def _bootstrap(
     judge: _Judge, safe: Any, winner: int, draws: int, seed: int
 ) -> tuple[dict[int, float], tuple[float, float, float], Any]:
     """How often each safe place wins, the out-of-bag gain, and which places are clearly worse than the winner."""
-    size, places = judge.values.shape[1], judge.values.shape[0]
-    won = np.zeros(places)
+    won = np.zeros(judge.places)
     gains: list[Floats] = []
     differences: list[Floats] = []
-    for weights in _draws(size, draws, seed):
+    for weights in _draws(judge.size, draws, seed):
         scores, within, _ = judge(weights)
         chosen = _winners(scores, within & safe[:, None])
-        won += np.bincount(chosen, minlength=places)
+        won += np.bincount(chosen, minlength=judge.places)
         rest, _, _ = judge((weights == 0).astype(np.float64))
         gains.append(rest[chosen, np.arange(len(weights))] - rest[0])
         differences.append(scores - scores[winner])
