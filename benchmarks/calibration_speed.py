@@ -119,9 +119,7 @@ def main() -> int:
     parser.add_argument("--pictures", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, default=100, help="pictures per batch when settings run alone")
-    parser.add_argument(
-        "--single", type=int, default=2, help="pictures for the loop of one at a time; 0: none"
-    )
+    parser.add_argument("--single", type=int, default=2, help="pictures for the loop of one at a time; 0: none")
     parser.add_argument("--layer", type=int, default=None, help="default: that of the shipped settings")
     parser.add_argument("--dtype", default="float32", help="float64 rules out that rounding changes an answer")
     parser.add_argument("--out", type=Path, default=None, help="a new JSON file")

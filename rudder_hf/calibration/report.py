@@ -20,12 +20,12 @@ def report(outcome: Outcome) -> str:
         _verdict(outcome),
         held_out(outcome),
         _certainty(outcome),
-        _layers(outcome),
-        *(_grids(outcome, layer) for layer in outcome.layers),
+        pope(outcome),
         _limits(outcome),
         fluency(outcome),
         without_labels(outcome),
-        pope(outcome),
+        _layers(outcome),
+        *(_grids(outcome, layer) for layer in outcome.layers),
         _provenance(outcome),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -103,9 +103,10 @@ def _probes(outcome: Outcome) -> str:
 def _grids(outcome: Outcome, layer: int) -> str:
     """Scores over alpha_max and k at a layer, one table for each combination of the other settings."""
     parts = [f"## Layer {layer}"]
+    shown = ("chair_s", "chair_i", "recall", "log_likelihood") if outcome.labelled else ("grounding", "log_likelihood")
     for title, table in grid_tables(outcome, layer).items():
         for metric in outcome.metrics:
-            if metric.name in ("chair_s", "chair_i", "recall", "grounding", "log_likelihood"):
+            if metric.name in shown:
                 parts.append(f"{metric.label}{title}:\n\n{_table(outcome, table, metric)}")
     parts.append(
         "† breaks a limit; § keeps the limits, but not safely; ‡ dropped early, on the pictures it got to; "
@@ -126,7 +127,9 @@ def grid_tables(outcome: Outcome, layer: int) -> dict[str, Table]:
         setting = candidate[1]
         rest = [part for part in setting.describe().split(", ") if not part.startswith(("alpha_max", "k "))]
         title = f" ({', '.join(rest)})" if rest else ""
-        found.setdefault(title, {})[setting.alpha_max, setting.k] = (candidate, counts)
+        # Mode "add" has no gate, and so no k.
+        k = setting.k if setting.mode == "beta" else 0.0
+        found.setdefault(title, {})[setting.alpha_max, k] = (candidate, counts)
     return found
 
 
@@ -145,7 +148,12 @@ def _table(outcome: Outcome, table: Table, metric: Metric) -> str:
             text = f"**{text}**" if candidate == outcome.choice.best else text
             row.append(text + mark(outcome, candidate))
         rows.append(row)
-    return markdown_table([f"alpha_max \\ k (vanilla {number(metric, vanilla)})", *(f"{k:g}" for k in ks)], rows)
+    return markdown_table([f"alpha_max \\ k (vanilla {number(metric, vanilla)})", *map(k_label, ks)], rows)
+
+
+def k_label(k: float) -> str:
+    """A column's heading."""
+    return f"{k:g}" if k else "no gate"
 
 
 def mark(outcome: Outcome, candidate: Candidate) -> str:

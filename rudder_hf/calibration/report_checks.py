@@ -66,14 +66,16 @@ def _specificity(outcome: Outcome) -> str:
         row = [_title(outcome, candidate)]
         for metric in _some(outcome, ("chair_s", "chair_i", "recall", "grounding")):
             whole, own = outcome.changes[candidate][metric.name], differences[metric.name]
-            part = f"{100 * own.value / whole.value:.0f} %" if abs(whole.value) > 1e-9 else "-"
-            row.append(f"{with_interval(metric, own, True)}, {part}")
+            # A share of something that may be nothing says nothing.
+            clear = whole.low > 0 or whole.high < 0
+            part = f", {100 * own.value / whole.value + 0.0:.0f} %" if clear else ""
+            row.append(with_interval(metric, own, True) + part)
         rows.append(row)
     headings = [metric.label for metric in _some(outcome, ("chair_s", "chair_i", "recall", "grounding"))]
     return (
         "How much of the effect is specific to the picture: settings with the picture's own CARD minus the same "
-        "settings with another picture's, paired, and as a share of the whole effect. What another picture's CARD "
-        "does as well (a share near 0 %) is not about this picture: shorter captions, say.\n\n"
+        "settings with another picture's, paired, and as a share of the whole effect where there is one. What another "
+        "picture's CARD does as well (a share near 0 %) is not about this picture: shorter captions, say.\n\n"
         f"{markdown_table(['own minus other CARD', *headings], rows)}"
     )
 
