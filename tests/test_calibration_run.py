@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -26,6 +27,7 @@ from rudder_hf.calibration import (
     Limits,
     Outcome,
     Setting,
+    SettingsDecoder,
     calibrate,
     data_source,
     find_data,
@@ -74,6 +76,18 @@ def numbers(outcome: Outcome) -> dict[str, Any]:
         del found[name]
     del found["record"]["date"]
     return found
+
+
+def assert_same(one: Any, other: Any, where: str = "") -> None:
+    """Equal, up to the last digits of likelihoods, which another batch may change."""
+    assert type(one) is type(other), where
+    if isinstance(one, dict | list):
+        keys = one if isinstance(one, dict) else range(len(one))
+        assert len(one) == len(other), where
+        for key in keys:
+            assert_same(one[key], other[key], f"{where}/{key}")
+    else:
+        assert one == (pytest.approx(other, abs=1e-3) if isinstance(one, float) else other), where
 
 
 def test_answers_are_those_of_generate(tmp_path: Path) -> None:
@@ -219,6 +233,29 @@ def test_a_larger_grid_decodes_only_what_is_new(tmp_path: Path, monkeypatch: pyt
     assert numbers(grown) == numbers(calibrate(subject(), pictures(), tmp_path / "whole", larger))
 
 
+def test_batches_shrink_when_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that fits five rows, and one that fits none."""
+    expected = numbers(calibrate(subject(), pictures(3, 2), tmp_path / "large", options(layers=(1,))))
+    original = SettingsDecoder.__call__
+    tried: list[int] = []
+
+    def small(self: SettingsDecoder, inputs: Any, settings: Any, *, rows: int, **kwargs: Any) -> Any:
+        tried.append(rows)
+        if min(rows, len(settings) * len(inputs["input_ids"])) > fits[0]:
+            raise torch.OutOfMemoryError("no memory")
+        return original(self, inputs, settings, rows=rows, **kwargs)
+
+    fits = [5]
+    monkeypatch.setattr(SettingsDecoder, "__call__", small)
+    found = numbers(calibrate(subject(), pictures(3, 2), tmp_path / "small", options(layers=(1,))))
+    assert tried[0] == 256
+    assert max(tried[1:]) < 10
+    assert_same(found, expected)
+    fits = [0]
+    with pytest.raises(torch.OutOfMemoryError):
+        calibrate(subject(), pictures(3, 2), tmp_path / "none", options(layers=(1,)))
+
+
 def test_another_calibration_is_not_mixed_in(tmp_path: Path) -> None:
     calibrate(subject(), pictures(), tmp_path, options(layers=(1,)))
     with pytest.raises(InputError, match="another max_new_tokens"):
@@ -296,8 +333,6 @@ def test_figures(tmp_path: Path) -> None:
 
 def test_layer_statistics_equal_a_slow_reference() -> None:
     """One picture, two layers, by hand: a plain forward over prompt and answer with bare hooks."""
-    import torch
-
     model, data = subject(), pictures(1 + 1, 0)
     sample = data.choosing[0]
     inputs = encode(model.model, model.processor, [data.task.picture(sample)], [sample.prompt])
@@ -396,18 +431,6 @@ def stored(folder: Path) -> dict[str, Any]:
         del found[name]
     del found["record"]["date"], found["record"]["versions"]
     return found
-
-
-def assert_same(one: Any, other: Any, where: str = "") -> None:
-    """Equal, up to the last digits of likelihoods, which another batch may change."""
-    assert type(one) is type(other), where
-    if isinstance(one, dict | list):
-        keys = one if isinstance(one, dict) else range(len(one))
-        assert len(one) == len(other), where
-        for key in keys:
-            assert_same(one[key], other[key], f"{where}/{key}")
-    else:
-        assert one == (pytest.approx(other, abs=1e-3) if isinstance(one, float) else other), where
 
 
 def test_command_line(saved_model: Path, annotated: tuple[Path, Candidate], tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..evaluation.answering import encode
 from ..evaluation.subject import Subject
 from ..evaluation.tasks.base import Sample, Task
@@ -36,7 +38,7 @@ class Search:
         max_new_tokens: Longest answer.
         contrast: Whether answers are also scored given another picture, for the criterion without labels.
         shuffled: Whether pictures are steered by the CARD of the next one, as a control.
-        rows: Largest batch.
+        rows: Largest batch; halved when memory runs out.
         early: Whether settings without a chance are dropped.
         progress: Is told what is done, how many pictures of how many.
     """
@@ -108,11 +110,23 @@ class Search:
                         break
                     batch.append(place)
                 following = self.samples[(batch[-1] + 1) % len(self.samples)]
-                self._batch(decoder, wanted, [samples[place] for place in batch], following)
+                try:
+                    self._batch(decoder, wanted, [samples[place] for place in batch], following)
+                except torch.OutOfMemoryError as error:
+                    self._take_fewer(len(batch) * len(wanted), error)
+                    continue
                 done += len(batch)
                 if self.progress is not None:
                     self.progress(f"layer {decoder.layer}, {len(wanted)} settings", done, len(share))
         self.store.wait_for(layer, settings, ids, self.contrast)
+
+    def _take_fewer(self, tried: int, error: Exception) -> None:
+        """Halve the batch after memory ran out; with one row it is the model that is too large."""
+        if self.rows == 1:
+            raise error
+        self.rows = max(1, min(self.rows, tried) // 2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _batch(
         self, decoder: SettingsDecoder, settings: Sequence[Setting], samples: list[Sample], following: Sample

@@ -83,6 +83,8 @@ LabelFreeOption = Annotated[
 RunnersUpOption = Annotated[int, typer.Option(min=0, help="How many settings that come next to check as well.")]
 CheckOption = Annotated[CheckChoice | None, typer.Option(help="Also try the choice on this task.")]
 MaxNewTokensOption = Annotated[int | None, typer.Option(min=1, help="Longest answer.", show_default="512, scenes 120")]
-RowsOption = Annotated[int, typer.Option(min=1, help="Largest batch: pictures times settings.")]
+RowsOption = Annotated[
+    int, typer.Option(min=1, help="Largest batch, pictures times settings; halved when memory runs out.")
+]
 BootstrapOption = Annotated[int, typer.Option(min=1, help="Draws for intervals and for the choice's certainty.")]
 SeedOption = Annotated[int, typer.Option(help="Of the draw of pictures, the bootstrap and Optuna.")]
