@@ -56,6 +56,7 @@ def compare(
     everywhere: EverywhereOption = False,
     recall_floor: RecallFloorOption = 0.95,
     nll_rise: NllRiseOption = 0.03,
+    max_new_tokens: shared.MaxNewTokensOption = None,
     num_beams: shared.NumBeamsOption = 5,
     top_p: shared.TopPOption = 0.9,
     batch_size: shared.BatchSizeOption = 50,
@@ -117,7 +118,10 @@ def _options(given: dict[str, Any], names: tuple[str, ...]) -> Any:
     from ..comparison.options import CompareOptions
 
     limits = Limits(recall_floor=given["recall_floor"], nll_rise=given["nll_rise"])
-    same = ("pictures", "scenes", "pope_scenes", "everywhere", "num_beams", "top_p", "batch_size", "bootstrap", "seed")
+    same = (
+        *("pictures", "scenes", "pope_scenes", "everywhere", "max_new_tokens", "num_beams", "top_p", "batch_size"),
+        *("bootstrap", "seed"),
+    )
     return CompareOptions(
         methods=names,
         decodings=tuple(word.strip() for word in given["decodings"].split(",") if word.strip()),

@@ -42,15 +42,17 @@ class Cells:
         num_beams: Of beam search.
         top_p: Of nucleus sampling.
         seed: Of sampling.
+        max_new_tokens: Longest caption; None is the task's own.
         progress: Is told what is done, how many of how many.
     """
 
     def __init__(
         self, subject: Subject, folder: Path, batch_size: int, num_beams: int, top_p: float, seed: int,
-        progress: Progress,
+        max_new_tokens: int | None, progress: Progress,
     ) -> None:  # fmt: skip
         self.subject, self.folder, self.batch_size = subject, folder, batch_size
         self.num_beams, self.top_p, self.seed, self.progress = num_beams, top_p, seed, progress
+        self.max_new_tokens = max_new_tokens
         self._done: dict[tuple[str, str, str], tuple[Entry, RunFolder | None]] = {}
 
     def captions(self, entry: Entry, decoding: str, task: Task) -> None:
@@ -71,7 +73,8 @@ class Cells:
                 self._done[what, decoding, entry.key] = (entry, folder)
                 return
         assert entry.intervention is not None
-        how = Decoding(decoding, task.max_new_tokens, self.num_beams, self.top_p)
+        longest = self.max_new_tokens if what == "captions" else None
+        how = Decoding(decoding, longest or task.max_new_tokens, self.num_beams, self.top_p)
         options = RunOptions(max(1, self.batch_size // beams), self.seed, likelihood)
         methods = [entry.intervention]
         folder = start(self.folder / what / decoding / entry.key, task, self.subject, methods, how, None, options)

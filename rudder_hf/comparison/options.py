@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..benchmark.costs import CostSettings
@@ -33,6 +33,7 @@ class CompareOptions:
         everywhere: Whether published settings and controls are also run under the later decodings.
         calibration: Objective, limits and bootstrap of the choice.
         costs: How costs are measured.
+        max_new_tokens: Longest caption; None is the task's own.
         num_beams: Of beam search.
         top_p: Of nucleus sampling.
         batch_size: Pictures per batch.
@@ -50,6 +51,7 @@ class CompareOptions:
     everywhere: bool = False
     calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
     costs: CostSettings = field(default_factory=CostSettings)
+    max_new_tokens: int | None = None
     num_beams: int = 5
     top_p: float = 0.9
     batch_size: int = 50
@@ -67,6 +69,8 @@ class CompareOptions:
         if unknown := [name for name in self.methods if name not in NAMES]:
             raise InputError(f"there is no method {unknown[0]!r}; methods: {', '.join(NAMES)}")
         object.__setattr__(self, "methods", tuple(ordered))
+        # One longest caption for tuning and evaluation.
+        object.__setattr__(self, "calibration", replace(self.calibration, max_new_tokens=self.max_new_tokens))
 
     def record(self) -> dict[str, Any]:
         """What decides about the result, as JSON values."""

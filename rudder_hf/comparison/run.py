@@ -63,7 +63,10 @@ def compare(
     candidates = _candidates(options.methods, ingredients, statistics)
     tunings = _tune(subject, data.calibration, out / STATE, options, candidates, say)
     listed = entries(options.methods, ingredients, candidates, tunings)
-    cells = Cells(subject, out / STATE, options.batch_size, options.num_beams, options.top_p, options.seed, say)
+    cells = Cells(
+        subject, out / STATE, options.batch_size, options.num_beams, options.top_p, options.seed,
+        options.max_new_tokens, say,
+    )  # fmt: skip
     own = {entry.key: own_decoding(entry, options) for entry in listed}
     for decoding, task in data.captions.items():
         for entry in listed:
@@ -243,7 +246,7 @@ def _costs(
 def _title(subject: Subject, data: ComparisonData, options: CompareOptions) -> str:
     sizes = ", ".join(f"{name} {len(task.samples)}" for name, task in data.captions.items())
     return (
-        f"{subject.name}: settings chosen on {len(data.calibration.choosing)} pictures; captions of pictures: {sizes}; "
+        f"{subject.name}: settings chosen on {len(data.calibration.choosing)} pictures; pictures captioned: {sizes}; "
         f"{len(data.questions.samples)} yes/no questions about {len(data.questions.image_ids())} pictures"
     )
 
@@ -254,9 +257,9 @@ def _notes(data: ComparisonData, options: CompareOptions, ingredients: Ingredien
     notes = [
         f"tuned: the best of {tries} settings on the calibration pictures by greedy search (opera by beam search), "
         f"chosen as `rudder calibrate` does: least {options.calibration.objective} of CHAIR_S and CHAIR_I with at "
-        f"least {limits.recall_floor:.0%} of vanilla's recall, at most {limits.nll_rise} nats per token more, and at most "
-        f"{limits.distinct_drop:.0%} fewer distinct word pairs. RUDDER's {tries} are four strengths at the two layers "
-        "that statistics of the unsteered model rank first.",
+        f"least {limits.recall_floor:.0%} of vanilla's recall, at most {limits.nll_rise} nats per token more, and at "
+        f"most {limits.distinct_drop:.0%} fewer distinct word pairs. RUDDER's {tries} are four strengths at the two "
+        "layers that statistics of the unsteered model rank first.",
         "calibrated: RUDDER's stored settings for the model, which a larger search may have found. Controls have the "
         "calibrated settings of rudder-beta.",
         "published: the defaults of the published code, which were found for other models.",

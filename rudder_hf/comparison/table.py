@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..benchmark.costs import MethodCost
+from ..benchmark.costs import CostReport, MethodCost
 from ..evaluation.result import MetricDifference, MetricValue
 from ..evaluation.tables import ARROWS, markdown_table, number, with_change
 from .record import Comparison, Row
@@ -124,6 +124,24 @@ def duel_table(comparison: Comparison, decoding: str) -> tuple[list[str], list[l
             cells.append(f"{told}{value} [{low}, {high}]")
         table.append(cells)
     return headings, table
+
+
+def costs_markdown(report: CostReport) -> str:
+    """Costs alone, as Markdown."""
+    rows = []
+    for cost in report.costs:
+        cells = [cost.decoding, cost.method]
+        if cost.refusal:
+            rows.append([*cells, cost.refusal, *[""] * len(_COSTS)])
+            continue
+        rows.append([*cells, f"{cost.ms_per_token:.2f}", *(column.cell(cost) for column in _COSTS)])
+    headings = ["Decoding", "Method", "ms per token", *(column.heading for column in _COSTS)]
+    how = report.settings
+    title = (
+        f"**{report.model['name']}**: {how['rounds']} interleaved rounds, {how['new_tokens']} new tokens, prompt of "
+        f"{report.prompt_tokens}, batch {report.batch_size}, {how['num_beams']} beams where there are any"
+    )
+    return f"{title}\n\n{markdown_table(headings, rows)}\n"
 
 
 def markdown(comparison: Comparison) -> str:
