@@ -132,7 +132,7 @@ def memory_profile(subject: Subject, variant: str, inputs: dict[str, Any]) -> Me
     profile, ledger = MemoryProfile(), StorageLedger()
     highest: list[int] = []
     gc.collect()
-    with _allocator_peak(subject.model.device) as allocated, ExitStack() as stack:
+    with allocator_peak(subject.model.device) as allocated, ExitStack() as stack:
         backbone = subject.backbone
         update = attention_update(backbone.layers[resolve_layer(backbone, subject.config.layer)]).module
 
@@ -163,7 +163,7 @@ def memory_profile(subject: Subject, variant: str, inputs: dict[str, Any]) -> Me
 
 
 @contextmanager
-def _allocator_peak(device: torch.device) -> Iterator[list[int]]:
+def allocator_peak(device: torch.device) -> Iterator[list[int]]:
     """On CUDA, the most bytes that the allocator gave out within the block beyond those at its start; else empty."""
     peak: list[int] = []
     if device.type != "cuda":

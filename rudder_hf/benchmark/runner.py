@@ -76,11 +76,15 @@ def shape_subject(shape: Shape, settings: BenchmarkSettings) -> Subject:
 
 
 def model_subject(name: str, settings: BenchmarkSettings) -> Subject:
-    """A model from the Hub or a folder."""
+    """A model from the Hub or a folder, or an embedded one: "embedded" or "embedded:NAME"."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    processor = AutoProcessor.from_pretrained(name)
-    model = AutoModelForImageTextToText.from_pretrained(name, dtype=getattr(torch, settings.dtype))
+    from ..scenes import embedded
+
+    inside = embedded.embedded_name(name)
+    source = name if inside is None else str(embedded.folder(inside))
+    processor = AutoProcessor.from_pretrained(source)
+    model = AutoModelForImageTextToText.from_pretrained(source, dtype=getattr(torch, settings.dtype))
     model = model.to(settings.device).eval()
     prompt = functools.partial(long_prompt, processor, model, batch=settings.batch_size)
     return _subject(name, model, prompt, settings, {"weights": name})

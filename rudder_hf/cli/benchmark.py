@@ -18,6 +18,7 @@ EXAMPLES = copyable(
     "rudder benchmark --quick --shape deep",
     "rudder benchmark --out benchmarks",
     "rudder benchmark --model llava-hf/llava-1.5-7b-hf --dtype bfloat16",
+    "rudder benchmark --methods all --model embedded --out costs.json",
 )
 QUICK_ROUNDS, QUICK_TOKENS, QUICK_WARMUP = 3, 16, 1
 
@@ -61,6 +62,12 @@ def benchmark(
         Path | None,
         typer.Option(help="New .json file, or a folder in which it is numbered.", show_default="the current folder"),
     ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare decoding methods instead: names separated by commas, or all, rudder, peers, controls."
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option(help=f"{QUICK_ROUNDS} rounds of {QUICK_TOKENS} tokens: a first look, no result.")
     ] = False,
@@ -68,7 +75,8 @@ def benchmark(
     """Compare vanilla, RUDDER-Beta and RUDDER-Add, interleaved on the same model and prompt.
 
     Reports throughput relative to vanilla with its spread, forward passes, added operators and extra memory, as a
-    table and as a JSON file with all raw rounds. Nothing is ever overwritten.
+    table and as a JSON file with all raw rounds. Nothing is ever overwritten. With --methods, compares any decoding
+    methods in the same way: throughput, forwards per token, peak memory.
     """
     with refusing_bad_input():
         from ..benchmark.report import new_result_file
@@ -88,14 +96,44 @@ def benchmark(
             layer=layer,
             seed=seed,
         )
+        names = None if methods is None else _method_names(methods, shape, model)
     from rich.console import Console
 
     errors = Console(stderr=True)
+    if names is not None:
+        _compare_methods(names, _subjects(shape, model, settings)[0], settings, path)
+        return
     with errors.status("starting") as status, reporting_failure():
         report = run_benchmark(_subjects(shape, model, settings), settings, status.update)
     with refusing_bad_input():
         report.save(path)
     Console().print(report_tables(report))
+    typer.echo(f"Written to {path}")
+
+
+def _method_names(methods: str, shape: ShapeChoice, model: str | None) -> list[str]:
+    """The methods to compare, vanilla first; one model at a time."""
+    from ..evaluation.methods import parse_names
+
+    if model is None and shape is ShapeChoice.BOTH:
+        raise ValueError("--methods compares on one model: add --model embedded, --model ID, or --shape deep.")
+    return list(dict.fromkeys(["vanilla", *parse_names(methods)]))
+
+
+def _compare_methods(names: list[str], make: Callable[[], Subject], settings: BenchmarkSettings, path: Path) -> None:
+    """Measure, write and print the costs of methods."""
+    from rich.console import Console
+
+    from ..benchmark.methods import method_costs
+    from ..comparison.table import costs_markdown
+    from ..evaluation.journal import write_new
+
+    with Console(stderr=True).status("starting") as status, reporting_failure():
+        report = method_costs(names, make(), settings, status.update)
+    with refusing_bad_input():
+        if not write_new(path, report.to_json()):
+            raise FileExistsError(f"{path} exists and results are never overwritten: choose another name.")
+    typer.echo(costs_markdown(report))
     typer.echo(f"Written to {path}")
 
 

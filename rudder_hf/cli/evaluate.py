@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 EXAMPLES = copyable(
     "rudder evaluate --out results/scenes",
     "rudder evaluate --task scenes-pope --decoding nucleus --out results/pope",
+    "rudder evaluate --methods all --decoding beam --out results/all-beam",
     "rudder evaluate --model ID --task chair --data coco --out results/chair",
     "rudder evaluate --model ID --task pope --data FILES --images DIR --out X",
     "rudder evaluate --rescore results/chair --lineage wordnet",
     "rudder evaluate --compare results/a:vanilla results/b:rudder-beta",
     "rudder evaluate --table results/greedy --table results/beam --latex",
+    "rudder evaluate --table results/scenes --table results/pope --table costs.json",
 )
 INTERRUPTED = 130
 
@@ -120,7 +122,10 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
         run_options = RunOptions(given["batch_size"], given["seed"], given["likelihood"], _command())
         device = process_device(choose_device(given["device"]), process)
         subject = load_subject(given["model"], given["dtype"].value, device, given["rudder"], given["revision"])
-        chosen = method_names.make_methods(names, subject, settings)
+        optional = method_names.parse_optional(given["methods"])
+        beams = decoding.num_beams if decoding.name == "beam" else 1
+        chosen, left_out = method_names.make_possible(names, optional, subject, settings, beams)
+        task.notes += left_out
         folder = session.start(given["out"], task, subject, chosen, decoding, given["prompt"], run_options)
     bar = _Bar(f"{task.name}, {decoding.name}", shown=process.is_main)
     try:
@@ -195,7 +200,8 @@ def _print_result(result: EvaluationResult, latex: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    headings, rows = tables.run_table(result)
+    wide = len(result.methods) > tables.MOST_COLUMNS
+    headings, rows = tables.method_table(result) if wide else tables.run_table(result)
     shown = Table(title=tables.title(result))
     for heading in headings:
         shown.add_column(heading, justify="left" if not heading else "right")
@@ -209,10 +215,16 @@ def _print_result(result: EvaluationResult, latex: bool) -> None:
 
 def _print_tables(paths: list[Path], latex: bool) -> None:
     with refusing_bad_input():
+        from ..comparison.join import joined, read_parts
+        from ..comparison.table import markdown
         from ..evaluation import tables
-        from ..evaluation.result import EvaluationResult
 
-        results = [EvaluationResult.load(path) for path in paths]
+        results, costs = read_parts(paths)
+        if costs or len({result.kind for result in results}) > 1:
+            if latex:
+                raise ValueError("A table of several tasks or with costs is Markdown only: leave --latex out.")
+            typer.echo(markdown(joined(results, costs)))
+            return
         typer.echo((tables.paper_latex if latex else tables.paper_markdown)(results))
 
 

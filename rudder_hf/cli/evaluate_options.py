@@ -64,7 +64,10 @@ ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the pictures,
 CaptionsOption = Annotated[Path | None, typer.Option(help="captions_*.json, if it is not beside the instances.")]
 SplitOption = Annotated[str | None, typer.Option(help="Of COCO, such as val2014, or of the scenes.")]
 DecodingOption = Annotated[DecodingChoice, typer.Option(help="How to write answers.")]
-MethodsOption = Annotated[str, typer.Option(help="Separated by commas; differences are to the first.")]
+MethodsOption = Annotated[
+    str,
+    typer.Option(help="Separated by commas, or groups: all, rudder, peers, controls; differences are to the first."),
+]
 SettingsOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="NAME=VALUE for RUDDER, or METHOD.NAME=VALUE, such as rudder-add.alpha_max=5."),
@@ -103,6 +106,7 @@ CompareOption = Annotated[
     tuple[str, str] | None, typer.Option(help="Two results, each FOLDER or FOLDER:METHOD.", metavar="A B")
 ]
 TableOption = Annotated[
-    list[Path] | None, typer.Option(help="Results to put into one table like the paper's; repeat it.")
+    list[Path] | None,
+    typer.Option(help="Results to put into one table; repeat it. Captions, questions and costs are joined by method."),
 ]
 LatexOption = Annotated[bool, typer.Option("--latex", help="Print tables as LaTeX instead of Markdown.")]

@@ -11,21 +11,40 @@ from ..interventions import Intervention
 from .subject import Subject
 
 DEFAULT = ("vanilla", "rudder-beta", "rudder-add")
+_RUDDER = ("rudder-beta", "rudder-add")
+_CONTROLS = tuple(name for name in interventions.NAMES if name.startswith("rudder-") and name not in _RUDDER)
+GROUPS: dict[str, tuple[str, ...]] = {
+    "all": interventions.NAMES,
+    "rudder": _RUDDER,
+    "peers": tuple(name for name in interventions.NAMES if name not in ("vanilla", *_RUDDER, *_CONTROLS)),
+    "controls": _CONTROLS,
+}
+"""Names that stand for several methods. Members that cannot run are left out, and it is said why."""
 
 
 def parse_names(text: str) -> list[str]:
-    """Names of methods, separated by commas.
+    """Names of methods and groups, separated by commas; groups are replaced by their members.
 
     Raises:
         ValueError: A name is unknown or given twice.
     """
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in interventions.NAMES]
-    if unknown or not names:
-        raise ValueError(f"There is no method {(unknown or [text])[0]!r}. Methods: {', '.join(interventions.NAMES)}.")
-    if len(set(names)) < len(names):
+    given = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in given if name not in interventions.NAMES and name not in GROUPS]
+    if unknown or not given:
+        raise ValueError(
+            f"There is no method {(unknown or [text])[0]!r}. Methods: {', '.join(interventions.NAMES)}. "
+            f"Groups: {', '.join(GROUPS)}."
+        )
+    if len(set(given)) < len(given):
         raise ValueError(f"A method is named twice in {text!r}.")
-    return names
+    # A method that is named and also in a group keeps the place where it stands first.
+    return list(dict.fromkeys(member for name in given for member in GROUPS.get(name, (name,))))
+
+
+def parse_optional(text: str) -> set[str]:
+    """The methods that only a group asks for: they are left out where they cannot run."""
+    given = [name.strip() for name in text.split(",")]
+    return {member for name in given for member in GROUPS.get(name, ())} - set(given)
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -72,8 +91,45 @@ def make_methods(
                     "or --set layer=... --set alpha_max=... (or --methods vanilla)."
                 )
             own = {"config": config, **own}
+        if name == "vti" and "directions" not in own:
+            from .caption_pairs import scene_directions
+
+            own["directions"] = scene_directions(subject)
         made.append(interventions.get(name, **own))
     return made
+
+
+def make_possible(
+    names: Sequence[str], optional: set[str], subject: Subject, settings: dict[str, dict[str, Any]], beams: int
+) -> tuple[list[Intervention], list[str]]:
+    """Make the methods, without those of a group that cannot run on this model or with this decoding.
+
+    Returns:
+        The methods, and for each one left out its name and the reason.
+
+    Raises:
+        ValueError: A method that was named cannot run, or none is left.
+    """
+    made: list[Intervention] = []
+    left_out: list[str] = []
+    unused = sorted(set(settings) - {"", *names})
+    if unused:
+        raise ValueError(f"There are settings for {unused[0]!r}, which is not one of the methods {', '.join(names)}.")
+    for name in names:
+        own = {key: value for key, value in settings.items() if key in ("", name)}
+        try:
+            method = make_methods([name], subject, own)[0]
+            if reason := method.refuses(beams):
+                raise ValueError(f"{reason}: choose another --decoding, or leave it out of --methods.")
+        except ValueError as error:
+            if name not in optional:
+                raise
+            left_out.append(f"{name} is left out: {error}")
+        else:
+            made.append(method)
+    if not made:
+        raise ValueError(f"None of the methods can run. {left_out[0]}")
+    return made, left_out
 
 
 def settings_record(method: Intervention) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def run(
             if not missing:
                 continue
             started = time.perf_counter()
-            rows = _answer(task, subject, method, missing, decoding, options)
+            rows = answer_batch(task, subject, method, missing, decoding, options)
             seconds = round(time.perf_counter() - started, 3)
             journal.append({"method": method.name, "seconds": seconds, "rows": rows})
             finished += len(missing)
@@ -131,7 +131,7 @@ def _launch(options: RunOptions, process: Process) -> dict[str, Any]:
     }
 
 
-def _answer(
+def answer_batch(
     task: Task, subject: Subject, method: Intervention, samples: Sequence[Sample], decoding: Decoding,
     options: RunOptions,
 ) -> list[dict[str, Any]]:  # fmt: skip

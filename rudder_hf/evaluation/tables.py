@@ -69,6 +69,40 @@ def run_table(result: EvaluationResult) -> tuple[list[str], list[list[str]]]:
     return headings, rows
 
 
+MOST_COLUMNS = 3
+"""Methods up to which a run has a column for each; beyond, it has a row for each."""
+_METHOD_COLUMNS = {
+    "chair": (
+        "chair_s", "chair_i", "recall", "length", "distinct_2", "repeated_sentences", "broken_sentences",
+        "log_likelihood",
+    ),
+    "pope": ("accuracy", "f1", "yes_ratio", "unclear"),
+    "mme": ("total",),
+}  # fmt: skip
+
+
+def method_table(result: EvaluationResult) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of a run of many methods: one row for each, with its change against the first."""
+    first = result.methods[0]
+    shown = [name for name in _METHOD_COLUMNS[result.kind] if name in first.metrics]
+    labels = [first.metrics[name] for name in shown]
+    headings = ["", *(f"{metric.label} {ARROWS[metric.direction]}".strip() for metric in labels)]
+    rows = [
+        [METHOD_LABELS.get(m.name, m.name), *(with_change(m.metrics[n], m.differences.get(n)) for n in shown)]
+        for m in result.methods
+    ]
+    return headings, rows
+
+
+def with_change(metric: MetricValue, change: MetricDifference | None) -> str:
+    """A metric with the paired interval of its change; with its own interval where there is nothing to compare."""
+    if change is None:
+        return with_interval(metric)
+    unit = metric.unit
+    value, low, high = (number(end, unit, True) for end in (change.value, change.low, change.high))
+    return f"{number(metric.value, unit)} ({value} [{low}, {high}])"
+
+
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [headings, ["---"] * len(headings), *rows]
@@ -89,7 +123,10 @@ def notes(result: EvaluationResult) -> list[str]:
 
 def run_markdown(result: EvaluationResult) -> str:
     """A run as Markdown: the table, and below it what has to be said."""
-    parts = [f"**{title(result)}**", markdown_table(*run_table(result))]
+    parts = [f"**{title(result)}**"]
+    if len(result.methods) > MOST_COLUMNS:
+        parts.append(markdown_table(*method_table(result)))
+    parts.append(markdown_table(*run_table(result)))
     if any(_paper(result, method, metric) is not None for method in result.methods for metric in _headlines(result)):
         parts.append(paper_markdown([result]))
     return "\n\n".join([*parts, *notes(result)]) + "\n"

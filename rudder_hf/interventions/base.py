@@ -47,6 +47,10 @@ class Intervention(ABC):
         """Prefills of the prompt, with or without its image, beyond vanilla's one."""
         return 0
 
+    def refuses(self, beams: int) -> str:
+        """Why the method cannot decode with so many beams (1 is greedy search or sampling); empty if it can."""
+        return ""
+
     @abstractmethod
     def applied(self, model: nn.Module) -> AbstractContextManager[Generate]:
         """While the context is open, the yielded function generates with this method; then the model is as before.

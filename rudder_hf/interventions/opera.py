@@ -68,6 +68,10 @@ class Opera(Intervention):
         """The token itself and the candidates for the next one; tokens that are taken back cost again."""
         return 1.0 + self.candidates
 
+    def refuses(self, beams: int) -> str:
+        """Everything but beams."""
+        return "opera is a beam search and has no greedy variant" if beams == 1 else ""
+
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
         """See `Intervention.applied`."""
@@ -88,8 +92,8 @@ class Opera(Intervention):
 
     def _refuse_unsupported(self, run: Run) -> None:
         option = run.option
-        if run.beams == 1:
-            raise ValueError("opera is a beam search and has no greedy variant: pass num_beams (published with 5).")
+        if reason := self.refuses(run.beams):
+            raise ValueError(f"{reason}: pass num_beams (published with 5).")
         if option("do_sample", False):
             raise ValueError("opera is a beam search without sampling: pass do_sample=False.")
         if option("num_beam_groups", 1) not in (None, 1) or option("constraints") or option("force_words_ids"):
