@@ -111,7 +111,9 @@ def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     """The truth is what one setting says: it has to win, with labels, with certainty, and on held-out pictures."""
     data, winner = planted_scenes(8, 6)
     modes = replace(GRID, modes=("beta", "add"))
-    outcome = calibrate(subject(), data, tmp_path, options(grid=modes, contrast=True), pope=pope_task(data))
+    pope = pope_task(data)
+    pope.max_new_tokens = 1  # type: ignore[misc]
+    outcome = calibrate(subject(), data, tmp_path, options(grid=modes, contrast=True), pope=pope)
     assert outcome.choice.best == winner
     assert outcome.choice.score == 0 < outcome.choice.vanilla
     assert max(outcome.choice.wins, key=lambda c: outcome.choice.wins[c]) == winner
@@ -138,11 +140,15 @@ def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     assert found["good_enough"] or found["share_of_gain"] < 0.8 or found["recall"] < outcome.limits.recall_floor
 
     # POPE: steering after the first token cannot change a one-word answer; the report says so.
+    vanilla = next(e for e in outcome.pope if e["alpha_max"] == 0)
     unmoved = [e for e in outcome.pope if not e["steer_first_token"] and e["alpha_max"] > 0]
-    assert unmoved
-    assert any(e["steer_first_token"] for e in outcome.pope)
-    first_words = _first_words(tmp_path, [s.id for s in pope_task(data).samples])
-    assert len(first_words) == 1
+    assert any(e["setting"].startswith("chosen: ") for e in unmoved)
+    assert len(unmoved) == 3  # the choice, and its neighbours in strength and in k
+    assert all((e["scores"], e["change"]) == (vanilla["scores"], "+0.0 [+0.0, +0.0]") for e in unmoved)
+    answers = _answers(tmp_path, [s.id for s in pope.samples])
+    late, first = ({a for s, a in answers.items() if s.steer_first_token is steered} for steered in (False, True))
+    assert len(late) == 1
+    assert first - late
 
     text = report(outcome)
     for part in (
@@ -162,17 +168,15 @@ def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     assert outcome.config("org/base", None, "add").mode == "add"
 
 
-def _first_words(out: Path, questions: list[str]) -> set[tuple[str, ...]]:
-    """The first words of the answers to some questions, under each setting that leaves the first token alone."""
-    found: dict[str, dict[str, str]] = {}
+def _answers(out: Path, questions: list[str]) -> dict[Setting, tuple[str, ...]]:
+    """What was stored for some questions, by setting."""
+    found: dict[Setting, dict[str, str]] = {}
     for line in (out / "state" / "answers" / "answers-0000.jsonl").read_text().splitlines():
         batch = json.loads(line)
         for sample in set(questions) & set(batch["answers"]):
             for setting, row in zip(batch["settings"], batch["answers"][sample], strict=True):
-                if not setting["steer_first_token"]:
-                    found.setdefault(json.dumps(setting), {})[sample] = row["answer"].split(" ")[0]
-    assert len(found) > 1
-    return {tuple(words[question] for question in questions) for words in found.values()}
+                found.setdefault(Setting.of(setting), {})[sample] = row["answer"]
+    return {setting: tuple(words[question] for question in questions) for setting, words in found.items()}
 
 
 class Killed(BaseException):
