@@ -99,9 +99,8 @@ def test_rudder_has_the_same_budget() -> None:
     for name in GROUPS["rudder"]:
         tried = rudder_space(name, statistics)
         assert len({(settings["layer"], settings["alpha_max"]) for settings in tried}) == BUDGET
-        assert [settings["alpha_max"] / (10 + settings["layer"]) for settings in tried] == sorted(
-            settings["alpha_max"] / (10 + settings["layer"]) for settings in tried
-        )
+        shares = [round(settings["alpha_max"] / (10 + settings["layer"]), 3) for settings in tried]
+        assert shares == sorted(shares)
     assert set(peers()) == set(GROUPS["peers"])
 
 
@@ -216,12 +215,12 @@ OPTIONS = CompareOptions(
     pictures=2,
     scenes=3,
     beam_scenes=2,
-    pope_scenes=1,
+    pope_scenes=6,
     calibration=CalibrationOptions(draws=20),
     costs=CostSettings(new_tokens=3, rounds=1, warmup=0, num_beams=2),
     max_new_tokens=3,
     num_beams=2,
-    batch_size=2,
+    batch_size=40,
     bootstrap=50,
 )
 
@@ -236,7 +235,7 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
 
     def killing(text: str, done: int, total: int) -> None:
         calls[0] += 1
-        if calls[0] % 40 == 0:
+        if calls[0] in (25, 70, 110):
             raise Interrupted
 
     kills, comparison = 0, None
@@ -246,7 +245,7 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
         except Interrupted:
             kills += 1
             assert not (tmp_path / "c" / "comparison.json").exists()
-    assert kills > 1
+    assert kills == 3
     assert Comparison.load(tmp_path / "c" / "comparison.json") == comparison
     rows = {(row.decoding, row.method, row.variant): row for row in comparison.rows}
     assert "no greedy variant" in rows["greedy", "opera", "published"].note

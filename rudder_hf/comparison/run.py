@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,8 +196,9 @@ def _tune(
             continue
         size = max(1, options.batch_size // beams)
         folder = state / f"tuning-{decoding}"
+        seen = replace(data, choosing=data.choosing[: options.beam_pictures]) if beams > 1 else data
         with MethodSearch(
-            subject, data, folder, options.calibration, decoding, options.num_beams, size, say
+            subject, seen, folder, options.calibration, decoding, options.num_beams, size, say
         ) as search:
             for name in mine:
                 tunings[name] = search.tune(candidates[name])
@@ -255,7 +256,8 @@ def _notes(data: ComparisonData, options: CompareOptions, ingredients: Ingredien
     limits = options.calibration.limits
     tries = len(space("vcd"))
     notes = [
-        f"tuned: the best of {tries} settings on the calibration pictures by greedy search (opera by beam search), "
+        f"tuned: the best of {tries} settings on the calibration pictures by greedy search (opera by beam search, on "
+        f"the first {min(options.beam_pictures, len(data.calibration.choosing))} of them), "
         f"chosen as `rudder calibrate` does: least {options.calibration.objective} of CHAIR_S and CHAIR_I with at "
         f"least {limits.recall_floor:.0%} of vanilla's recall, at most {limits.nll_rise} nats per token more, and at "
         f"most {limits.distinct_drop:.0%} fewer distinct word pairs. RUDDER's {tries} are four strengths at the two "
