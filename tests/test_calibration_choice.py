@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from rudder_hf.calibration import VANILLA, Grid, Limits, Setting, choose
+from rudder_hf.calibration.evidence import fluency_evidence, label_free_evidence, rank_correlation
 from rudder_hf.calibration.grid import neighbours
+from rudder_hf.calibration.heldout import finalists
 from rudder_hf.calibration.selection import Candidate
 from rudder_hf.calibration.stopping import hopeless, looks, student_quantile
+from rudder_hf.calibration.store import UNSTEERED
 from rudder_hf.evaluation.errors import InputError
 from rudder_hf.evaluation.statistics import Counts
 
@@ -82,6 +86,97 @@ def test_ties_go_to_the_gentler_setting() -> None:
     assert set(choice.plateau) == set(tied) - {choice.best}
 
 
+def test_among_equals_the_gate_goes_before_the_constant_push() -> None:
+    vanilla, better = table(hallucinated_captions=[1.0] * 8), table(hallucinated_captions=[0.0] * 8)
+    tied = {(layer, Setting(alpha_max=3.0, k=2.0, mode=mode)): better for mode in ("add", "beta") for layer in (4, 1)}
+    assert choose(tied, vanilla, "chair_s", Limits(), True, 50).best == candidate(3.0, k=2.0)
+
+
+def test_finalists_are_the_choice_those_that_come_next_and_the_best_by_other_rules() -> None:
+    counts = {candidate(float(a)): table(hallucinated_captions=[1.0] * a + [0.0] * (8 - a)) for a in range(1, 8)}
+    counts[UNSTEERED] = table(hallucinated_captions=[1.0] * 4 + [0.0] * 4)
+    steered = {c: found for c, found in counts.items() if c != UNSTEERED}
+    first = choose(steered, counts[UNSTEERED], "chair_s", Limits(), True, 50)
+    strong = {c: found for c, found in steered.items() if c[1].alpha_max > 2}
+    other = choose(strong, counts[UNSTEERED], "chair_s", Limits(), True, 50)
+    assert finalists([first, other], counts, 1) == [candidate(1.0), candidate(2.0), candidate(3.0)]
+    assert finalists([first], counts, 9) == [candidate(1.0), candidate(2.0), candidate(3.0)]  # the rest is no better
+    weak = {candidate(7.0): counts[candidate(7.0)]}
+    assert finalists([choose(weak, counts[UNSTEERED], "chair_s", Limits(), True, 50)], counts, 2) == []
+
+
+numbers = st.lists(st.integers(0, 5), min_size=8, max_size=8)
+
+
+@given(numbers, numbers)
+def test_rank_correlation_is_that_of_mean_ranks(one: list[int], other: list[int]) -> None:
+    def ranks(values: list[int]) -> list[float]:
+        order = sorted(values)
+        return [order.index(v) + (order.count(v) - 1) / 2 for v in values]
+
+    found = rank_correlation(one, other)
+    if len(set(one)) == 1 or len(set(other)) == 1:
+        assert found == 0
+    else:
+        assert found == pytest.approx(np.corrcoef(ranks(one), ranks(other))[0, 1])
+
+
+def with_broken(counts: Counts, share: float) -> Counts:
+    size = len(counts.ids)
+    values = np.stack([np.full(size, 10.0), np.full(size, 10.0 * share)], axis=1)
+    return counts.joined(Counts(counts.ids, ("scene_sentences", "broken_sentences"), values))
+
+
+def test_fluency_evidence_counts_what_a_limit_lets_through() -> None:
+    def setting(rise: float, found: float = 1.0) -> Counts:
+        return table(log_likelihood=[-1.0 - rise] * 10, found=[found] * 10)
+
+    counts = {
+        UNSTEERED: with_broken(setting(0.0), 0.0),
+        candidate(1.0): with_broken(setting(0.02), 0.01),
+        candidate(2.0): with_broken(setting(0.08), 0.05),
+        candidate(3.0): with_broken(setting(0.5), 0.4),
+        candidate(4.0): with_broken(setting(0.01, found=0.5), 0.9),  # loses recall: no limit of fluency is needed
+    }
+    found = fluency_evidence(counts, Limits())
+    assert found is not None
+    assert found["vanilla_broken"] == 0
+    by_limit = {row["nll_rise"]: row for row in found["at_recall_floor"]}
+    assert {limit: row["settings"] for limit, row in by_limit.items()} == {
+        0.02: 1, 0.03: 1, 0.05: 1, 0.1: 2, 0.2: 2, None: 3
+    }  # fmt: skip
+    assert by_limit[0.03]["most_broken"] == pytest.approx(0.01)
+    assert by_limit[None]["most_broken"] == pytest.approx(0.4)
+    del counts[candidate(4.0)]
+    assert fluency_evidence(counts, Limits())["rank_correlation"] == 1  # type: ignore[index]
+    assert fluency_evidence({UNSTEERED: setting(0.0)}, Limits()) is None
+
+
+def test_the_choice_without_labels_is_judged_by_the_one_with_labels() -> None:
+    def setting(wrong: int, grounding: float, found: float = 1.0) -> Counts:
+        counts = table(hallucinated_captions=[1.0] * wrong + [0.0] * (10 - wrong), found=[found] * 10)
+        return counts.joined(Counts(counts.ids, ("contrast",), np.full((10, 1), -1.0 - grounding)))
+
+    def evidence(counts: dict[Candidate, Counts]) -> dict[str, Any]:
+        vanilla = counts[UNSTEERED]
+        steered = {c: found for c, found in counts.items() if c != UNSTEERED}
+        labelled = choose(steered, vanilla, "chair_s", Limits(), True, 20)
+        free = choose(steered, vanilla, "grounding", Limits(), False, 20)
+        return label_free_evidence(counts, labelled, free, Limits())
+
+    counts = {UNSTEERED: setting(8, 0.1), candidate(1.0): setting(4, 0.3), candidate(2.0): setting(3, 0.4)}
+    good = evidence({**counts, candidate(3.0): setting(2, 0.6)})
+    assert good["same_choice"]
+    assert good["good_enough"]
+    assert (good["share_of_gain"], good["rank_correlation"]) == (1, 1)
+    half = evidence({**counts, candidate(3.0): setting(5, 0.6)})
+    assert half["share_of_gain"] == pytest.approx(3 / 5)
+    assert not half["good_enough"]
+    deaf = evidence({**counts, candidate(3.0): setting(3, 0.6, found=0.5)})
+    assert deaf["recall"] == 0.5
+    assert not deaf["good_enough"]
+
+
 def test_certainty_tells_a_clear_choice_from_a_lucky_one() -> None:
     random = np.random.default_rng(0)
     vanilla = table(hallucinated_captions=list(random.integers(0, 2, 80).astype(float)))
@@ -98,6 +193,22 @@ def test_certainty_tells_a_clear_choice_from_a_lucky_one() -> None:
     assert max(unsure.wins.values()) < 0.9
     assert unsure.out_of_bag[2] > -0.02
     assert abs(unsure.out_of_bag[0]) < unsure.vanilla - unsure.score
+
+
+def test_limits_have_to_be_kept_safely() -> None:
+    """The best score lies at the edge of the recall floor; with confidence the one behind the edge is chosen."""
+    size = 60
+    vanilla = table(hallucinated_captions=[1.0] * size, found=[2.0] * size, truth=[3.0] * size)
+    edge = [2.0] * (size - 6) + [1.0] * 6  # 114 of 120: exactly 95 %
+    at_edge = table(hallucinated_captions=[0.0] * size, found=edge, truth=[3.0] * size)
+    behind = table(hallucinated_captions=[0.0] * 50 + [1.0] * 10, found=[2.0] * size, truth=[3.0] * size)
+    candidates = {candidate(2.0): at_edge, candidate(1.0): behind}
+    daring = choose(candidates, vanilla, "chair_s", Limits(), True, 400)
+    assert daring.best == candidate(2.0)
+    safe = choose(candidates, vanilla, "chair_s", Limits(), True, 400, confidence=0.8)
+    assert safe.best == candidate(1.0)
+    assert 0.4 < safe.unsafe[candidate(2.0)] < 0.8
+    assert not safe.broken
 
 
 def test_nothing_better_than_vanilla_is_no_choice() -> None:

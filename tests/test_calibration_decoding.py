@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from transformers.cache_utils import DynamicLayer
 
-from rudder_hf import RudderConfig, attach
+from rudder_hf import RudderConfig, attach, interventions
 from rudder_hf.calibration import VANILLA, Setting, SettingsDecoder
+from rudder_hf.calibration.caches import RoomyLayer
 from tests.helpers import PLAIN, family_of, snapshot_of_used
 from tests.zoo import FAMILIES, Row
 
@@ -25,8 +31,13 @@ SETTINGS = [
     Setting(alpha_max=80.0, mode="add", norm_cap=25.0),
     Setting(alpha_max=80.0, norm_cap=12.0),
     Setting(alpha_max=60.0, steer_first_token=True),
+    Setting(alpha_max=40.0, mode="add", steer_first_token=True),
 ]
-SPANS = [Setting(alpha_max=60.0, span="text"), Setting(alpha_max=60.0, span="image", pool="norm")]
+SPANS = [
+    Setting(alpha_max=60.0, span="text"),
+    Setting(alpha_max=60.0, span="image", pool="norm"),
+    Setting(alpha_max=60.0, span="text", mode="add", steer_first_token=True),
+]
 # Positions by a mask, multimodal positions, prompts as embeddings, sandwich norms, sliding windows, no keyword.
 NAMES = ["llava", "qwen2_5_vl", "instructblip", "gemma3", "idefics2", PLAIN.name]
 
@@ -115,6 +126,59 @@ def reference_nll(family: Any, model: Any, row: Row, tokens: tuple[int, ...]) ->
     with torch.no_grad():
         logits = model(**inputs, use_cache=False).logits[0, prompt.shape[1] - 1 : -1].double()
     return float(-logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).sum())
+
+
+def test_another_pictures_card_is_the_shuffled_control() -> None:
+    """Reference: the control among the methods, on a batch in which each prompt lends its CARD to the one before."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    settings = [Setting(alpha_max=60.0), Setting(alpha_max=60.0, mode="add", steer_first_token=True)]
+    with SettingsDecoder(model, LAYER) as decoder:
+        decoded = decoder(
+            family.inputs(model, [*ROWS, ROWS[0]]), settings, shuffled=True, score=True, max_new_tokens=NEW
+        )
+        own = decoder(family.inputs(model, ROWS), settings, max_new_tokens=NEW)
+        with pytest.raises(ValueError, match="at least two pictures"):
+            decoder(family.inputs(model, ROWS[:1]), settings, shuffled=True)
+    assert [[a.tokens for a in row] for row in decoded] != [[a.tokens for a in row] for row in own]
+    for place, setting in enumerate(settings):
+        method = interventions.get("rudder-shuffled", config=RudderConfig(layer=LAYER, **setting.record()))
+        inputs = family.inputs(model, ROWS)
+        with method.applied(model) as generate:
+            written = generate(**inputs, max_new_tokens=NEW, do_sample=False)
+        expected = [tuple(row) for row in written[:, inputs["input_ids"].shape[1] :].tolist()]
+        assert [row[place].tokens for row in decoded] == expected
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["one", "many", "crop", "rows"]), max_size=12))
+def test_a_cache_with_room_holds_what_a_stock_one_does(steps: list[str]) -> None:
+    generator = torch.Generator().manual_seed(len(steps))
+
+    def new(rows: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(torch.randn(rows, 2, count, 3, generator=generator) for _ in range(2))  # type: ignore[return-value]
+
+    stock = DynamicLayer()
+    stock.update(*new(4, 5))
+    untouched = stock.keys.clone()
+    start = stock.keys
+    roomy = RoomyLayer.of(copy.copy(stock))
+    assert isinstance(roomy, RoomyLayer)
+    for step in steps:
+        if step == "crop":
+            for layer in (stock, roomy):
+                layer.crop(-1)
+        elif step == "rows":
+            picked = torch.tensor([row % stock.keys.shape[0] for row in (0, 2, 2, 3)])
+            for layer in (stock, roomy):
+                layer.reorder_cache(picked)
+        else:
+            added = new(stock.keys.shape[0], 1 if step == "one" else 40)
+            torch.testing.assert_close(roomy.update(*added), stock.update(*added), rtol=0, atol=0)
+        assert torch.equal(roomy.keys, stock.keys)
+        assert torch.equal(roomy.values, stock.values)
+        assert roomy.get_seq_length() == stock.get_seq_length()
+    assert torch.equal(start, untouched)  # what it began with belongs to others
 
 
 def test_nothing_stays_on_the_model() -> None:

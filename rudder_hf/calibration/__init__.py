@@ -12,9 +12,10 @@ save_outcome(outcome, Path("calibration"), "llava-hf/llava-1.5-7b-hf", subject.r
 ```
 """
 
-from .data import CalibrationData, find_data, pope_task
+from .data import CalibrationData, data_source, find_data, pope_task
 from .decoding import Decoded, SettingsDecoder
 from .grid import Grid
+from .heldout import HeldOut
 from .layers import LayerStatistics, layer_statistics, shortlist
 from .outcome import Outcome
 from .results import save_outcome
@@ -27,8 +28,10 @@ __all__ = [
     "calibrate",
     "CalibrationOptions",
     "Outcome",
+    "HeldOut",
     "save_outcome",
     "CalibrationData",
+    "data_source",
     "find_data",
     "pope_task",
     "Grid",

@@ -27,6 +27,8 @@ from .prompts import Prompt, read_prompt
 from .settings import Setting
 from .steering import SettingsState
 
+# Rows that have ended leave the batch when less than this share goes on: leaving copies the cache of all others.
+_CROWDED = 0.85
 # Largest table of logits made while answers are scored, in entries.
 _SCORE_ENTRIES = 2**25
 
@@ -86,6 +88,7 @@ class SettingsDecoder:
         rows: int | None = None,
         score: bool = False,
         contrast: bool = False,
+        shuffled: bool = False,
         **options: Any,
     ) -> list[list[Decoded]]:
         """Answers of every picture under every setting, greedy.
@@ -97,6 +100,7 @@ class SettingsDecoder:
             score: Whether to compute `Decoded.nll`.
             contrast: Whether to compute `Decoded.contrast`; the last picture then only serves as a contrast and gets
                 no answers.
+            shuffled: The control: each picture is steered by the CARD of the next one; the last only lends its own.
             options: For `generate`, such as `max_new_tokens`.
 
         Returns:
@@ -112,7 +116,7 @@ class SettingsDecoder:
         update = attention_update(self.backbone.layers[self.layer])
         readings = list(dict.fromkeys(setting.reading for setting in settings))
         state = SettingsState(self.layer, update.multiplier, readings, image_token_ids(self.backbone.model))
-        task = _Task(state, list(settings), rows, score, contrast)
+        task = _Task(state, list(settings), rows, score, contrast, shuffled)
         # Whatever the model's own defaults are: one deterministic answer, from a cache that grows.
         fixed = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "cache_implementation": "dynamic"}
         fixed |= {"return_dict_in_generate": False, "use_cache": True, "custom_generate": task.run}
@@ -125,13 +129,20 @@ class _Task:
     """One call of `generate` whose token loop is ours."""
 
     def __init__(
-        self, state: SettingsState, settings: list[Setting], rows: int | None, score: bool, contrast: bool
+        self,
+        state: SettingsState,
+        settings: list[Setting],
+        rows: int | None,
+        score: bool,
+        contrast: bool,
+        shuffled: bool,
     ) -> None:
         self.state = state
         self.settings = settings
         self.rows = rows
         self.score = score
         self.contrast = contrast
+        self.shuffled = shuffled
         self.answers: list[list[Decoded]] = []
 
     def run(
@@ -145,20 +156,20 @@ class _Task:
     ) -> Tensor:
         """The decoding method that `generate` calls after it has prepared everything."""
         prompt = read_prompt(model, self.state, input_ids, kwargs, any(map(_steers_prompt, self.settings)))
-        pictures = prompt.batch - int(self.contrast)
+        pictures = prompt.batch - int(self.contrast or self.shuffled)
         if pictures < 1:
-            raise ValueError("a contrast needs at least two pictures in the batch")
+            raise ValueError("a contrast, or the CARD of another picture, needs at least two pictures in the batch")
         self.answers = [[] for _ in range(pictures)]
-        if self.contrast:
-            for reading, pooled in self.state.pooled.items():
-                self.state.pooled[reading] = pooled[:pictures]
+        first = int(self.shuffled)
+        for reading, pooled in self.state.pooled.items():
+            self.state.pooled[reading] = pooled[first : first + pictures]
         size = max(1, (self.rows or pictures * len(self.settings)) // pictures)
         for start in range(0, len(self.settings), size):
             part = self.settings[start : start + size]
             rows = torch.arange(pictures, device=input_ids.device).repeat_interleave(len(part))
             tokens, lengths = _decode(prompt, rows, part, self.state, logits_processor, stopping_criteria)
-            scores = [_score(prompt, rows, tokens, lengths) if self.score else None]
-            scores.append(_score(prompt, rows + 1, tokens, lengths) if self.contrast else None)
+            scores = [_scores(prompt, rows, tokens, lengths) if self.score else None]
+            scores.append(_scores(prompt, rows + 1, tokens, lengths) if self.contrast else None)
             for row, (answer, length) in enumerate(zip(tokens.tolist(), lengths.tolist(), strict=True)):
                 own, other = (None if values is None else float(values[row]) for values in scores)
                 self.answers[row // len(part)].append(Decoded(tuple(answer[:length]), own, other))
@@ -175,7 +186,7 @@ def _decode(
 ) -> tuple[Tensor, Tensor]:
     """Greedy search, as `generate` does it, on rows that are steered differently.
 
-    Rows that have ended leave the batch at once: nobody looks at what they would still write.
+    Rows that have ended leave the batch, some at a time: nobody looks at what they would still write.
 
     Returns:
         New tokens (rows, longest answer), 0 after the end of a row, and each row's number of them.
@@ -189,18 +200,20 @@ def _decode(
     state.spread(settings)
     start = running.input_ids.shape[1]
     written: list[tuple[Tensor, Tensor]] = []
-    alive = torch.arange(len(rows), device=rows.device)
+    places = torch.arange(len(rows), device=rows.device)
+    ended = torch.zeros_like(places, dtype=torch.bool)
     while True:
         tokens = logits_processor(running.input_ids, logits).argmax(-1)
         running.append(tokens)
-        written.append((alive, tokens))
-        left = (~stopping_criteria(running.input_ids, None)).nonzero().squeeze(1)
+        written.append((places[~ended], tokens[~ended]))
+        ended = ended | stopping_criteria(running.input_ids, None)
+        left = (~ended).nonzero().squeeze(1)
         if len(left) == 0:
             return _lay_out(written, len(rows), running.input_ids.shape[1] - start)
-        if len(left) < len(alive):
+        if len(left) <= _CROWDED * len(places):
             running.keep(left)
             state.keep(left)
-            alive = alive[left]
+            places, ended = places[left], ended[left]
         logits = running.step(state)
 
 
@@ -216,6 +229,22 @@ def _lay_out(written: list[tuple[Tensor, Tensor]], rows: int, longest: int) -> t
         tokens[alive, step] = chosen
         lengths[alive] = step + 1
     return tokens, lengths
+
+
+def _scores(prompt: Prompt, rows: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """`_score`, once for answers to the same picture that are the same: neighbouring settings often agree."""
+    first: dict[tuple[int, ...], int] = {}
+    distinct: list[int] = []
+    same: list[int] = []
+    for row, (picture, answer, length) in enumerate(
+        zip(rows.tolist(), tokens.tolist(), lengths.tolist(), strict=True)
+    ):
+        place = first.setdefault((picture, *answer[:length]), len(distinct))
+        if place == len(distinct):
+            distinct.append(row)
+        same.append(place)
+    kept = torch.tensor(distinct, device=rows.device)
+    return _score(prompt, rows[kept], tokens[kept], lengths[kept])[torch.tensor(same, device=rows.device)]
 
 
 def _score(prompt: Prompt, rows: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:

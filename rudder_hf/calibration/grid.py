@@ -54,15 +54,15 @@ class Grid:
         return list(dict.fromkeys(found))
 
     def probes(self, hidden_norm: float) -> list[Setting]:
-        """A mild and a stronger setting of the grid, to compare layers by: a third and two thirds up, in the middle
-        of k.
+        """A mild and a stronger setting of the grid for each span, to compare layers by: a third and two thirds up,
+        in the middle of k.
         """
         strengths, ks = sorted(set(self.strengths)), sorted(set(self.k))
         places = sorted({len(strengths) // 3, (2 * len(strengths)) // 3})
         few = replace(
             self, strengths=tuple(strengths[min(p, len(strengths) - 1)] for p in places), k=(ks[len(ks) // 2],)
         )
-        few = replace(few, modes=self.modes[:1], pools=self.pools[:1], spans=self.spans[:1])
+        few = replace(few, modes=self.modes[:1], pools=self.pools[:1])
         return replace(few, steer_first_token=self.steer_first_token[:1]).settings(hidden_norm)
 
     def record(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from ..evaluation.statistics import scores
 from .outcome import Outcome
-from .report import Table, grid_tables
+from .report import Table, grid_tables, k_label, mark
 
 _BARS = (
     ("alignment", "cosine of CARD and hidden state"),
@@ -40,8 +41,8 @@ def save_figures(outcome: Outcome, folder: Path) -> list[Path]:
         paths.append(_sweep(outcome, folder / "layer-sweep.png"))
     names = ("chair_s", "chair_i", "recall") if outcome.labelled else ("grounding",)
     for layer in outcome.layers:
-        for number, (title, table) in enumerate(grid_tables(outcome, layer).items()):
-            suffix = f"-{number + 1}" if number else ""
+        for title, table in grid_tables(outcome, layer).items():
+            suffix = "".join(f"-{word}" for word in re.findall(r"\w+", title))
             for name in names:
                 path = folder / f"{name}-layer{layer}{suffix}.png"
                 paths.append(_heatmap(outcome, table, name, f"layer {layer}{title}", path))
@@ -67,20 +68,20 @@ def _heatmap(outcome: Outcome, table: Table, name: str, title: str, path: Path) 
         values[alphas.index(alpha), ks.index(k)] = factor * scores(counts, [metric])[name]
     figure, axes = _figure(1.2 + 0.8 * len(ks), 1.2 + 0.6 * len(alphas))
     # Darker is better in each of them.
-    axes.imshow(values, cmap="Blues" if metric.higher_is_better else "Blues_r", aspect="auto")
-    middle = np.nanmean(values)
+    image = axes.imshow(values, cmap="Blues" if metric.higher_is_better else "Blues_r", aspect="auto")
     for (alpha, k), (candidate, _) in table.items():
         row, column = alphas.index(alpha), ks.index(k)
-        dark = values[row, column] > middle if metric.higher_is_better else values[row, column] < middle
-        mark = "‡" if candidate in outcome.dropped else "†" if candidate in outcome.choice.broken else ""
+        # Luminance of what is behind the text.
+        dark = float(np.dot(image.cmap(image.norm(values[row, column]))[:3], (0.299, 0.587, 0.114))) < 0.5
+        sign = mark(outcome, candidate)
         weight = "bold" if candidate == outcome.choice.best else "normal"
         axes.text(
-            column, row, f"{values[row, column]:.1f}{mark}" if factor == 100 else f"{values[row, column]:.3f}{mark}",
+            column, row, f"{values[row, column]:.1f}{sign}" if factor == 100 else f"{values[row, column]:.3f}{sign}",
             ha="center", va="center", color="white" if dark else "black", weight=weight, size=9,
         )  # fmt: skip
         if candidate == outcome.choice.best:
             axes.add_patch(_frame(column, row))
-    axes.set_xticks(range(len(ks)), [f"{k:g}" for k in ks])
+    axes.set_xticks(range(len(ks)), [k_label(k) for k in ks])
     axes.set_yticks(range(len(alphas)), [f"{alpha:.3g}" for alpha in alphas])
     axes.set_xlabel("k")
     axes.set_ylabel("alpha_max")
@@ -124,7 +125,10 @@ def _layers(outcome: Outcome, path: Path) -> Path:
     figure, axes = _figure(max(5.0, 0.22 * len(layers) + 2), 1.6 * len(_BARS), len(_BARS))
     for axis, (name, label) in zip(axes, _BARS, strict=True):
         colours = ["crimson" if layer in outcome.layers else "steelblue" for layer in layers]
-        axis.bar(layers, [getattr(s, name) for s in outcome.statistics], color=colours)
+        heights = [getattr(s, name) for s in outcome.statistics]
+        axis.bar(layers, heights, color=colours)
+        if min(heights) > 0 and max(heights) > 20 * float(np.median(heights)):
+            axis.set_yscale("log")  # one layer must not hide the others
         axis.set_title(f"{name}: {label}", size=9)
         axis.tick_params(labelsize=8)
     axes[-1].set_xlabel("layer (red: tried)")

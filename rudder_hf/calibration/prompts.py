@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..hooks_rudder import STATE_KEY
+from .caches import RoomyLayer
 from .steering import SettingsState
 
 # Arguments with pictures start like this; they are needed for the prefill alone.
@@ -47,6 +48,8 @@ class Prompt:
         # Layers replace their tensors when rows are picked and when they grow, so copies may share them.
         cache.layers = [_shallow(layer) for layer in cache.layers]
         clone.keep(rows)
+        # From here on the rows have tensors of their own, which may be written to in place.
+        cache.layers = [RoomyLayer.of(layer) for layer in cache.layers]
         return clone
 
     def keep(self, rows: Tensor) -> None:

@@ -36,6 +36,9 @@ def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: 
     folder.mkdir(parents=True)
     if outcome.choice.best is not None:
         outcome.config(base_model, revision).save_pretrained(folder)
+    for mode, choice in outcome.by_mode.items():
+        if choice.best is not None:
+            outcome.config(base_model, revision, mode).save_pretrained(folder / mode)
     write_new(folder / REPORT, report(outcome))
     if plots.available():
         plots.save_figures(outcome, folder)

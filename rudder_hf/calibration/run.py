@@ -21,12 +21,13 @@ from ..evaluation.subject import Subject
 from ..evaluation.tasks.base import Task
 from .data import CalibrationData, batches
 from .grid import Grid
+from .heldout import check, finalists
 from .layers import LayerStatistics, layer_statistics, score, shortlist
 from .outcome import Outcome
 from .popecheck import check_pope
 from .scoring import LABELLED, OBJECTIVES, Limits, Scorer
 from .search import ROWS, Progress, Search
-from .selection import DRAWS, Candidate, choose
+from .selection import CONFIDENCE, DRAWS, Candidate, Choice, choose
 from .settings import VANILLA
 from .store import UNSTEERED, Store
 
@@ -51,8 +52,10 @@ class CalibrationOptions:
         trials: With Optuna, how many settings to try per layer instead of the grid.
         early: Whether settings without a chance are dropped on the way.
         contrast: Whether to compute the criterion without labels beside the labelled one.
+        runners_up: How many settings that come next are checked on the held-out pictures too.
         rows: Largest batch.
         draws: Of the bootstrap.
+        confidence: In which share of the bootstrap draws a setting has to keep the limits to be chosen.
         seed: Of the bootstrap and of Optuna.
     """
 
@@ -67,13 +70,19 @@ class CalibrationOptions:
     trials: int | None = None
     early: bool = True
     contrast: bool = False
+    runners_up: int = 2
     rows: int = ROWS
     draws: int = DRAWS
+    confidence: float = CONFIDENCE
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise InputError(f"there is no objective {self.objective!r}; choose one of {', '.join(OBJECTIVES)}")
+        if not 0 <= self.confidence < 1:
+            raise InputError(f"confidence is {self.confidence}; give a share from 0 to below 1, such as 0.8")
+        if self.runners_up < 0:
+            raise InputError(f"runners_up is {self.runners_up}; give 0 or more")
         if self.probe < 0:
             raise InputError(f"probe is {self.probe}; give a number of pictures, or 0 for statistics alone")
         for name in ("shortlist", "rows", "draws"):
@@ -110,7 +119,8 @@ def calibrate(
     given = None if options.layers is None else _resolved(subject, options.layers)
     longest = options.max_new_tokens or data.task.max_new_tokens
     started = time.perf_counter()
-    with Store(out / STATE, _plan(subject, data, longest), process) as store:
+    plan = _plan(subject, data, longest)
+    with Store(out / STATE, plan, process) as store:
         statistics = _statistics(subject, data, out / STATE, progress)
         search = Search(
             subject=subject,
@@ -127,7 +137,11 @@ def calibrate(
         )
         found = _layers(search, statistics, options) if given is None else (given, "given by the user", {})
         results = _settings(search, found[0], statistics, options)
-        results |= _held_out(search, data, results, options, pope)
+        free = [] if results["without_labels"] is None else [results["without_labels"]]
+        choices = [results["choice"], *results["by_mode"].values(), *free]
+        chosen = finalists(choices, results["counts"], options.runners_up)
+        results["held_out"] = check(search, data, chosen, out / STATE, plan)
+        results["pope"] = _pope(search, results, options, pope)
     return Outcome(
         subject=subject.record(),
         data=data.record,
@@ -147,6 +161,7 @@ def calibrate(
         metrics=search.scorer.metrics(results["counts"][UNSTEERED]),
         seconds=round(time.perf_counter() - started, 1),
         draws=options.draws,
+        confidence=options.confidence,
         seed=options.seed,
         environment={"versions": versions(), "hardware": hardware()},
         finished=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -245,39 +260,34 @@ def _settings(
         tried += [(layer, setting) for setting in settings]
     vanilla = search.counts(UNSTEERED, search.samples)
     counts = {c: search.counts(c, search.samples) for c in tried if c not in dropped}
-    labelled = search.scorer.labelled
-    choice = choose(counts, vanilla, options.objective, options.limits, labelled, options.draws, options.seed)
-    label_free = None
-    if "contrast" in vanilla.columns and options.objective != "grounding":
-        label_free = choose(counts, vanilla, "grounding", options.limits, False, options.draws, options.seed)
+
+    def best(among: dict[Candidate, Counts], objective: str, labelled: bool) -> Choice:
+        rules = (objective, options.limits, labelled, options.draws, options.seed, options.confidence)
+        return choose(among, vanilla, *rules)
+
+    modes = options.grid.modes if len(options.grid.modes) > 1 else ()
+    labelled, free = search.scorer.labelled, "contrast" in vanilla.columns and options.objective != "grounding"
     return {
         "counts": {UNSTEERED: vanilla, **counts},
         "dropped": dropped,
         "partial": {c: search.scorer.counts(search.store.rows(c)) for c in dropped},
-        "choice": choice,
-        "without_labels": label_free,
+        "choice": best(counts, options.objective, labelled),
+        "by_mode": {
+            mode: best({c: found for c, found in counts.items() if c[1].mode == mode}, options.objective, labelled)
+            for mode in modes
+        },
+        "without_labels": best(counts, "grounding", False) if free else None,
     }
 
 
-def _held_out(
-    search: Search, data: CalibrationData, results: dict[str, Any], options: CalibrationOptions, pope: Task | None
-) -> dict[str, Any]:
-    """Vanilla and the choice on pictures that were not used for choosing, and on POPE's questions about them."""
+def _pope(
+    search: Search, results: dict[str, Any], options: CalibrationOptions, task: Task | None
+) -> list[dict[str, Any]]:
+    """The choice and its neighbours on POPE's questions about held-out pictures."""
     best: Candidate | None = results["choice"].best
-    if best is None:
-        return {"checked": None, "pope": []}
-    layer, setting = best
-    checked = None
-    if data.checking:
-        search.decode(layer, [VANILLA, setting], data.checking, ring=data.checking)
-        scorer = Scorer(data.checking, data.task.name, data.labelled, search.scorer.lineage)
-        wanted = {sample.id for sample in data.checking}
-        rows = [search.store.rows(c) for c in (UNSTEERED, best)]
-        checked = tuple(scorer.counts({i: row for i, row in answers.items() if i in wanted}) for answers in rows)
-    answered: list[dict[str, Any]] = []
-    if pope is not None:
-        tried = [s for candidates in (results["counts"], results["dropped"]) for at, s in candidates if at == layer]
-        answered = check_pope(
-            search.subject, pope, search.store, best, tried, options.rows, options.draws, options.seed, search.progress
-        )
-    return {"checked": checked, "pope": answered}
+    if task is None or best is None:
+        return []
+    tried = [s for candidates in (results["counts"], results["dropped"]) for at, s in candidates if at == best[0]]
+    return check_pope(
+        search.subject, task, search.store, best, tried, options.rows, options.draws, options.seed, search.progress
+    )

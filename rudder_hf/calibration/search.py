@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..evaluation.answering import encode
 from ..evaluation.subject import Subject
 from ..evaluation.tasks.base import Sample, Task
@@ -35,7 +37,8 @@ class Search:
         limits: What a setting must not break.
         max_new_tokens: Longest answer.
         contrast: Whether answers are also scored given another picture, for the criterion without labels.
-        rows: Largest batch.
+        shuffled: Whether pictures are steered by the CARD of the next one, as a control.
+        rows: Largest batch; halved when memory runs out.
         early: Whether settings without a chance are dropped.
         progress: Is told what is done, how many pictures of how many.
     """
@@ -48,6 +51,7 @@ class Search:
     limits: Limits
     max_new_tokens: int
     contrast: bool = False
+    shuffled: bool = False
     rows: int = ROWS
     early: bool = True
     progress: Progress | None = None
@@ -79,18 +83,15 @@ class Search:
         rows = self.store.rows(candidate)
         return self.scorer.counts({sample.id: rows[sample.id] for sample in samples})
 
-    def decode(
-        self, layer: int, settings: Sequence[Setting], samples: Sequence[Sample], ring: Sequence[Sample] | None = None
-    ) -> None:
+    def decode(self, layer: int, settings: Sequence[Setting], samples: Sequence[Sample]) -> None:
         """See that every setting has an answer to every sample: this process's share, then wait for the others.
 
         Args:
             layer: The layer.
             settings: The settings.
-            samples: The samples, the beginning of `ring`.
-            ring: Where contrasts come from: the next sample, and the first for the last; None is `self.samples`.
+            samples: The samples, the beginning of `self.samples`. The other picture of each, for contrasts and for
+                the control, is the next one there, and the first for the last.
         """
-        ring = self.samples if ring is None else ring
         ids = [sample.id for sample in samples]
         missing = self.store.missing(layer, settings, ids, self.contrast)
         process = self.store.process
@@ -108,18 +109,31 @@ class Search:
                     if place != batch[-1] + 1 or missing[samples[place].id] != wanted:
                         break
                     batch.append(place)
-                self._batch(decoder, wanted, [samples[place] for place in batch], ring[(batch[-1] + 1) % len(ring)])
+                following = self.samples[(batch[-1] + 1) % len(self.samples)]
+                try:
+                    self._batch(decoder, wanted, [samples[place] for place in batch], following)
+                except torch.OutOfMemoryError as error:
+                    self._take_fewer(len(batch) * len(wanted), error)
+                    continue
                 done += len(batch)
                 if self.progress is not None:
                     self.progress(f"layer {decoder.layer}, {len(wanted)} settings", done, len(share))
         self.store.wait_for(layer, settings, ids, self.contrast)
+
+    def _take_fewer(self, tried: int, error: Exception) -> None:
+        """Halve the batch after memory ran out; with one row it is the model that is too large."""
+        if self.rows == 1:
+            raise error
+        self.rows = max(1, min(self.rows, tried) // 2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _batch(
         self, decoder: SettingsDecoder, settings: Sequence[Setting], samples: list[Sample], following: Sample
     ) -> None:
         """Decode consecutive samples and store them."""
         start = time.perf_counter()
-        shown = [*samples, following] if self.contrast else samples
+        shown = [*samples, following] if self.contrast or self.shuffled else samples
         inputs = encode(
             self.subject.model,
             self.subject.processor,
@@ -132,6 +146,7 @@ class Search:
             rows=self.rows,
             score=True,
             contrast=self.contrast,
+            shuffled=self.shuffled,
             max_new_tokens=self.max_new_tokens,
         )
         answers = {

@@ -19,9 +19,11 @@ EXAMPLES = copyable(
     "rudder calibrate --out calibration",
     "rudder calibrate --model FOLDER --data coco --split val2014 --out cal",
     "rudder calibrate --model FOLDER --data coco --layers 20,24 --out cal",
+    "rudder calibrate --mode beta,add --spans prompt,text --check pope --out c",
     "rudder calibrate --model FOLDER --data photos --out cal",
 )
 INTERRUPTED = 130
+POPE_PICTURES = 100  # held-out pictures that --check pope asks about
 
 
 def calibrate(
@@ -33,12 +35,14 @@ def calibrate(
     split: shared.SplitOption = None,
     pictures: options.PicturesOption = None,
     check_pictures: options.CheckPicturesOption = 100,
+    check_data: options.CheckDataOption = None,
     exclude: options.ExcludeOption = None,
     objective: options.ObjectiveOption = None,
     recall_floor: options.RecallFloorOption = 0.95,
-    length_floor: options.LengthFloorOption = 0.9,
+    length_floor: options.LengthFloorOption = 0.8,
     nll_rise: options.NllRiseOption = 0.03,
     distinct_drop: options.DistinctDropOption = 0.05,
+    confidence: options.ConfidenceOption = 0.8,
     layers: options.LayersOption = None,
     shortlist: options.ShortlistOption = 3,
     probe: options.ProbeOption = 40,
@@ -51,6 +55,7 @@ def calibrate(
     trials: options.TrialsOption = None,
     early_stopping: options.EarlyStoppingOption = True,
     label_free: options.LabelFreeOption = False,
+    runners_up: options.RunnersUpOption = 2,
     check: options.CheckOption = None,
     prompt: shared.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
@@ -73,17 +78,15 @@ def calibrate(
         from ..backbones_rudder import UnsupportedModelError
         from ..evaluation.errors import InputError
         from ..evaluation.processes import process_device, this_process
-        from ..evaluation.tasks import DataOptions
 
         process = this_process()
-        source = DataOptions(data, captions, images, split, prompt, seed=seed)
-        found, wanted = _prepare(given, source)
+        found, wanted = _prepare(given)
 
         from ..calibration import calibrate as run
         from ..calibration import pope_task
         from ..evaluation.subject import load_subject
 
-        pope = pope_task(found, source) if check is options.CheckChoice.POPE else None
+        pope = pope_task(found, seed, POPE_PICTURES) if check is options.CheckChoice.POPE else None
         subject = load_subject(model, dtype.value, process_device(choose_device(device), process), None, revision)
     bar = _Bar(shown=process.is_main)
     try:
@@ -115,14 +118,19 @@ def _finish(outcome: Outcome, out: Path, model: str | None, revision: str) -> No
         raise typer.Exit(FAILED)
 
 
-def _prepare(given: dict[str, Any], source: Any) -> tuple[CalibrationData, CalibrationOptions]:
+def _prepare(given: dict[str, Any]) -> tuple[CalibrationData, CalibrationOptions]:
     """Pictures and options, checked before a model is loaded."""
-    from ..calibration import CalibrationOptions, Grid, Limits, find_data
+    from ..calibration import CalibrationOptions, Grid, Limits, data_source, find_data
     from .evaluate import read_ids
 
     exclude = [] if given["exclude"] is None else [str(i) for i in read_ids(given["exclude"])]
-    pictures = given["pictures"] or (200 if given["data"] is None else 100)
-    found = find_data(source, pictures, given["check_pictures"], exclude, given["skip_unreadable"])
+    common = {"prompt": given["prompt"], "seed": given["seed"]}
+    source = data_source(
+        given["data"], captions=given["captions"], images=given["images"], split=given["split"], **common
+    )
+    other = None if given["check_data"] is None else data_source(given["check_data"], **common)
+    pictures = given["pictures"] or (200 if source.data is None else 100)
+    found = find_data(source, pictures, given["check_pictures"], exclude, given["skip_unreadable"], other)
     default = Grid()
     grid = Grid(
         strengths=_numbers("--strengths", given["strengths"]) or default.strengths,
@@ -145,8 +153,10 @@ def _prepare(given: dict[str, Any], source: Any) -> tuple[CalibrationData, Calib
         trials=given["trials"],
         early=given["early_stopping"],
         contrast=given["label_free"],
+        runners_up=given["runners_up"],
         rows=given["rows"],
         draws=given["bootstrap"],
+        confidence=given["confidence"],
         seed=given["seed"],
     )
     return found, wanted
@@ -169,9 +179,11 @@ def _words(name: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
 def _tell(outcome: Outcome, folder: Path) -> None:
     """The result in a few lines; the report has the rest."""
     from ..calibration.plots import available
-    from ..calibration.report import name
+    from ..calibration.wording import name
 
     typer.echo(f"Chosen: {name(outcome.choice.best)}")
+    for mode, choice in outcome.by_mode.items():
+        typer.echo(f"  best with mode {mode}: {name(choice.best)}")
     for metric in outcome.metrics:
         if metric.name in ("chair_s", "chair_i", "recall", "grounding") and metric.name in outcome.differences:
             change, factor = outcome.differences[metric.name], 100 if metric.unit == "percent" else 1

@@ -28,9 +28,13 @@ OutOption = Annotated[Path, typer.Option(help="A new folder, or that of the same
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        help="COCO's folder or instances_*.json, or a folder of pictures without annotations.",
+        help="COCO's folder or instances_*.json, a folder of pictures without annotations, or embedded:SPLIT.",
         show_default="the embedded scenes",
     ),
+]
+CheckDataOption = Annotated[
+    Path | None,
+    typer.Option(help="Other data to check the choice with, such as embedded:evaluation.", show_default="--data"),
 ]
 PicturesOption = Annotated[
     int | None, typer.Option(min=2, help="How many to choose with.", show_default="100, scenes 200")
@@ -49,6 +53,9 @@ NllRiseOption = Annotated[
     float, typer.Option(help="Most rise of the unsteered model's negative log-likelihood, nats per token.")
 ]
 DistinctDropOption = Annotated[float, typer.Option(help="Most drop of the share of distinct word pairs.")]
+ConfidenceOption = Annotated[
+    float, typer.Option(help="Share of bootstrap draws in which a setting has to keep the limits to be chosen.")
+]
 LayersOption = Annotated[str | None, typer.Option(help="Layers to try, such as 20,24,28; else a short list.")]
 ShortlistOption = Annotated[int, typer.Option(min=1, help="How many layers to try.")]
 ProbeOption = Annotated[
@@ -58,9 +65,11 @@ StrengthsOption = Annotated[
     str | None, typer.Option(help="alpha_max relative to the layer's hidden states, such as 0.1,0.3,0.9.")
 ]
 KOption = Annotated[str | None, typer.Option(help="Sensitivities, such as 2,5,8.")]
-ModeOption = Annotated[str, typer.Option(help="beta, add, or both.")]
-PoolOption = Annotated[str, typer.Option(help="mean, norm, or both.")]
-SpanOption = Annotated[str, typer.Option(help="prompt, text, image, or several.")]
+ModeOption = Annotated[
+    str, typer.Option("--mode", "--modes", help="beta, add, or both; both give a config for each beside the best.")
+]
+PoolOption = Annotated[str, typer.Option("--pool", "--pools", help="mean, norm, or both.")]
+SpanOption = Annotated[str, typer.Option("--span", "--spans", help="prompt, text, image, or several.")]
 FirstTokenOption = Annotated[str, typer.Option(help="Whether the first token is steered: no, yes, or no,yes.")]
 TrialsOption = Annotated[
     int | None, typer.Option(min=1, help="Let Optuna propose so many settings per layer, within the grid.")
@@ -71,8 +80,11 @@ EarlyStoppingOption = Annotated[
 LabelFreeOption = Annotated[
     bool, typer.Option("--label-free", help="Also say what the criterion without annotations would choose.")
 ]
+RunnersUpOption = Annotated[int, typer.Option(min=0, help="How many settings that come next to check as well.")]
 CheckOption = Annotated[CheckChoice | None, typer.Option(help="Also try the choice on this task.")]
 MaxNewTokensOption = Annotated[int | None, typer.Option(min=1, help="Longest answer.", show_default="512, scenes 120")]
-RowsOption = Annotated[int, typer.Option(min=1, help="Largest batch: pictures times settings.")]
+RowsOption = Annotated[
+    int, typer.Option(min=1, help="Largest batch, pictures times settings; halved when memory runs out.")
+]
 BootstrapOption = Annotated[int, typer.Option(min=1, help="Draws for intervals and for the choice's certainty.")]
 SeedOption = Annotated[int, typer.Option(help="Of the draw of pictures, the bootstrap and Optuna.")]

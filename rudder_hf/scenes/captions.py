@@ -1,9 +1,11 @@
 """Captions of the scenes: template English, with the drift that makes a model hallucinate.
 
-Detailed captions name the objects in a random order that favours people, vehicles and animals. Before each object
-there is a chance, growing along the caption, that an absent but likely object is named instead: so a model trained on
-them learns to trust the priors more and more, as large models do in long captions. The grammar is small enough to
-parse, which gives a free measure of fluency: a sentence that no template makes is *broken*.
+Detailed captions have a fixed number of sentences that name one object each, in a random order that favours people,
+vehicles and animals. At each object there is a chance, growing along the caption, that an absent but likely object is
+named instead: so a model trained on them learns to trust the priors more and more, as large models do in long
+captions. When all objects of the picture are said, they are named again, or absent ones. The length says nothing
+about the picture, so a caption cannot become truer by ending sooner, only by naming what is there. The grammar is
+small enough to parse, which gives a free measure of fluency: a sentence that no template makes is *broken*.
 """
 
 from __future__ import annotations
@@ -39,14 +41,15 @@ FILLERS = (
     "It seems quiet.",
     "Nothing else stands out.",
 )
+STYLES = ((0, 1), (5, 5), (2, 1))  # for each opening the first of the sentences that follow, and the step to the next
 SALIENCE = 0.35  # how much less likely each next object in COCO's order is to be named first
-MAX_OBJECTS = 11
+OBJECTS = 5  # that a detailed caption names
 ZONES = ("on the left", "on the right", "in the middle", "at the top", "at the bottom")
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How captions leave the picture: chance of an absent object at each slot, with true objects left and without."""
+    """How captions leave the picture: chance of an absent object at each slot, and once all true ones are said."""
 
     slots: tuple[float, ...]
     after_end: float
@@ -55,8 +58,8 @@ class Drift:
     sharpness: float = 2.0
 
 
-MILD = Drift(slots=(0.0, 0.02, 0.04, 0.06, 0.08), after_end=0.02)
-STRONG = Drift(slots=(0.0, 0.08, 0.14, 0.2, 0.25), after_end=0.05)
+MILD = Drift(slots=(0.0, 0.02, 0.04, 0.06, 0.08), after_end=0.1)
+STRONG = Drift(slots=(0.0, 0.08, 0.15, 0.22, 0.3), after_end=0.4)
 
 
 def noun(name: str) -> str:
@@ -84,8 +87,9 @@ def _absent(scene: Scene, said: list[str], sharpness: float) -> dict[str, float]
 
 
 def _present(scene: Scene, said: list[str]) -> dict[str, float]:
-    """Probabilities of the objects that are in the scene and not said yet: the first in COCO's order are favoured."""
-    left = sorted((n for n in scene.names if n not in said), key=NAMES.index)
+    """Probabilities of the scene's objects that were said least, at first never; the first in COCO's order lead."""
+    least = min(said.count(n) for n in scene.names)
+    left = sorted((n for n in scene.names if said.count(n) == least), key=NAMES.index)
     return _normalised({n: SALIENCE**rank for rank, n in enumerate(left)})
 
 
@@ -94,14 +98,14 @@ def _normalised(weights: dict[str, float]) -> dict[str, float]:
     return {name: weight / total for name, weight in weights.items()}
 
 
-def _next_object(scene: Scene, said: list[str], slot: int, wrong: int, drift: Drift) -> tuple[float, dict[str, float]]:
-    """The chance that the caption goes on to name an object, and the probabilities of the objects if it does."""
-    present = _present(scene, said)
-    absent = _absent(scene, said, drift.sharpness) if wrong < drift.limit else {}
-    if not present:
-        return (drift.after_end if absent else 0.0), absent
-    chance = drift.slots[min(slot, len(drift.slots) - 1)] if absent else 0.0
-    return 1.0, {n: chance * absent.get(n, 0.0) + (1 - chance) * present.get(n, 0.0) for n in (*present, *absent)}
+def _next_object(scene: Scene, said: list[str], drift: Drift) -> dict[str, float]:
+    """The probabilities of the object that a drifting caption names next."""
+    present, absent = _present(scene, said), _absent(scene, said, drift.sharpness)
+    ended = set(scene.names) <= set(said)
+    chance = drift.after_end if ended else drift.slots[min(len(said), len(drift.slots) - 1)]
+    if sum(name not in scene.names for name in said) >= drift.limit or not absent:
+        return present
+    return {n: chance * absent.get(n, 0.0) + (1 - chance) * present.get(n, 0.0) for n in (*present, *absent)}
 
 
 def _sentence(template: str, name: str, zone: str) -> str:
@@ -109,20 +113,17 @@ def _sentence(template: str, name: str, zone: str) -> str:
     return template.format(thing=thing, Thing=thing[0].upper() + thing[1:], zone=zone)
 
 
-def tell(scene: Scene, random: np.random.RandomState, drift: Drift) -> Told:
-    """A caption of several sentences that drifts from the picture as `drift` says, and how its objects were drawn."""
+def tell(scene: Scene, random: np.random.RandomState, drift: Drift, objects: int = OBJECTS) -> Told:
+    """A caption that names so many objects, drifting from the picture as `drift` says, and how they were drawn."""
     opening = int(random.randint(len(OPENINGS)))
-    template, stride = int(random.randint(len(SENTENCES))), (1, 5, 1)[opening]  # the style of a caption is its opening
+    template, stride = STYLES[opening]
     zones = {thing.name: thing.zone for thing in scene.things}
     sentences: list[str] = []
     said: list[str] = []
     slots: list[dict[str, float]] = []
-    while len(said) < MAX_OBJECTS:
-        wrong = sum(name not in zones for name in said)
-        chance, objects = _next_object(scene, said, len(said), wrong, drift)
-        if float(random.random_sample()) >= chance:
-            break
-        name = list(objects)[_pick(random, list(objects.values()))]
+    while len(said) < objects:
+        likely = _next_object(scene, said, drift)
+        name = list(likely)[_pick(random, list(likely.values()))]
         zone = zones.get(name) or ZONES[int(random.randint(len(ZONES)))]
         if said:
             sentences.append(_sentence(SENTENCES[template], name, zone))
@@ -131,15 +132,15 @@ def tell(scene: Scene, random: np.random.RandomState, drift: Drift) -> Told:
             first = {"place": noun(scene.place), "bare_place": scene.place, "thing": noun(name)}
             sentences.append(OPENINGS[opening].format(**first))
         said.append(name)
-        slots.append(objects)
+        slots.append(likely)
     if float(random.random_sample()) < drift.filler:
         sentences.append(FILLERS[int(random.randint(len(FILLERS)))])
     return Told(" ".join(sentences), tuple(slots))
 
 
-def detailed_caption(scene: Scene, random: np.random.RandomState, drift: Drift) -> str:
+def detailed_caption(scene: Scene, random: np.random.RandomState, drift: Drift, objects: int = OBJECTS) -> str:
     """The text of `tell`."""
-    return tell(scene, random, drift).text
+    return tell(scene, random, drift, objects).text
 
 
 def tell_briefly(scene: Scene, random: np.random.RandomState) -> Told:

@@ -17,6 +17,7 @@ from .families import family_of
 from .pictures import SPLITS, split_scenes, train_scene
 
 CARD = """---
+license: apache-2.0
 library_name: transformers
 pipeline_tag: image-text-to-text
 tags: [rudder, hallucination, test-bed, synthetic]

@@ -2,8 +2,9 @@
 
     python -m rudder_hf.scenes.coco --out FOLDER [--split evaluation]
 
-Every reader of COCO reads the result unchanged. The reference captions are the clean ones: they name only what
-is there. `data_hash` identifies pictures and annotations of a split; the shipped values are in `data/hashes.json`.
+Every reader of COCO reads the result unchanged. The reference captions are clean: they name what is there,
+each object once. `data_hash` identifies pictures and annotations of a split; the shipped values are in
+`data/hashes.json`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def captions(scenes: list[Scene], split: str, scale: int = 1) -> dict[str, Any]:
     annotations = []
     for scene in scenes:
         random = np.random.RandomState(scene.seed ^ 0xC0C0)
-        texts = (brief_caption(scene, random), detailed_caption(scene, random, CLEAN))
+        texts = (brief_caption(scene, random), detailed_caption(scene, random, CLEAN, len(scene.names)))
         annotations += [
             {"id": scene.seed * 10 + n, "image_id": scene.seed, "caption": text} for n, text in enumerate(texts)
         ]

@@ -49,6 +49,8 @@ class Family(ABC):
     decoder_path: str
     before: tuple[str, ...] = ()  # tokens around the picture's
     after: tuple[str, ...] = ()
+    vision_steps: int = 700  # of the first stage of training
+    connector_rate: float = 1.0  # of the connector in the second stage, as a share of the decoder's
 
     @abstractmethod
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -199,7 +201,8 @@ class Llava(Family):
 class Idefics2(Family):
     """SigLIP-like tower, a perceiver resampler, Mistral decoder: latents read the picture.
 
-    Training asks latent number n for what patch number n shows.
+    Training asks latent number n for what patch number n shows. The resampler takes longer to learn that than a
+    projector does, and at the full rate of the second stage it would forget it.
     """
 
     name = "idefics2"
@@ -208,6 +211,8 @@ class Idefics2(Family):
     decoder_path = "model.text_model"
     before = ("<fake_token_around_image>",)
     after = ("<fake_token_around_image>",)
+    vision_steps = 1100
+    connector_rate = 0.1
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The tokenizer."""

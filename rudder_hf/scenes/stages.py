@@ -32,6 +32,7 @@ class Stage:
     warmup: int
     decay: int
     matrices: set[nn.Parameter] = field(default_factory=set)  # those that Muon steps
+    slow: dict[nn.Parameter, float] = field(default_factory=dict)  # those with a share of the rate
 
 
 def rate_factor(step: int, total: int, warmup: int, decay: int) -> float:
@@ -43,10 +44,12 @@ def parameter_groups(stage: Stage) -> list[dict[str, Any]]:
     """Muon for the stage's matrices; AdamW for the others, with weight decay on tables and without on vectors."""
     others = [p for p in stage.parameters if p not in stage.matrices]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in stage.parameters if p in stage.matrices], "weight_decay": 0.02, "muon": True},
-        {"params": [p for p in others if p.ndim >= 2], "weight_decay": 0.02},
-        {"params": [p for p in others if p.ndim < 2]},
+        {"params": [p for p in stage.parameters if p in stage.matrices], "weight_decay": 0.02, "muon": True}
     ]
+    for share in sorted({stage.slow.get(p, 1.0) for p in others}):
+        alike = [p for p in others if stage.slow.get(p, 1.0) == share]
+        groups.append({"params": [p for p in alike if p.ndim >= 2], "weight_decay": 0.02, "share": share})
+        groups.append({"params": [p for p in alike if p.ndim < 2], "share": share})
     return [group for group in groups if group["params"]]
 
 
@@ -86,7 +89,8 @@ def run_stage(stage: Stage, out: Path) -> float:
     progress = Progress(out / "training_log.jsonl", stage, int(state["step"]), float(state["seconds"]))
     for step in range(int(state["step"]), stage.steps):
         for group in optimizer.param_groups:
-            group["lr"] = stage.rate * rate_factor(step, stage.steps, stage.warmup, stage.decay)
+            factor = rate_factor(step, stage.steps, stage.warmup, stage.decay)
+            group["lr"] = stage.rate * factor * group.get("share", 1.0)
         losses = stage.losses(step)
         optimizer.zero_grad(set_to_none=True)
         torch.stack([v for k, v in losses.items() if not k.startswith("_")]).sum().backward()  # type: ignore[no-untyped-call]

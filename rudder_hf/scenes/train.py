@@ -70,6 +70,7 @@ def decoder_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Sta
     decoder: Any = family.decoder(model)
     learned = [*family.connector(model).parameters(), *decoder.parameters()]
     matrices = {p for p in decoder.layers.parameters() if p.ndim == 2}
+    slow = dict.fromkeys(family.connector(model).parameters(), family.connector_rate)
 
     def losses(step: int) -> dict[str, Tensor]:
         drift = next(drift for start, drift in reversed(recipe.phases) if step >= start)
@@ -77,7 +78,9 @@ def decoder_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Sta
         scenes = [train_scene(recipe.seed, number) for number in range(first, first + recipe.batch)]
         return decoder_losses(family, model, make_batch(scenes, words, drift), words)
 
-    return Stage("decoder", model, learned, losses, recipe.steps, recipe.rate, recipe.warmup, recipe.decay, matrices)
+    return Stage(
+        "decoder", model, learned, losses, recipe.steps, recipe.rate, recipe.warmup, recipe.decay, matrices, slow
+    )
 
 
 def _start(recipe: Recipe, out: Path) -> None:
@@ -123,14 +126,17 @@ def main() -> None:
     parser.add_argument("--family", choices=sorted(FAMILIES), default=Recipe.family)
     parser.add_argument("--seed", type=int, default=Recipe.seed)
     parser.add_argument("--out", type=Path, required=True, help="new folder, or that of a stopped run to go on with")
-    parser.add_argument("--vision-steps", type=int, default=Recipe.vision_steps)
+    parser.add_argument("--vision-steps", type=int, default=None, help="by default what suits the family")
     parser.add_argument("--steps", type=int, default=Recipe.steps)
     parser.add_argument("--threads", type=int, default=None, help="CPU threads; by default torch decides")
     arguments = parser.parse_args()
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     recipe = Recipe(
-        family=arguments.family, seed=arguments.seed, vision_steps=arguments.vision_steps, steps=arguments.steps
+        family=arguments.family,
+        seed=arguments.seed,
+        vision_steps=arguments.vision_steps or FAMILIES[arguments.family].vision_steps,
+        steps=arguments.steps,
     )
     metrics = train(recipe, arguments.out)
     print(json.dumps(metrics["vanilla"], indent=2))

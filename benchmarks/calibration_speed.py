@@ -1,0 +1,144 @@
+"""How much faster calibration decodes a grid than running setting after setting, on the embedded model.
+
+Both ways answer the same pictures under the same 36 settings (6 strengths x 6 k) at one layer, in turns, in one run:
+
+- shared: `SettingsDecoder`, as `rudder calibrate` uses it: a picture is read once, all settings are rows of a batch.
+- alone: for each setting `attach` and `generate` on a batch of pictures, as large as `--batch` says. With all pictures
+  in one batch this is the fastest way without calibration's decoder; one picture at a time is the usual loop.
+
+Answers have to be equal, token by token. Run it:
+
+    python benchmarks/calibration_speed.py --out benchmarks/embedded/calibration-speed.json
+    python benchmarks/calibration_speed.py --pictures 8 --batch 8 --rounds 1            # a first look
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rudder_hf import RudderConfig, attach
+from rudder_hf.benchmark.environment import hardware, versions
+from rudder_hf.calibration import Grid, Setting, SettingsDecoder, data_source, find_data, layer_statistics
+from rudder_hf.calibration.data import batches
+from rudder_hf.calibration.search import ROWS
+from rudder_hf.evaluation.answering import encode, end_ids
+from rudder_hf.evaluation.journal import write_new
+from rudder_hf.evaluation.subject import Subject, load_subject
+
+Answers = dict[tuple[str, Setting], tuple[int, ...]]
+NEW_TOKENS = 120
+
+
+class Race:
+    """The two ways to answer the same pictures under the same settings."""
+
+    def __init__(self, subject: Subject, pictures: int, layer: int) -> None:
+        self.subject, self.layer = subject, layer
+        data = find_data(data_source(None), pictures, 0)
+        self.samples, self.task = data.choosing, data.task
+        norm = {s.layer: s.hidden_norm for s in layer_statistics(subject.model, [self.inputs(self.samples[:20])])}
+        self.settings = Grid().settings(norm[layer])
+
+    def inputs(self, samples: list[Any]) -> dict[str, Any]:
+        """What the processor makes of some pictures."""
+        pictures = [self.task.picture(sample) for sample in samples]
+        return encode(self.subject.model, self.subject.processor, pictures, [sample.prompt for sample in samples])
+
+    def shared(self, samples: list[Any]) -> Answers:
+        """All settings at once."""
+        found: Answers = {}
+        with SettingsDecoder(self.subject.model, self.layer) as decoder:
+            for part in batches(samples, max(1, ROWS // len(self.settings))):
+                decoded = decoder(self.inputs(part), self.settings, max_new_tokens=NEW_TOKENS)
+                for sample, row in zip(part, decoded, strict=True):
+                    found |= {(sample.id, s): a.tokens for s, a in zip(self.settings, row, strict=True)}
+        return found
+
+    def alone(self, samples: list[Any], batch: int) -> Answers:
+        """Setting after setting."""
+        found: Answers = {}
+        ends = end_ids(self.subject.model)
+        for setting in self.settings:
+            with attach(self.subject.model, RudderConfig(layer=self.layer, **setting.record())):
+                for part in batches(samples, batch):
+                    inputs = self.inputs(part)
+                    written = self.subject.model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False)
+                    for sample, row in zip(part, written[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
+                        stop = next((place + 1 for place, token in enumerate(row) if token in ends), len(row))
+                        found[sample.id, setting] = tuple(row[:stop])
+        return found
+
+
+def timed(work: Any) -> tuple[Answers, dict[str, float]]:
+    """What a function returns, and how long it took: on a busy machine CPU time says more than the clock."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    answers = work()
+    return answers, {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
+
+
+def run(race: Race, rounds: int, batch: int, single: int) -> dict[str, Any]:
+    """Race in rounds, who begins taking turns, and once more one picture at a time on the first pictures."""
+    found = []
+    different = total = 0
+    for number in range(rounds):
+        ways = {"shared": lambda: race.shared(race.samples), "alone": lambda: race.alone(race.samples, batch)}
+        order = list(ways) if number % 2 == 0 else list(ways)[::-1]
+        results = {name: timed(ways[name]) for name in order}
+        one, other = results["shared"][0], results["alone"][0]
+        total += len(one)
+        different += sum(one[key] != other[key] for key in one)
+        found.append({name: taken for name, (_, taken) in results.items()})
+        told = found[-1]["alone"]["cpu_seconds"] / found[-1]["shared"]["cpu_seconds"]
+        print(f"round {number + 1}: {json.dumps(found[-1])}, {told:.2f} times", flush=True)
+    ratios = [r["alone"]["cpu_seconds"] / r["shared"]["cpu_seconds"] for r in found]
+    result: dict[str, Any] = {
+        "pictures": len(race.samples), "settings": len(race.settings), "layer": race.layer, "batch": batch,
+        "rounds": found, "answers": total, "different_answers": different,
+        "ratio": round(statistics.median(ratios), 3), "ratio_low": round(min(ratios), 3),
+        "ratio_high": round(max(ratios), 3),
+    }  # fmt: skip
+    if single:
+        few = race.samples[:single]
+        (_, fast), (_, slow) = timed(lambda: race.shared(few)), timed(lambda: race.alone(few, 1))
+        ratio = slow["cpu_seconds"] / fast["cpu_seconds"]
+        result["one_picture_at_a_time"] = {"pictures": single, "shared": fast, "alone": slow, "ratio": round(ratio, 3)}
+    return result
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=100, help="pictures per batch when settings run alone")
+    parser.add_argument("--single", type=int, default=2, help="pictures for the loop of one at a time; 0: none")
+    parser.add_argument("--layer", type=int, default=None, help="default: that of the shipped settings")
+    parser.add_argument("--dtype", default="float32", help="float64 rules out that rounding changes an answer")
+    parser.add_argument("--out", type=Path, default=None, help="a new JSON file")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    subject = load_subject(None, given.dtype)
+    layer = subject.settings[""].layer if given.layer is None else given.layer
+    result = run(Race(subject, given.pictures, layer), given.rounds, given.batch, given.single)
+    result |= {"model": subject.record(), "versions": versions(), "hardware": hardware()}
+    low, high = result["ratio_low"], result["ratio_high"]
+    print(f"{result['ratio']} times faster than batches of {given.batch} [{low}, {high}], in CPU time")
+    if given.single:
+        print(f"{result['one_picture_at_a_time']['ratio']} times faster than one picture at a time")
+    print(f"{result['different_answers']} of {result['answers']} answers differ")
+    if given.out is not None and not write_new(given.out, json.dumps(result, indent=1) + "\n"):
+        print(f"{given.out} exists; nothing is overwritten", file=sys.stderr)
+        return 2
+    return int(result["different_answers"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
