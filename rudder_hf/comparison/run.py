@@ -260,7 +260,8 @@ def _notes(data: ComparisonData, options: CompareOptions, ingredients: Ingredien
         f"the first {min(options.beam_pictures, len(data.calibration.choosing))} of them), "
         f"chosen as `rudder calibrate` does: least {options.calibration.objective} of CHAIR_S and CHAIR_I with at "
         f"least {limits.recall_floor:.0%} of vanilla's recall, at most {limits.nll_rise} nats per token more, and at "
-        f"most {limits.distinct_drop:.0%} fewer distinct word pairs. RUDDER's {tries} are four strengths at the two "
+        f"most {limits.distinct_drop:.0%} fewer distinct word pairs, kept in {options.calibration.confidence:.0%} of "
+        f"bootstrap draws. RUDDER's {tries} are four strengths at the two "
         "layers that statistics of the unsteered model rank first.",
         "calibrated: RUDDER's stored settings for the model, which a larger search may have found. Controls have the "
         "calibrated settings of rudder-beta.",
