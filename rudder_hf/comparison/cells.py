@@ -109,6 +109,9 @@ class Cells:
                 method = entry.intervention
                 row = Row(entry.method, entry.variant, decoding, {} if method is None else settings_record(method))
                 row = replace(row, note=entry.refuses(self.num_beams if decoding == "beam" else 1))
+                told = [(other.decoding, other.method, other.note) for other in rows[-1:]]
+                if row.note and (decoding, entry.method, row.note) in told:
+                    continue  # once for all settings of a method
                 own = captions.get(entry.key)
                 if own is not None:
                     values, changes = self._values(own, captions[_VANILLA], bootstrap)

@@ -70,7 +70,10 @@ def compare(
     own = {entry.key: own_decoding(entry, options) for entry in listed}
     for decoding, task in data.captions.items():
         for entry in listed:
-            if options.everywhere or entry.variant not in (PUBLISHED, CONTROL) or own[entry.key] == decoding:
+            # A method that cannot decode so has a row that says it.
+            cannot = entry.refuses(options.num_beams if decoding == "beam" else 1)
+            once = entry.variant in (PUBLISHED, CONTROL) and not options.everywhere
+            if cannot or not once or own[entry.key] == decoding:
                 cells.captions(entry, decoding, task)
     asked = {*own.values()} - {None}
     for entry in listed:
