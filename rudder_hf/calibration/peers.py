@@ -54,7 +54,8 @@ class Tried:
         objective: What was minimised.
         scores: All metrics.
         dropped: The limit for which it was stopped early; empty if it was not.
-        breaks: The limits that it breaks on all pictures.
+        breaks: The limits that it breaks on all pictures, or in which share of bootstrap draws it keeps them, where
+            that is too rarely to be chosen.
     """
 
     settings: dict[str, Any]
@@ -208,8 +209,12 @@ class MethodSearch:
         broken: dict[Candidate, list[str]] = {}
         chosen, won, out_of_bag = None, 0.0, (0.0, 0.0, 0.0)
         if rivals:
-            choice = choose(rivals, vanilla, options.objective, options.limits, True, options.draws, options.seed)
-            broken, out_of_bag = choice.broken, choice.out_of_bag
+            choice = choose(
+                rivals, vanilla, options.objective, options.limits, True, options.draws, options.seed,
+                options.confidence,
+            )  # fmt: skip
+            unsafe = {candidate: [f"kept in {held:.0%} of draws"] for candidate, held in choice.unsafe.items()}
+            broken, out_of_bag = {**choice.broken, **unsafe}, choice.out_of_bag
             chosen = next((place for place, candidate in standing.items() if candidate == choice.best), None)
             won = choice.wins.get(choice.best, 0.0)
         tried = [

@@ -23,11 +23,12 @@ OutOption = Annotated[Path, typer.Option(help="A new folder, or that of the same
 MethodsOption = Annotated[str, typer.Option(help="Separated by commas, or groups: all, rudder, peers, controls.")]
 DecodingsOption = Annotated[str, typer.Option(help="Separated by commas: greedy, beam, nucleus.")]
 PicturesOption = Annotated[int, typer.Option(min=2, help="Calibration pictures that settings are chosen on.")]
-ScenesOption = Annotated[int, typer.Option(min=1, help="Pictures to evaluate captions on.")]
-BeamScenesOption = Annotated[
-    int | None, typer.Option(min=1, help="The same for beam search.", show_default="as --scenes")
+BeamPicturesOption = Annotated[
+    int, typer.Option(min=2, help="How many of them for methods that know beam search only.")
 ]
-PopeScenesOption = Annotated[int, typer.Option(min=1, help="Pictures that yes/no questions are asked about.")]
+ScenesOption = Annotated[int, typer.Option(min=1, help="Pictures to evaluate captions on.")]
+BeamScenesOption = Annotated[int, typer.Option(min=1, help="The same for beam search.")]
+PopeScenesOption = Annotated[int, typer.Option(min=5, help="Pictures that yes/no questions are asked about.")]
 EverywhereOption = Annotated[
     bool,
     typer.Option("--everywhere", help="Published settings and controls under every decoding, not only the first."),
@@ -49,10 +50,11 @@ def compare(
     rudder: shared.RudderOption = None,
     methods: MethodsOption = "all",
     decodings: DecodingsOption = "greedy,beam,nucleus",
-    pictures: PicturesOption = 100,
+    pictures: PicturesOption = 80,
+    beam_pictures: BeamPicturesOption = 30,
     scenes: ScenesOption = 500,
-    beam_scenes: BeamScenesOption = None,
-    pope_scenes: PopeScenesOption = 100,
+    beam_scenes: BeamScenesOption = 150,
+    pope_scenes: PopeScenesOption = 60,
     everywhere: EverywhereOption = False,
     recall_floor: RecallFloorOption = 0.95,
     nll_rise: NllRiseOption = 0.03,
@@ -60,7 +62,7 @@ def compare(
     num_beams: shared.NumBeamsOption = 5,
     top_p: shared.TopPOption = 0.9,
     batch_size: shared.BatchSizeOption = 50,
-    rounds: RoundsOption = 10,
+    rounds: RoundsOption = 8,
     cost_tokens: CostTokensOption = 64,
     bootstrap: BootstrapOption = 10_000,
     seed: shared.SeedOption = 0,
@@ -119,13 +121,23 @@ def _options(given: dict[str, Any], names: tuple[str, ...]) -> Any:
 
     limits = Limits(recall_floor=given["recall_floor"], nll_rise=given["nll_rise"])
     same = (
-        *("pictures", "scenes", "pope_scenes", "everywhere", "max_new_tokens", "num_beams", "top_p", "batch_size"),
+        *(
+            "pictures",
+            "beam_pictures",
+            "scenes",
+            "beam_scenes",
+            "pope_scenes",
+            "everywhere",
+            "max_new_tokens",
+            "num_beams",
+            "top_p",
+            "batch_size",
+        ),
         *("bootstrap", "seed"),
     )
     return CompareOptions(
         methods=names,
         decodings=tuple(word.strip() for word in given["decodings"].split(",") if word.strip()),
-        beam_scenes=given["beam_scenes"] or given["scenes"],
         calibration=CalibrationOptions(limits=limits, seed=given["seed"]),
         costs=CostSettings(given["cost_tokens"], given["rounds"], num_beams=given["num_beams"], seed=given["seed"]),
         command=shlex.join(["rudder", *sys.argv[1:]]),

@@ -56,14 +56,14 @@ class Cells:
         self._done: dict[tuple[str, str, str], tuple[Entry, RunFolder | None]] = {}
 
     def captions(self, entry: Entry, decoding: str, task: Task) -> None:
-        """Caption every picture; what the unsteered model thinks of captions is measured for greedy search."""
-        self._run("captions", entry, decoding, task, likelihood=decoding == "greedy")
+        """Caption every picture."""
+        self._run("captions", entry, decoding, task)
 
     def questions(self, entry: Entry, decoding: str, task: Task) -> None:
         """Answer every question."""
-        self._run("questions", entry, decoding, task, likelihood=False)
+        self._run("questions", entry, decoding, task)
 
-    def _run(self, what: str, entry: Entry, decoding: str, task: Task, likelihood: bool) -> None:
+    def _run(self, what: str, entry: Entry, decoding: str, task: Task) -> None:
         beams = self.num_beams if decoding == "beam" else 1
         if entry.refuses(beams):
             self._done[what, decoding, entry.key] = (entry, None)
@@ -75,7 +75,7 @@ class Cells:
         assert entry.intervention is not None
         longest = self.max_new_tokens if what == "captions" else None
         how = Decoding(decoding, longest or task.max_new_tokens, self.num_beams, self.top_p)
-        options = RunOptions(max(1, self.batch_size // beams), self.seed, likelihood)
+        options = RunOptions(max(1, self.batch_size // beams), self.seed, likelihood=False)
         methods = [entry.intervention]
         folder = start(self.folder / what / decoding / entry.key, task, self.subject, methods, how, None, options)
         text = f"{what}, {decoding}, {entry.key}"
@@ -109,6 +109,9 @@ class Cells:
                 method = entry.intervention
                 row = Row(entry.method, entry.variant, decoding, {} if method is None else settings_record(method))
                 row = replace(row, note=entry.refuses(self.num_beams if decoding == "beam" else 1))
+                told = [(other.decoding, other.method, other.note) for other in rows[-1:]]
+                if row.note and (decoding, entry.method, row.note) in told:
+                    continue  # once for all settings of a method
                 own = captions.get(entry.key)
                 if own is not None:
                     values, changes = self._values(own, captions[_VANILLA], bootstrap)

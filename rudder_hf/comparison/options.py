@@ -17,6 +17,7 @@ from ..evaluation.tasks import DataOptions, Task, make_task
 from ..interventions import NAMES
 
 DECODINGS = ("greedy", "beam", "nucleus")
+LEAST_ASKED = 5
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class CompareOptions:
         methods: Which; vanilla is always among them.
         decodings: "greedy", "beam", "nucleus".
         pictures: Calibration pictures that settings are chosen on.
+        beam_pictures: How many of them for methods that know beam search only, which takes many times as long.
         scenes: Pictures to evaluate captions on.
         beam_scenes: The same for beam search.
         pope_scenes: Pictures that yes/no questions are asked about.
@@ -44,10 +46,11 @@ class CompareOptions:
 
     methods: tuple[str, ...] = NAMES
     decodings: tuple[str, ...] = DECODINGS
-    pictures: int = 100
+    pictures: int = 80
+    beam_pictures: int = 30
     scenes: int = 500
-    beam_scenes: int = 500
-    pope_scenes: int = 100
+    beam_scenes: int = 150
+    pope_scenes: int = 60
     everywhere: bool = False
     calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
     costs: CostSettings = field(default_factory=CostSettings)
@@ -62,9 +65,14 @@ class CompareOptions:
     def __post_init__(self) -> None:
         if wrong := [name for name in self.decodings if name not in DECODINGS] or not self.decodings:
             raise InputError(f"there is no decoding {wrong}; choose from {', '.join(DECODINGS)}")
-        for name in ("pictures", "scenes", "beam_scenes", "pope_scenes", "batch_size", "bootstrap"):
+        for name in ("pictures", "beam_pictures", "scenes", "beam_scenes", "batch_size", "bootstrap"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
+        if self.pope_scenes < LEAST_ASKED:
+            raise InputError(
+                f"pope_scenes is {self.pope_scenes}; give at least {LEAST_ASKED}: absent objects to ask for come from "
+                "the other pictures"
+            )
         ordered = dict.fromkeys((VANILLA, *(name for name in NAMES if name in self.methods)))
         if unknown := [name for name in self.methods if name not in NAMES]:
             raise InputError(f"there is no method {unknown[0]!r}; methods: {', '.join(NAMES)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,10 @@ def compare(
     own = {entry.key: own_decoding(entry, options) for entry in listed}
     for decoding, task in data.captions.items():
         for entry in listed:
-            if options.everywhere or entry.variant not in (PUBLISHED, CONTROL) or own[entry.key] == decoding:
+            # A method that cannot decode so has a row that says it.
+            cannot = entry.refuses(options.num_beams if decoding == "beam" else 1)
+            once = entry.variant in (PUBLISHED, CONTROL) and not options.everywhere
+            if cannot or not once or own[entry.key] == decoding:
                 cells.captions(entry, decoding, task)
     asked = {*own.values()} - {None}
     for entry in listed:
@@ -196,8 +199,9 @@ def _tune(
             continue
         size = max(1, options.batch_size // beams)
         folder = state / f"tuning-{decoding}"
+        seen = replace(data, choosing=data.choosing[: options.beam_pictures]) if beams > 1 else data
         with MethodSearch(
-            subject, data, folder, options.calibration, decoding, options.num_beams, size, say
+            subject, seen, folder, options.calibration, decoding, options.num_beams, size, say
         ) as search:
             for name in mine:
                 tunings[name] = search.tune(candidates[name])
@@ -255,10 +259,12 @@ def _notes(data: ComparisonData, options: CompareOptions, ingredients: Ingredien
     limits = options.calibration.limits
     tries = len(space("vcd"))
     notes = [
-        f"tuned: the best of {tries} settings on the calibration pictures by greedy search (opera by beam search), "
+        f"tuned: the best of {tries} settings on the calibration pictures by greedy search (opera by beam search, on "
+        f"the first {min(options.beam_pictures, len(data.calibration.choosing))} of them), "
         f"chosen as `rudder calibrate` does: least {options.calibration.objective} of CHAIR_S and CHAIR_I with at "
         f"least {limits.recall_floor:.0%} of vanilla's recall, at most {limits.nll_rise} nats per token more, and at "
-        f"most {limits.distinct_drop:.0%} fewer distinct word pairs. RUDDER's {tries} are four strengths at the two "
+        f"most {limits.distinct_drop:.0%} fewer distinct word pairs, kept in {options.calibration.confidence:.0%} of "
+        f"bootstrap draws. RUDDER's {tries} are four strengths at the two "
         "layers that statistics of the unsteered model rank first.",
         "calibrated: RUDDER's stored settings for the model, which a larger search may have found. Controls have the "
         "calibrated settings of rudder-beta.",

@@ -31,7 +31,7 @@ _FIRST_SCENE = 9_000_000
 def caption_pair(scene: Scene, seed: int) -> tuple[str, str]:
     """A true caption, and the same with every second object that it names exchanged for one that is not there."""
     random = np.random.RandomState(seed)
-    correct = detailed_caption(scene, random, CLEAN)
+    correct = detailed_caption(scene, random, CLEAN, len(scene.names))
     named = list(dict.fromkeys(mentions(correct)))
     absent = [name for name in NAMES if name not in scene.names and name not in named]
     wrong = correct
