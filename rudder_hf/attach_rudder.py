@@ -243,6 +243,9 @@ class SteeringHandle:
 
     def open_request(self, call: Call, override: Override, output_trace: bool | None) -> Request | None:
         """What a call wants of RUDDER; None if it is to run as if RUDDER were not there."""
+        if override is None:
+            # Servers pass a request's generation config on, and nothing that they do not know.
+            override = call.option("rudder")
         if self._disabled:
             override = False
         if override is False and not output_trace:

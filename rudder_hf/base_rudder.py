@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import os
@@ -27,6 +28,8 @@ _DROPPED = ("trust_remote_code", "adapter_kwargs", "_from_auto", "_from_pipeline
 _OF_NAMED_BASE = ("subfolder", "variant", "code_revision", "adapter_kwargs")
 # These speak of the way to the Hub, which is the same for both.
 _SHARED = ("cache_dir", "token", "local_files_only", "force_download", "proxies")
+# Arguments for the base that a config takes when it is loaded with them.
+_SWALLOWED = ("attn_implementation", "experts_implementation", "output_attentions", "output_hidden_states")
 # What `from_pretrained` of a model takes beside the fields of its config.
 _MODEL_ARGUMENTS = frozenset(
     """
@@ -251,6 +254,33 @@ def _report_moved(base: Base, pinned: str | None) -> None:
             f"{base.name} has moved on to {head[:12]} since these settings were made. It is loaded as it was then, at "
             f"{pinned[:12]}; pass base_model_revision='main' for its present state."
         )
+
+
+def load_settings_and_base(
+    source: str | Path, config: RudderConfig | None, kwargs: Mapping[str, Any], *args: Any
+) -> tuple[RudderConfig, Any]:
+    """What `from_pretrained` of settings loads: the settings, and the model that they name.
+
+    Args:
+        source: Folder or Hub id of the settings.
+        config: Settings to use instead of the stored ones, as an Auto class loaded them.
+        kwargs: The arguments of the call, whoever they are for.
+        *args: For the base's `from_pretrained`.
+
+    Returns:
+        The settings, and the model or a tuple of it and its loading info.
+
+    Raises:
+        ValueError: As for [`load_settings`] and [`load_base`].
+    """
+    arguments = LoadArguments.sort(kwargs)
+    if config is not None:
+        config = copy.deepcopy(config)
+        # AutoModel puts these into the config that it loads, which is ours and not the base's.
+        swallowed = {name: getattr(config, f"_{name}", getattr(config, name, None)) for name in _SWALLOWED}
+        arguments.base = {name: value for name, value in swallowed.items() if value} | arguments.base
+    settings = load_settings(source, arguments, config)
+    return settings, load_base(settings, arguments, *args)
 
 
 def load_named_base(name: str, config: RudderConfig, kwargs: Mapping[str, Any]) -> Any:

@@ -16,16 +16,13 @@ from transformers.utils import logging
 
 from .attach_rudder import SteeringHandle, attach
 from .backbones_rudder import without_peft
-from .base_rudder import LoadArguments, load_base, load_named_base, load_settings
+from .base_rudder import load_named_base, load_settings_and_base
 from .configuration_rudder import RudderConfig
 from .presets_rudder import get_preset
 from .settings_rudder import Override
 from .sharing_rudder import push_repo, write_repo
 
 logger = logging.get_logger(__name__)
-
-# Arguments for the base that a config takes when it is loaded with them.
-_SWALLOWED = ("attn_implementation", "experts_implementation", "output_attentions", "output_hidden_states")
 
 
 def _of_base(name: str) -> Any:
@@ -143,14 +140,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         Raises:
             ValueError: An argument is unknown, the settings name no base model, or do not fit it.
         """
-        arguments = LoadArguments.sort(kwargs)
-        if config is not None:
-            config = copy.deepcopy(config)
-            # AutoModel puts these into the config that it loads, which is ours and not the base's.
-            swallowed = {name: getattr(config, f"_{name}", getattr(config, name, None)) for name in _SWALLOWED}
-            arguments.base = {name: value for name, value in swallowed.items() if value} | arguments.base
-        settings = load_settings(pretrained_model_name_or_path, arguments, config)
-        loaded = load_base(settings, arguments, *args)
+        settings, loaded = load_settings_and_base(pretrained_model_name_or_path, config, kwargs, *args)
         if isinstance(loaded, tuple):
             return cls(settings, loaded[0], named=True), loaded[1]
         return cls(settings, loaded, named=True)
@@ -233,7 +223,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             rudder: None for the model's settings; False for the unsteered base; a dictionary of settings for this
                 call, whose strength and gate settings may be lists with one value per prompt
                 (`{"alpha_max": [0.0, 10.0]}`; `{"force": True}` steers prompts without an image too); or a list with
-                one dictionary, None or False for each prompt.
+                one dictionary, None or False for each prompt. What is None is taken from the generation config
+                (`GenerationConfig(rudder=...)`), which servers let each request choose.
             output_rudder: Return what RUDDER saw and did per token as `out.rudder`, a [`RudderTrace`]. Needs
                 `return_dict_in_generate=True`.
             **kwargs: As for the base's `generate`.

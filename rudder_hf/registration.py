@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
+    AutoProcessor,
+)
 
 from .configuration_rudder import RudderConfig
+from .inplace_rudder import RudderInPlace
 from .modeling_rudder import RudderForConditionalGeneration
 from .processing_rudder import RudderProcessor
 
@@ -14,4 +22,5 @@ def register() -> None:
     AutoConfig.register(RudderConfig.model_type, RudderConfig, exist_ok=True)
     for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
         auto_class.register(RudderConfig, RudderForConditionalGeneration, exist_ok=True)
+    AutoModelForCausalLM.register(RudderConfig, RudderInPlace, exist_ok=True)
     AutoProcessor.register(RudderConfig, RudderProcessor, exist_ok=True)

@@ -19,6 +19,7 @@ from transformers.utils.hub import resolve_revision
 from .card_rudder import render_card
 from .configuration_rudder import CALL_SETTINGS, RudderConfig
 from .custom_generate_rudder import generate_steered
+from .inplace_rudder import RudderInPlace
 from .pipeline_rudder import RudderImageToTextPipeline
 from .processing_rudder import RudderProcessor
 from .trust_rudder import is_on_hub
@@ -43,8 +44,11 @@ AUTO_MAP = {
     "AutoModel": _MODEL,
     "AutoModelForImageTextToText": _MODEL,
     "AutoModelForMultimodalLM": _MODEL,
+    "AutoModelForCausalLM": _reference(RudderInPlace),
     "AutoProcessor": _reference(RudderProcessor),
 }
+# `transformers serve` looks the first up in transformers and loads the model with it, the base model steered in place.
+ARCHITECTURES = ["AutoModelForCausalLM", _MODEL.split(".")[-1]]
 CUSTOM_PIPELINES = {
     "image-to-text": {"impl": _reference(RudderImageToTextPipeline), "pt": ["AutoModelForImageTextToText"]},
 }
@@ -89,7 +93,7 @@ def _config_json(config: RudderConfig) -> str:
     stored = json.loads(config.to_json_string())
     # It would say something about weights, and there are none.
     stored.pop("dtype", None)
-    stored |= {"architectures": [_MODEL.split(".")[-1]], "auto_map": AUTO_MAP, "custom_pipelines": CUSTOM_PIPELINES}
+    stored |= {"architectures": ARCHITECTURES, "auto_map": AUTO_MAP, "custom_pipelines": CUSTOM_PIPELINES}
     return json.dumps(stored, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

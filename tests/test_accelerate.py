@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload, dispatch_model
+from transformers import AutoModel, AutoModelForCausalLM
 
 from rudder_hf import RudderForConditionalGeneration, attach
 from tests.helpers import (
@@ -27,6 +28,8 @@ from tests.helpers import (
     steered_by,
     target_layer,
 )
+from tests.repos import inputs_for, make_base, make_settings, picture
+from tests.toy import toy_processor
 from tests.zoo import FAMILIES, Family
 
 Dispatch = Callable[[Family, Any, Path], Any]
@@ -143,3 +146,21 @@ def test_device_map_while_loading(tmp_path: Path) -> None:
     output = run(base, inputs)
     assert_near(output, run(plain, inputs))
     assert_same(output, run(base, inputs))
+
+
+@pytest.mark.parametrize("auto_class", [AutoModel, AutoModelForCausalLM])
+def test_big_model_loading_of_settings(auto_class: Any, tmp_path: Path) -> None:
+    """Settings take a device map for the base that they name: what does not fit into memory waits on disk."""
+    repo = make_settings(tmp_path / "settings", make_base(tmp_path / "base"), layer=-1)
+    inputs = inputs_for(toy_processor(), [picture(), picture(1)])
+    plain = auto_class.from_pretrained(repo)
+    wanted, vanilla = run(plain, inputs), run(plain, inputs, rudder=False)
+    assert_different(wanted, vanilla)
+    size = sum(parameter.numel() * parameter.element_size() for parameter in plain.parameters())
+    spread: dict[str, Any] = {"device_map": "auto", "max_memory": {"cpu": size * 2 // 3}}
+    model = auto_class.from_pretrained(repo, **spread, offload_folder=str(tmp_path / "offload"))
+    assert set(model.hf_device_map.values()) == {"cpu", "disk"}
+    base = model.model if auto_class is AutoModel else model
+    assert is_offloaded(base.model.language_model.layers[-1])
+    assert_near(run(model, inputs), wanted)
+    assert_near(run(model, inputs, rudder=False), vanilla)

@@ -34,6 +34,7 @@ ORDER = [
     "attach_rudder",
     "custom_generate_rudder",
     "base_rudder",
+    "inplace_rudder",
     "processing_rudder",
     "pipeline_rudder",
     "sharing_rudder",

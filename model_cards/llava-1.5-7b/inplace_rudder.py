@@ -1,0 +1,1 @@
+../../rudder_hf/inplace_rudder.py
