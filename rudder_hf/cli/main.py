@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import benchmark, calibrate, env, evaluate, generate, push
+from . import benchmark, calibrate, demo, env, evaluate, generate, push
 from .common import copyable
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
         "rudder evaluate --out results/scenes",
         "rudder calibrate --out calibration",
         "rudder benchmark --shape deep",
+        "rudder demo",
         "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
         "rudder env",
     ),
@@ -30,6 +31,7 @@ app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("benchmark", epilog=benchmark.EXAMPLES)(benchmark.benchmark)
+app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("push", epilog=push.EXAMPLES)(push.push)
 app.command("env", epilog=env.EXAMPLES)(env.env)
 
