@@ -22,10 +22,29 @@ from ..evaluation.answering import end_ids
 from ..loop_rudder import newest_observation
 from ..modeling_rudder import RudderForConditionalGeneration
 from . import pictures
-from .tokens import Token, pieces
+from .tokens import Pieces, Token
 from .view import Limits, View
 
-_Row = list[tuple[int, float, float, float]]  # token, similarity, gate, push
+
+class _Row:
+    """One answer while it is written; it ends with a token of `ends`, which does not belong to it."""
+
+    def __init__(self, tokenizer: Any, ends: set[int]) -> None:
+        self._pieces = Pieces(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
+        self._values: list[tuple[float, float, float]] = []
+        self._ends = ends
+        self._ended = False
+
+    def add(self, token: int, similarity: float, gate: float, push: float) -> None:
+        """Append a token; after the end come only those that pad the batch."""
+        self._ended = self._ended or token in self._ends
+        if not self._ended:
+            self._pieces.add(token)
+            self._values.append((similarity, gate, push))
+
+    def tokens(self) -> tuple[Token, ...]:
+        """The answer so far."""
+        return tuple(Token(text, *values) for text, values in zip(self._pieces.texts(), self._values, strict=True))
 
 
 @dataclass(frozen=True)
@@ -114,9 +133,8 @@ class Engine:
         stop = _Stop()
         worker = threading.Thread(target=self._generate, args=(picture, view, steps, stop), daemon=True)
         worker.start()
-        rows: tuple[_Row, _Row] = ([], [])
         ends = end_ids(self.model.handle.backbone.model)
-        ended = [False, False]
+        vanilla, steered = (_Row(self.processor.tokenizer, ends) for _ in range(2))
         try:
             done = False
             while not done:
@@ -125,21 +143,12 @@ class Engine:
                     if isinstance(step, BaseException):
                         raise step
                     done = done or step is None
-                    for place, (token, *values) in enumerate(step or []):
-                        ended[place] = ended[place] or token in ends
-                        if not ended[place]:
-                            rows[place].append((token, *values))
-                yield Frame(self._tokens(rows[0]), self._tokens(rows[1]), done)
+                    for row, values in zip((vanilla, steered), step or (), strict=False):
+                        row.add(*values)
+                yield Frame(vanilla.tokens(), steered.tokens(), done)
         finally:
             stop.wanted.set()
             worker.join()
-
-    def _tokens(self, row: _Row) -> tuple[Token, ...]:
-        def decode(ids: list[int]) -> str:
-            return str(self.processor.tokenizer.decode(ids, skip_special_tokens=True))
-
-        texts = pieces(decode, [token for token, *_ in row])
-        return tuple(Token(text, *values) for text, (_, *values) in zip(texts, row, strict=True))
 
     def _generate(self, picture: Image, view: View, steps: queue.Queue[Any], stop: _Stop) -> None:
         """In a thread of its own: generate, and hand over tokens, then None, or what went wrong."""

@@ -15,9 +15,9 @@ STYLE = """
 .answer .verdict { margin: .5rem 0 0; min-height: 1.5rem; color: #111; font-size: .9rem; }
 .answer .waiting { color: #595959; }
 .tok { position: relative; border-radius: 4px; padding: .1rem .2rem; margin: 0 -.08rem; cursor: help; }
-.absent, .verdict del { text-decoration: line-through; text-decoration-thickness: .16em; text-decoration-color: #d55e00; }
-.absent .tok { outline: 2px dashed #d55e00; outline-offset: -1px;
+.absent, .absent .tok, .verdict del {
   text-decoration: line-through; text-decoration-thickness: .16em; text-decoration-color: #d55e00; }
+.absent .tok { outline: 2px dashed #d55e00; outline-offset: -1px; }
 .tok:hover { box-shadow: 0 0 0 2px #111; z-index: 5; }
 .tok:hover::after { content: attr(data-tip); position: absolute; left: 0; top: 100%; margin-top: 4px; z-index: 20;
   background: #111; color: #fff; padding: .2rem .5rem; border-radius: 4px; font-size: .8rem; line-height: 1.4;

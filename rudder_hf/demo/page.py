@@ -32,6 +32,7 @@ from .view import (
 EXAMPLE = 12
 WAITING_VISITORS = 16  # who wait for their turn at the model; others wait in Gradio's queue
 LARGEST_PICTURE = "25mb"
+VANILLA, STEERED = "Vanilla: the model as it is", "With RUDDER"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Shown:
         limits = scale((frame.vanilla, frame.steered), view.colour)
         present = pictures.present(view.example)
         painted = []
-        for title, tokens in (("Vanilla: the model as it is", frame.vanilla), ("With RUDDER", frame.steered)):
+        for title, tokens in ((VANILLA, frame.vanilla), (STEERED, frame.steered)):
             text = "".join(token.text for token in tokens)
             wrong = None if present is None else absent(text, present)
             body = caption(tokens, view.colour, limits, wrong or ())
@@ -56,6 +57,11 @@ class Shown:
 
 
 EMPTY = Frame((), (), False)
+
+
+def _hint(title: str) -> str:
+    """An answer's place while there is no picture."""
+    return panel(title, "", "", "Upload or paste a picture, or choose an example.")
 
 
 class Page:
@@ -80,7 +86,6 @@ class Page:
     def build(self, folder: Path) -> gr.Blocks:
         """The page; `folder` is where the example pictures are written."""
         files = pictures.write(folder)
-        hint = panel("Vanilla: the model as it is", "", "", "Upload or paste a picture, or choose an example.")
         with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as page:
             gr.HTML(head(self.name, self.note))
             shown = gr.State(None)
@@ -90,32 +95,31 @@ class Page:
                         type="pil", format="png", image_mode="RGB", sources=["upload", "clipboard"], label="Picture",
                         height=320, buttons=[], elem_id="picture",
                     )  # fmt: skip
-                    gr.Examples(
-                        [[str(file)] for file in files], picture, examples_per_page=len(files), cache_examples=False,
-                        label="Examples whose objects are known", elem_id="examples",
-                    )  # fmt: skip
                     prompt = gr.Textbox(
                         self.default.prompt, label="Question", lines=1, max_length=LONGEST_PROMPT, elem_id="prompt"
                     )
                     with gr.Row():
                         describe = gr.Button("Describe", variant="primary", elem_id="describe", min_width=100)
                         stop = gr.Button("Stop", elem_id="stop", min_width=100)
+                    gr.Examples(
+                        [[str(file)] for file in files], picture, examples_per_page=len(files), cache_examples=False,
+                        label="Examples whose objects are known", elem_id="examples",
+                    )  # fmt: skip
                 with gr.Column(scale=5, min_width=300):
                     with gr.Row():
-                        vanilla = gr.HTML(hint, elem_id="vanilla", min_width=260)
-                        steered = gr.HTML(
-                            hint.replace("Vanilla: the model as it is", "With RUDDER"), elem_id="steered"
-                        )
+                        vanilla = gr.HTML(_hint(VANILLA), elem_id="vanilla", min_width=260)
+                        steered = gr.HTML(_hint(STEERED), elem_id="steered", min_width=260)
                     scales = gr.HTML(legend(self.default.colour, (0.0, 1.0)), elem_id="legend")
                     mode, layer, alpha_max, k, colour = self._controls()
                     remarks = gr.HTML(elem_id="notes")
                     keep = gr.HTML(elem_id="keep")
             inputs = [picture, prompt, mode, layer, alpha_max, k, colour]
             painted = [vanilla, steered, scales, keep, shown]
+            moved = [mode.input, layer.release, alpha_max.release, k.release]
             run = gr.on(
-                [picture.change, describe.click, prompt.submit, mode.input, layer.release, alpha_max.release, k.release],
-                self.answer, inputs, [*painted, alpha_max, k, remarks], show_progress="hidden",
-                trigger_mode="always_last", concurrency_limit=WAITING_VISITORS, api_name="describe",
+                [picture.change, describe.click, prompt.submit, *moved],
+                self.answer, inputs, [*painted, alpha_max, k, remarks], api_name="describe",
+                show_progress="hidden", trigger_mode="always_last", concurrency_limit=WAITING_VISITORS,
             )  # fmt: skip
             quick: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
             # A colour that is chosen while an answer is written is taken up when it ends.
@@ -130,22 +134,31 @@ class Page:
         """Mode, layer, alpha_max, k and colour."""
         view, limits = self.default, self.engine.limits
         with gr.Row():
-            mode = gr.Radio(list(MODES), value=view.mode, label="Mode: gated (beta) or constant (add)", elem_id="mode")
-            colour = gr.Radio(list(COLOURS), value=view.colour, label="Colour tokens by", elem_id="colour")
+            mode = gr.Radio(
+                list(MODES), value=view.mode, label="mode", info="gated (beta) or constant (add)", elem_id="mode"
+            )
+            colour = gr.Radio(
+                list(COLOURS), value=view.colour, label="colour", info="what tokens are coloured by", elem_id="colour"
+            )
         with gr.Row():
-            layer = gr.Slider(0, limits.last_layer, view.layer, step=1, label="layer", elem_id="layer", min_width=200)
+            layer = gr.Slider(
+                0, limits.last_layer, view.layer, step=1,
+                label="layer", info="where CARD is read and added", elem_id="layer", min_width=200,
+            )  # fmt: skip
             alpha_max = gr.Slider(
                 0, limits.largest_alpha(view.layer), view.alpha_max, step=limits.alpha_step(view.layer),
-                label="alpha_max: strength of the push", elem_id="alpha_max", min_width=200,
+                label="alpha_max", info="strength of the push", elem_id="alpha_max", min_width=200,
             )  # fmt: skip
             k = gr.Slider(
-                0, limits.largest_k, view.k, step=0.1, label="k: sensitivity of the gate", elem_id="k", min_width=200
-            )
+                0, limits.largest_k, view.k, step=0.1,
+                label="k", info="sensitivity of the gate", elem_id="k", min_width=200,
+            )  # fmt: skip
         return mode, layer, alpha_max, k, colour
 
     def answer(self, picture: Image | None, *values: Any) -> Iterator[tuple[Any, ...]]:
         """Both answers about a picture, while they are written."""
         if picture is None:
+            yield (_hint(VANILLA), _hint(STEERED), gr.skip(), gr.skip(), None, gr.skip(), gr.skip(), gr.skip())
             return
         try:
             names = ("prompt", "mode", "layer", "alpha_max", "k", "colour")
@@ -153,15 +166,15 @@ class Page:
             if view.layer in self.engine.limits.hidden_norms:
                 # The strength was chosen for another layer, whose hidden states may be longer.
                 view = replace(view, alpha_max=min(view.alpha_max, self.engine.limits.largest_alpha(view.layer)))
-            frames = self.engine.stream(picture, view)
             self.engine.limits.check(view)
         except (ValueError, TypeError) as error:
             raise gr.Error(html.escape(str(error)), title="Not possible", print_exception=False) from error
         sliders = (self._alpha_slider(view), gr.Slider(interactive=view.mode == "beta"))
         remarks = notes([strength_note(view, self.engine.limits)])
         yield (*self._painted(Shown(view, EMPTY)), *sliders, remarks)
-        for frame in frames:
-            yield (*self._painted(Shown(view, frame)), gr.skip(), gr.skip(), gr.skip())
+        for frame in self.engine.stream(picture, view):
+            shown = Shown(view, frame)
+            yield (*shown.panels(), gr.skip(), shown, gr.skip(), gr.skip(), gr.skip())
 
     def _alpha_slider(self, view: View) -> Any:
         limits = self.engine.limits
@@ -229,6 +242,7 @@ def launch(blocks: gr.Blocks, *, address: str | None, port: int | None, open_bro
         mcp_server=False,
         ssr_mode=False,
         enable_monitoring=False,
+        show_error=True,
         quiet=True,
         prevent_thread_lock=True,
         footer_links=[],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,27 +77,44 @@ def serving(
         examples, uploads = Path(folder, "examples"), Path(folder, "uploads")
         examples.mkdir()
         # Before gradio is imported, and for this process alone.
-        os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-        os.environ["GRADIO_TEMP_DIR"] = str(uploads)
-        from .engine import Engine
-        from .page import Page, launch
+        with _environment(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=str(uploads)):
+            from .engine import Engine
+            from .page import Page, launch
 
-        page = Page(Engine(model, processor, PROMPT, max_new_tokens), name, PROMPT, note, not on_space, eager)
-        blocks = page.build(examples)
-        try:
-            chosen = free_port() if port == 0 else port
-            yield launch(blocks, address=None if on_space else HERE, port=chosen, open_browser=open_browser)
-        finally:
-            blocks.close(verbose=False)
+            page = Page(Engine(model, processor, PROMPT, max_new_tokens), name, PROMPT, note, not on_space, eager)
+            blocks = page.build(examples)
+            try:
+                chosen = free_port() if port == 0 else port
+                yield launch(blocks, address=None if on_space else HERE, port=chosen, open_browser=open_browser)
+            finally:
+                blocks.close(verbose=False)
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Environment variables of this process, for the time of a block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def serve_until_interrupted(said: Callable[[str], None], *args: Any, **options: Any) -> None:
-    """Serve the page until Ctrl-C; `said` is told its address. Arguments as for `serving`."""
-    import threading
-
-    with serving(*args, **options) as url:
-        said(url)
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            return
+    """Serve the page until Ctrl-C or SIGTERM; `said` is told its address. Arguments as for `serving`."""
+    ended = threading.Event()
+    # Without it a terminated server would leave its visitors' pictures behind.
+    earlier = signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    try:
+        with serving(*args, **options) as url:
+            said(url)
+            ended.wait()
+    except KeyboardInterrupt:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, earlier)

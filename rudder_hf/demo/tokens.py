@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..cli.marks import Span
 
@@ -13,7 +14,8 @@ COLOURS = ("gate", "similarity")
 # One hue that darkens all the way: order survives greyscale and every kind of colour blindness.
 _LIGHT = (255, 255, 255)
 _DARK = (8, 48, 107)
-_INK, _PAPER = (17, 17, 17), (255, 255, 255)
+# Black and white, because nothing between them is readable on the middle of the scale.
+_INK, _PAPER = (0, 0, 0), (255, 255, 255)
 
 
 @dataclass(frozen=True)
@@ -41,23 +43,35 @@ def escape(text: str) -> str:
     return escaped
 
 
-def pieces(decode: Callable[[list[int]], str], ids: Sequence[int]) -> list[str]:
-    """The text that each token adds: joined they are `decode(ids)`.
+class Pieces:
+    """Grows with an answer and knows the text that each of its tokens adds: joined they are the decoded answer.
 
     Decoding tokens one by one would lose spaces and break characters that several tokens make up; such a character
     belongs to its last token.
+
+    Args:
+        decode: From ids to text.
     """
-    whole = decode(list(ids))
-    ends = []
-    for stop in range(1, len(ids) + 1):
-        text = decode(list(ids[:stop]))
-        shared = next((place for place, pair in enumerate(zip(text, whole, strict=False)) if pair[0] != pair[1]), None)
-        ends.append(min(len(text), len(whole)) if shared is None else shared)
-    if ends:
-        ends[-1] = len(whole)
-    for place in range(len(ends) - 2, -1, -1):
-        ends[place] = min(ends[place], ends[place + 1])
-    return [whole[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]
+
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self._decode = decode
+        self._ids: list[int] = []
+        self._ends: list[int] = []
+        self.text = ""
+
+    def add(self, token: int) -> None:
+        """Append a token."""
+        self._ids.append(token)
+        text = self._decode(list(self._ids))
+        # What later tokens change of the text is theirs.
+        pairs = zip(self.text, text, strict=False)
+        kept = next((place for place, (old, new) in enumerate(pairs) if old != new), min(len(self.text), len(text)))
+        self._ends = [min(end, kept) for end in self._ends] + [len(text)]
+        self.text = text
+
+    def texts(self) -> list[str]:
+        """The text of each token, in order."""
+        return [self.text[start:stop] for start, stop in zip([0, *self._ends], self._ends, strict=False)]
 
 
 def luminance(colour: Sequence[int]) -> float:
@@ -121,7 +135,8 @@ def caption(tokens: Sequence[Token], colour: str, limits: tuple[float, float], a
         absent: Mentions of what is not in the picture, as places in the answer's text.
     """
     low, high = limits
-    parts, start = [], 0
+    parts: list[str] = []
+    start = 0
     for token in tokens:
         value = getattr(token, colour)
         head = f'<span class="tok" data-tip="{escape(numbers(token))}" style="{_style((value - low) / (high - low))}">'
@@ -144,7 +159,7 @@ def _segments(text: str, start: int, absent: Sequence[Span]) -> list[tuple[str, 
     cuts = sorted(edges)
     return [
         (text[low:high], any(span.start < start + high and start + low < span.stop for span in absent))
-        for low, high in zip(cuts, cuts[1:], strict=False)
+        for low, high in pairwise(cuts)
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -92,7 +91,7 @@ class Limits:
             raise ValueError(f"example is {view.example}, but has to be 1 to {self.examples}.")
         if not view.prompt.strip() or len(view.prompt) > LONGEST_PROMPT:
             raise ValueError(
-                f"prompt has {len(view.prompt)} characters, but has to have 1 to {LONGEST_PROMPT} that are not all blank."
+                f"prompt has {len(view.prompt)} characters, but has to have 1 to {LONGEST_PROMPT}, not all blank."
             )
         check_setting("mode", view.mode)
         if view.colour not in COLOURS:
@@ -131,9 +130,10 @@ def read_query(query: Mapping[str, str], default: View, limits: Limits) -> tuple
     for name in ("example", "prompt", "mode", "layer", "alpha_max", "k", "colour"):
         if name not in query:
             continue
-        kind = int if name in ("example", "layer") else float if name in ("alpha_max", "k") else str
+        kind: Any = int if name in ("example", "layer") else float if name in ("alpha_max", "k") else str
         try:
-            changed = replace(view, **{name: kind(query[name])})
+            value: Any = kind(query[name])
+            changed = replace(view, **{name: value})
             if name == "layer" and changed.layer in limits.hidden_norms:
                 # A strength for another layer need not fit this one.
                 changed = replace(changed, alpha_max=min(view.alpha_max, limits.largest_alpha(changed.layer)))
