@@ -89,22 +89,23 @@ class Page:
         with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as page:
             gr.HTML(head(self.name, self.note))
             shown = gr.State(None)
+            picture = gr.Image(
+                type="pil", format="png", image_mode="RGB", sources=["upload", "clipboard"], label="Picture",
+                height=320, buttons=[], elem_id="picture", render=False,
+            )  # fmt: skip
+            gr.Examples(
+                [[str(file)] for file in files], picture, examples_per_page=len(files), cache_examples=False,
+                label="Examples: it is known what is in them", elem_id="examples",
+            )  # fmt: skip
             with gr.Row():
                 with gr.Column(scale=2, min_width=300):
-                    picture = gr.Image(
-                        type="pil", format="png", image_mode="RGB", sources=["upload", "clipboard"], label="Picture",
-                        height=320, buttons=[], elem_id="picture",
-                    )  # fmt: skip
+                    picture.render()
                     prompt = gr.Textbox(
                         self.default.prompt, label="Question", lines=1, max_length=LONGEST_PROMPT, elem_id="prompt"
                     )
                     with gr.Row():
                         describe = gr.Button("Describe", variant="primary", elem_id="describe", min_width=100)
                         stop = gr.Button("Stop", elem_id="stop", min_width=100)
-                    gr.Examples(
-                        [[str(file)] for file in files], picture, examples_per_page=len(files), cache_examples=False,
-                        label="Examples whose objects are known", elem_id="examples",
-                    )  # fmt: skip
                 with gr.Column(scale=5, min_width=300):
                     with gr.Row():
                         vanilla = gr.HTML(_hint(VANILLA), elem_id="vanilla", min_width=260)
@@ -232,7 +233,9 @@ def launch(blocks: gr.Blocks, *, address: str | None, port: int | None, open_bro
         port: Where to listen.
         open_browser: Whether to open the page.
     """
-    fonts = ["system-ui", "sans-serif"]
+    theme = gr.themes.Base(
+        primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+    ).set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300")
     _, url, _ = blocks.launch(
         server_name=address,
         server_port=port,
@@ -247,7 +250,7 @@ def launch(blocks: gr.Blocks, *, address: str | None, port: int | None, open_bro
         prevent_thread_lock=True,
         footer_links=[],
         max_file_size=LARGEST_PICTURE,
-        theme=gr.themes.Base(primary_hue="blue", font=fonts, font_mono=["ui-monospace", "monospace"]),
+        theme=theme,
         css=STYLE,
         app_kwargs={"middleware": [Middleware(_OnlyThisServer)]},
     )

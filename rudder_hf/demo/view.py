@@ -130,18 +130,21 @@ def read_query(query: Mapping[str, str], default: View, limits: Limits) -> tuple
     for name in ("example", "prompt", "mode", "layer", "alpha_max", "k", "colour"):
         if name not in query:
             continue
+        given = query[name] if len(query[name]) <= 40 else query[name][:40] + "…"
         kind: Any = int if name in ("example", "layer") else float if name in ("alpha_max", "k") else str
         try:
             value: Any = kind(query[name])
-            changed = replace(view, **{name: value})
-            if name == "layer" and changed.layer in limits.hidden_norms:
-                # A strength for another layer need not fit this one.
-                changed = replace(changed, alpha_max=min(view.alpha_max, limits.largest_alpha(changed.layer)))
+        except ValueError:
+            notes.append(f"The link's {name}={given} was left out: that is no number.")
+            continue
+        changed = replace(view, **{name: value})
+        if name == "layer" and changed.layer in limits.hidden_norms:
+            # A strength for another layer need not fit this one.
+            changed = replace(changed, alpha_max=min(view.alpha_max, limits.largest_alpha(changed.layer)))
+        try:
             limits.check(changed)
-        except (ValueError, OverflowError) as error:
-            given = query[name] if len(query[name]) <= 40 else query[name][:40] + "…"
-            reason = str(error) if str(error).startswith(name) else "That is no number."
-            notes.append(f"The link's {name}={given} was left out: {reason}")
+        except ValueError as error:
+            notes.append(f"The link's {name}={given} was left out: {error}")
             continue
         view = changed
     return view, notes
