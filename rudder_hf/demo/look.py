@@ -11,7 +11,8 @@ STYLE = """
 .rudder-head p { margin: 0; }
 .answer { background: #fff; color: #111; border: 1px solid #8a8a8a; border-radius: 8px; padding: .75rem 1rem; }
 .answer h3 { margin: 0 0 .5rem; color: #111; font-size: 1rem; }
-.answer .caption { position: relative; margin: 0; min-height: 9rem; line-height: 2; white-space: pre-wrap; overflow-wrap: anywhere; }
+.answer .caption { position: relative; margin: 0;
+  min-height: 9rem; line-height: 2; white-space: pre-wrap; overflow-wrap: anywhere; }
 .answer .verdict { margin: .5rem 0 0; min-height: 1.5rem; color: #111; font-size: .9rem; }
 .answer .waiting { color: #595959; }
 .tok { border-radius: 4px; padding: .1rem .2rem; margin: 0 -.08rem; cursor: help; }
