@@ -31,6 +31,19 @@ def handle_of(model: nn.Module) -> Any:
     return vars(model).get(HANDLE_NAME)
 
 
+def newest_observation() -> tuple[Tensor, Tensor, Tensor] | None:
+    """Similarity, gate and push of the newest token, each (rows,), for a streamer while a traced generation runs.
+
+    None where the generation around the call is not traced by RUDDER, or there is none.
+    """
+    generation = _GENERATION.get()
+    observed = None if generation is None else generation[1].observed
+    if observed is None:
+        return None
+    similarity, gate, push = (values[:, -1].detach().float() for values in observed)
+    return similarity, gate, push
+
+
 @contextmanager
 def _within(request: Request | None, generation: tuple[Any, GenerationState] | None) -> Iterator[None]:
     """Run a block under a request and a generation, and leave nothing of them behind."""

@@ -100,6 +100,19 @@ def test_metrics_need_no_model(name: str) -> None:
     )
 
 
+# The page of `rudder demo`: what it shows is made by functions that know neither the model nor gradio.
+DEMO_ORDER = ["__init__", "tokens", "look", "view", "pictures", "engine", "page", "serve"]
+
+
+def test_imports_of_the_demo_point_one_way() -> None:
+    files = sorted((PACKAGE / "demo").glob("*.py"))
+    assert sorted(DEMO_ORDER) == sorted(path.stem for path in files)
+    for path in files:
+        assert imported(path) - {""} <= set(DEMO_ORDER[: DEMO_ORDER.index(path.stem)]), path.stem
+        heavy = set(re.findall(r"^(?:import|from) (torch|gradio)", path.read_text(), re.MULTILINE))
+        assert heavy <= {"engine": {"torch"}, "page": {"gradio"}}.get(path.stem, set()), path.stem
+
+
 def test_scenes_know_nothing_of_evaluation() -> None:
     for path in (PACKAGE / "scenes").glob("*.py"):
         assert not re.search(r"^\s*(?:from|import) .*\bevaluation\b", path.read_text(), re.MULTILINE), path.name

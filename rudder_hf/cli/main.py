@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import benchmark, calibrate, compare, env, evaluate, generate, push
+from . import benchmark, calibrate, compare, demo, env, evaluate, generate, push
 from .common import copyable
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
         "rudder calibrate --out calibration",
         "rudder compare --out comparison",
         "rudder benchmark --shape deep",
+        "rudder demo",
         "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
         "rudder env",
     ),
@@ -32,6 +33,7 @@ app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("benchmark", epilog=benchmark.EXAMPLES)(benchmark.benchmark)
+app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("push", epilog=push.EXAMPLES)(push.push)
 app.command("env", epilog=env.EXAMPLES)(env.env)
 

@@ -1,0 +1,63 @@
+"""`rudder demo`: a page to try RUDDER with a picture of your own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .common import choose_device, copyable, refusing_bad_input, reporting_failure
+from .generate import DtypeChoice, ModeChoice
+
+EXAMPLES = copyable(
+    "rudder demo",
+    "rudder demo --port 0 --no-open",
+    "rudder demo --model llava-hf/llava-1.5-7b-hf --dtype bfloat16",
+    "rudder demo --model FOLDER --layer 20 --alpha-max 5",
+)
+
+
+def demo(
+    model: Annotated[
+        str | None,
+        typer.Option(help="Hub id or folder; without it the embedded model. Also embedded:NAME for another of these."),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any free port.")] = 7860,
+    layer: Annotated[int | None, typer.Option(help="Decoder layer, 0-based, negative from the end.")] = None,
+    mode: Annotated[ModeChoice | None, typer.Option(help="Gated (beta) or constant (add) strength.")] = None,
+    alpha_max: Annotated[float | None, typer.Option(help="Strength of the push.")] = None,
+    k: Annotated[float | None, typer.Option(help="Sensitivity of the gate.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    device: Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda, ...")] = "auto",
+    dtype: Annotated[DtypeChoice, typer.Option(help="Type of the weights.")] = DtypeChoice.AUTO,
+) -> None:
+    """Open a page on this machine: a picture in, the model's answer without and with RUDDER side by side.
+
+    The page is served to this machine only, and asks nobody else for anything. Ctrl-C ends it.
+    """
+    given = {"layer": layer, "mode": None if mode is None else mode.value, "alpha_max": alpha_max, "k": k}
+    with refusing_bad_input():
+        from ..demo.serve import check_gradio, check_port, serve_until_interrupted
+
+        check_gradio()
+        check_port(port)
+    with reporting_failure():
+        with refusing_bad_input():
+            from ..scenes.embedded import NOTE, embedded_name
+            from . import answers
+
+            settings = {name: value for name, value in given.items() if value is not None}
+            steered, processor = answers.load(model, settings, choose_device(device), dtype.value)
+        inside = embedded_name(model)
+        serve_until_interrupted(
+            lambda url: typer.echo(f"The page is at {url} (for this machine only; Ctrl-C ends it)."),
+            steered,
+            processor,
+            f"embedded:{inside}" if inside is not None else str(model),
+            port=port,
+            max_new_tokens=max_new_tokens,
+            note=None if inside is None else NOTE,
+            eager=inside is not None,
+            open_browser=open_browser,
+        )

@@ -1,0 +1,190 @@
+"""Runs the model for the page: both answers in one batch, token by token, one visitor after the other."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL.Image import Image
+from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+from ..backbones_rudder import resolve_layer
+from ..benchmark.prompts import picture_prompts, to_model
+from ..calibration.layers import layer_statistics
+from ..evaluation.answering import end_ids
+from ..loop_rudder import newest_observation
+from ..modeling_rudder import RudderForConditionalGeneration
+from . import pictures
+from .tokens import Pieces, Token
+from .view import Limits, View
+
+
+class _Row:
+    """One answer while it is written; it ends with a token of `ends`, which does not belong to it."""
+
+    def __init__(self, tokenizer: Any, ends: set[int]) -> None:
+        self._pieces = Pieces(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
+        self._values: list[tuple[float, float, float]] = []
+        self._ends = ends
+        self._ended = False
+
+    def add(self, token: int, similarity: float, gate: float, push: float) -> None:
+        """Append a token; after the end come only those that pad the batch."""
+        self._ended = self._ended or token in self._ends
+        if not self._ended:
+            self._pieces.add(token)
+            self._values.append((similarity, gate, push))
+
+    def tokens(self) -> tuple[Token, ...]:
+        """The answer so far."""
+        return tuple(Token(text, *values) for text, values in zip(self._pieces.texts(), self._values, strict=True))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Both answers as far as they are written; `done` when they are complete."""
+
+    vanilla: tuple[Token, ...]
+    steered: tuple[Token, ...]
+    done: bool
+
+
+class _Streamer(BaseStreamer):
+    """Hands each step's tokens on, with what RUDDER recorded of them."""
+
+    def __init__(self, steps: queue.Queue[Any]) -> None:
+        self._steps = steps
+        self._prompt_seen = False
+
+    def put(self, value: Tensor) -> None:
+        """Called by `generate`: first with the prompt, then with one token per row."""
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        observed = newest_observation()
+        missing = [math.nan] * len(value)
+        columns = [missing] * 3 if observed is None else [values.tolist() for values in observed]
+        self._steps.put(list(zip(value.tolist(), *columns, strict=True)))
+
+    def end(self) -> None:
+        """Called by `generate` at the end; the thread around it says so by itself."""
+
+
+class _Stop(StoppingCriteria):
+    """Ends a generation whose reader has left."""
+
+    def __init__(self) -> None:
+        self.wanted = threading.Event()
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
+        return torch.full((len(input_ids),), self.wanted.is_set(), device=input_ids.device, dtype=torch.bool)
+
+
+class Engine:
+    """A steered model that answers visitors in turn.
+
+    Args:
+        model: The model; nobody else changes its settings meanwhile.
+        processor: Its processor.
+        prompt: The question that the model's hidden states are measured with.
+        max_new_tokens: Longest answer.
+    """
+
+    def __init__(
+        self, model: RudderForConditionalGeneration, processor: Any, prompt: str, max_new_tokens: int = 128
+    ) -> None:
+        self.model, self.processor, self.max_new_tokens = model, processor, max_new_tokens
+        # The layer belongs to the model and not to a call, so generations with different layers take turns.
+        self._turn = threading.Lock()
+        self.limits = self._measure(prompt)
+
+    def _measure(self, prompt: str) -> Limits:
+        """Limits that fit the model, from the lengths of its hidden states on an example."""
+        config, backbone = self.model.config, self.model.handle.backbone
+        inputs = self._inputs(pictures.example(1), prompt, 1)
+        with self.model.rudder_disabled():
+            found = layer_statistics(backbone.model, [inputs])
+        norms = {
+            layer.layer: layer.hidden_norm if math.isfinite(layer.hidden_norm) and layer.hidden_norm > 0 else 1.0
+            for layer in found
+        }
+        return Limits(norms, pictures.count(), (resolve_layer(backbone, config.layer), config.alpha_max, config.k))
+
+    def _inputs(self, picture: Image, prompt: str, rows: int) -> dict[str, Any]:
+        return to_model(picture_prompts(self.processor, [picture] * rows, [prompt] * rows), self.model)
+
+    def stream(self, picture: Image, view: View) -> Iterator[Frame]:
+        """Both answers while they are written: row 0 without a push, row 1 with it, in one batch.
+
+        A reader that leaves early ends the generation.
+
+        Raises:
+            ValueError: The view is not within the limits.
+        """
+        self.limits.check(view)
+        steps: queue.Queue[Any] = queue.Queue()
+        stop = _Stop()
+        worker = threading.Thread(target=self._generate, args=(picture, view, steps, stop), daemon=True)
+        worker.start()
+        ends = end_ids(self.model.handle.backbone.model)
+        vanilla, steered = (_Row(self.processor.tokenizer, ends) for _ in range(2))
+        try:
+            done = False
+            while not done:
+                # Everything that has come meanwhile: a slow reader skips frames and holds nobody up.
+                for step in _available(steps):
+                    if isinstance(step, BaseException):
+                        raise step
+                    done = done or step is None
+                    for row, values in zip((vanilla, steered), step or (), strict=False):
+                        row.add(*values)
+                yield Frame(vanilla.tokens(), steered.tokens(), done)
+        finally:
+            stop.wanted.set()
+            worker.join()
+
+    def _generate(self, picture: Image, view: View, steps: queue.Queue[Any], stop: _Stop) -> None:
+        """In a thread of its own: generate, and hand over tokens, then None, or what went wrong."""
+        try:
+            with self._turn:
+                if not stop.wanted.is_set():
+                    self._generate_in_turn(picture, view, steps, stop)
+            steps.put(None)
+        except BaseException as error:
+            steps.put(error)
+
+    def _generate_in_turn(self, picture: Image, view: View, steps: queue.Queue[Any], stop: _Stop) -> None:
+        config = self.model.config
+        before = config.layer
+        config.layer = view.layer
+        try:
+            self.model.generate(
+                **self._inputs(picture, view.prompt, 2),
+                max_new_tokens=self.max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+                streamer=_Streamer(steps),
+                stopping_criteria=StoppingCriteriaList([stop]),
+                rudder={"alpha_max": [0.0, view.alpha_max], "k": view.k, "mode": view.mode},
+                output_rudder=True,
+                return_dict_in_generate=True,
+            )
+        finally:
+            config.layer = before
+
+
+def _available(steps: queue.Queue[Any]) -> list[Any]:
+    """Waits for one item and takes what has come until then."""
+    items = [steps.get()]
+    while True:
+        try:
+            items.append(steps.get_nowait())
+        except queue.Empty:
+            return items
