@@ -85,7 +85,7 @@ def test_files_can_be_remote_code(path: Path) -> None:
 
 # The same for the metrics: pure functions that need neither a model nor the runner.
 METRICS = [
-    "errors", "statistics", "resources", "words", "lineages", "coco", "chair", "pope", "pope_questions", "mme",
+    "errors", "statistics", "resources", "words", "lineages", "places", "coco", "chair", "pope", "pope_questions", "mme",
     "fluency",
 ]  # fmt: skip
 

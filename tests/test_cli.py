@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from rudder_hf.cli.main import app
 from tests.toy import toy_model, toy_processor
 
-COMMANDS = ("generate", "evaluate", "calibrate", "benchmark", "push", "env")
+COMMANDS = ("generate", "evaluate", "calibrate", "analyze", "benchmark", "push", "env")
 
 
 def rudder(*arguments: object) -> Result:

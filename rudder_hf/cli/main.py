@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import benchmark, calibrate, env, evaluate, generate, push
+from . import analyze, benchmark, calibrate, env, evaluate, generate, push
 from .common import copyable
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
         "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
         "rudder evaluate --out results/scenes",
         "rudder calibrate --out calibration",
+        "rudder analyze --out analysis",
         "rudder benchmark --shape deep",
         "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
         "rudder env",
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
+app.command("analyze", epilog=analyze.EXAMPLES)(analyze.analyze)
 app.command("benchmark", epilog=benchmark.EXAMPLES)(benchmark.benchmark)
 app.command("push", epilog=push.EXAMPLES)(push.push)
 app.command("env", epilog=env.EXAMPLES)(env.env)
