@@ -85,8 +85,8 @@ def test_files_can_be_remote_code(path: Path) -> None:
 
 # The same for the metrics: pure functions that need neither a model nor the runner.
 METRICS = [
-    "errors", "statistics", "resources", "words", "lineages", "places", "coco", "chair", "pope", "pope_questions", "mme",
-    "fluency",
+    "errors", "statistics", "resources", "words", "lineages", "places", "coco", "chair", "pope", "pope_questions",
+    "mme", "fluency",
 ]  # fmt: skip
 
 

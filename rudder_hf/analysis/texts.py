@@ -15,8 +15,9 @@ def layers(numbers: dict[str, Any]) -> tuple[str, str]:
     relative = max(numbers["layers"], key=lambda row: row["leverage"])
     return (
         f"What self-attention adds to the residual stream, averaged over the prompts of {numbers['pictures']} "
-        f"pictures: its length is largest in layer {peak['layer']}, relative to the hidden state in layer {relative['layer']}. "
-        "Coherence is the mean cosine between a layer's CARD and those of the other layers of its group.",
+        f"pictures: its length is largest in layer {peak['layer']}, relative to the hidden state in layer "
+        f"{relative['layer']}. Coherence is the mean cosine between a layer's CARD and those of the other layers of "
+        "its group.",
         "A long update is room to act, not evidence that acting there helps: which layer reduces hallucination is a "
         "matter of measurement (the layer ablation). Nothing here looks at answers.",
     )
@@ -44,10 +45,10 @@ def rotation(numbers: dict[str, Any]) -> tuple[str, str]:
         f"The picture turns CARD by {turned['mean']:.1f}° on average {_interval(turned['interval'], 1)} "
         f"(median {turned['median']:.1f}°); alignment gain {gain['mean']:.3f} {_interval(gain['interval'], 3)}."
         f"{shared}{between}",
-        "Alignment gain is no evidence: the steering vector is parallel to CARD, so that the gain is 1 - cos(rotation) "
-        f"by construction (largest deviation here {numbers['gain_minus_one_minus_cos']:.0e}). A rotation alone says "
-        "that the picture changes CARD, as any input would; whether the change is about the picture's content is "
-        "asked below, by probe, neighbours and categories.",
+        "Alignment gain is no evidence: the steering vector is parallel to CARD, so that the gain is "
+        f"1 - cos(rotation) by construction (largest deviation here {numbers['gain_minus_one_minus_cos']:.0e}). "
+        "A rotation alone says that the picture changes CARD, as any input would; whether the change is about the "
+        "picture's content is asked below, by probe, neighbours and categories.",
     )
 
 
@@ -89,8 +90,8 @@ def evidence(numbers: dict[str, Any]) -> tuple[str, str]:
         text = "" if probe["text_only_mean_auc"] is None else f", text-only CARD {probe['text_only_mean_auc']:.2f}"
         parts.append(
             f"A linear probe reads from CARD which of {probe['objects']} objects are in a held-out picture with a "
-            f"mean AUC of {probe['mean_auc']:.2f} {_interval(probe['interval_over_objects'])} (interval over objects; with "
-            f"shuffled pictures {chance:.2f}{text})."
+            f"mean AUC of {probe['mean_auc']:.2f} {_interval(probe['interval_over_objects'])} (interval over objects; "
+            f"with shuffled pictures {chance:.2f}{text})."
         )
     if near is not None:
         parts.append(
@@ -123,6 +124,7 @@ def tokens(numbers: dict[str, Any]) -> tuple[str, str]:
     return (
         "Each token on a shade of what RUDDER measured at the hidden state that wrote it. Left the unsteered answer, "
         "right the steered one; for the unsteered answer the gate is the one that these states would have opened. "
+        "The first token has gate 0 where `steer_first_token` is off. "
         f"The figure's picture is {numbers['figure_chosen']}.",
         "Single pictures illustrate and prove nothing; shades differ from token to token for grammatical reasons too. "
         "Whether low values go with hallucinated objects is measured by the detector, over all pictures.",

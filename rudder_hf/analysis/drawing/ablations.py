@@ -67,15 +67,19 @@ def _rest(grid: dict[str, Any]) -> str:
 
 def draw_pope(rows: list[dict[str, Any]]) -> Any:
     """Accuracy and F1 of every setting that was asked POPE's questions."""
-    made, (axes,) = figure(7.4, 0.34 * len(rows) + 1.4)
+    made, (axes,) = figure(9.0, 0.34 * len(rows) + 1.4)
     for place, row in enumerate(rows):
         axes.plot([row["accuracy"], row["f1"]], [-place, -place], color="#BBBBBB", linewidth=1, zorder=1)
         accuracy = axes.plot(row["accuracy"], -place, "o", color=BLUE, markersize=7, zorder=2)[0]
         f1 = axes.plot(row["f1"], -place, "s", color=ORANGE, markeredgecolor=DARK, markersize=6, zorder=2)[0]
+        side = axes.get_yaxis_transform()
+        axes.text(1.02, -place, row["change"], va="center", size=7.5, transform=side)
     axes.axvline(rows[0]["accuracy"], color=BLUE, linestyle="--", linewidth=1)
     axes.axvline(rows[0]["f1"], color=ORANGE, linestyle=":", linewidth=1.4)
     axes.set_yticks([-place for place in range(len(rows))], [row["setting"] for row in rows], size=7.5)
     axes.set_xlabel("percent (lines: vanilla)")
+    axes.text(1.02, 0.75, "accuracy minus vanilla's\n[95 % interval], points", size=7.5, transform=side)
+    axes.set_ylim(0.6 - len(rows), 0.6)
     axes.set_title("POPE around the setting chosen on captions")
-    axes.legend([accuracy, f1], ["accuracy", "F1"], loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    made.legend([accuracy, f1], ["accuracy", "F1"], loc="outside lower left", ncols=2)
     return made

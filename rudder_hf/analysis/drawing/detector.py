@@ -29,7 +29,7 @@ def draw_detector(numbers: dict[str, Any]) -> Any:
         width = 2.6 if name == "gate" else 1.5
         left.plot(wrong, hits, linestyle=line, color=_COLOURS[name], linewidth=width, label=label)
     left.plot([0, 1], [0, 1], color=GREY, linewidth=0.6)
-    left.set_xlabel("hallucinated mentions taken for grounded (share)")
+    left.set_xlabel("hallucinated taken for grounded (share)")
     left.set_ylabel("grounded mentions found (share)")
     counts = main["mentions"]
     left.set_title(

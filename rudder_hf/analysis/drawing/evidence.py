@@ -13,7 +13,7 @@ def draw_evidence(numbers: dict[str, Any]) -> Any:
     """AUC of the linear probe by object, and objects shared with nearest neighbours."""
     probe, near = numbers["probe"], numbers["neighbours"]
     rows = [] if probe is None else sorted(probe["by_object"], key=lambda row: row["auc"])
-    made, (left, right) = figure(8.8, max(3.4, 0.17 * len(rows) + 1.2), 1, 2, width_ratios=[2.2, 1.0])
+    made, (left, right) = figure(8.8, max(3.6, 0.17 * len(rows) + 1.4), 1, 2, width_ratios=[2.2, 1.0])
     if probe is None:
         left.set_visible(False)
     else:
@@ -29,7 +29,7 @@ def draw_evidence(numbers: dict[str, Any]) -> Any:
         left.set_xlim(min(0.4, low - 0.03, *(row["auc"] - 0.03 for row in rows)), 1.01)
         left.set_xlabel(f"AUC on held-out pictures ({probe['folds']} folds, n = {probe['pictures']} pictures)")
         left.set_title("Linear probe: is the object (in n pictures) there?")
-        left.legend(loc="lower right", frameon=True, framealpha=0.95)
+        made.legend(loc="outside lower left", ncols=3)
     if near is None:
         right.set_visible(False)
         return made

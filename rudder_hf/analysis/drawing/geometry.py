@@ -15,7 +15,7 @@ def draw_rotation(numbers: dict[str, Any]) -> Any:
     turned, gain = numbers["rotation_degrees"], numbers["alignment_gain"]
     others = numbers.get("between_pictures_degrees")
     ends = [*turned["values"], *(others["values"] if others else [])]
-    bins = np.linspace(min(ends), max(ends) + 1e-9, 41)
+    bins = np.linspace(min(ends), max(ends) + 1e-9, _bins(turned["n"]) + 1)
     share = np.full(len(turned["values"]), 100 / len(turned["values"]))
     label = f"text-only to image-conditioned CARD\n(n = {turned['n']} pictures)"
     left.hist(turned["values"], bins, weights=share, color=BLUE, label=label)
@@ -25,33 +25,42 @@ def draw_rotation(numbers: dict[str, Any]) -> Any:
             others["values"], bins, weights=other, histtype="step", color=DARK, hatch="///", linewidth=1.1,
             label=f"CARDs of two different pictures\n({others['pairs']} pairs)",
         )  # fmt: skip
-    left.axvline(turned["mean"], color=VERMILION, linewidth=1.5, label=f"mean {turned['mean']:.1f}°")
-    left.axvline(turned["median"], color=DARK, linestyle=":", linewidth=1.5, label=f"median {turned['median']:.1f}°")
     left.set_xlabel("angle in degrees")
-    left.set_ylabel("share in percent")
     left.set_title("Rotation")
-    left.set_ylim(0, left.get_ylim()[1] * 1.45)
-    left.legend(loc="upper center", ncols=2, fontsize=7)
+    _middles(left, turned, 1, "°")
     weights = np.full(len(gain["values"]), 100 / len(gain["values"]))
-    right.hist(gain["values"], 30, weights=weights, color=GREY)
-    right.axvline(gain["mean"], color=VERMILION, linewidth=1.5, label=f"mean {gain['mean']:.3f}")
-    right.axvline(gain["median"], color=DARK, linestyle=":", linewidth=1.5, label=f"median {gain['median']:.3f}")
+    right.hist(gain["values"], _bins(gain["n"]), weights=weights, color=GREY)
     right.set_xlabel("alignment gain (difference of cosines)")
-    right.set_ylabel("share in percent")
-    right.set_title(f"Alignment gain = 1 - cos(rotation) by construction, n = {gain['n']}")
-    right.set_ylim(0, right.get_ylim()[1] * 1.2)
-    right.legend(loc="upper center", ncols=2, fontsize=7)
+    right.set_title(f"Alignment gain, which is 1 - cos(rotation), n = {gain['n']}")
+    _middles(right, gain, 3, "")
     return made
+
+
+def _bins(count: int) -> int:
+    """So many bars that each has some pictures."""
+    return int(min(40, max(8, 2 * count**0.5)))
+
+
+def _middles(axes: Any, summary: dict[str, Any], digits: int, unit: str) -> None:
+    """Lines at mean and median, with room for the legend above them."""
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.6)
+    for name, colour, line in (("mean", VERMILION, "-"), ("median", DARK, ":")):
+        label = f"{name} {summary[name]:.{digits}f}{unit}"
+        axes.axvline(summary[name], ymax=0.64, color=colour, linestyle=line, linewidth=1.6, label=label)
+    axes.set_ylabel("share in percent")
+    axes.legend(loc="upper left", ncols=2, fontsize=7)
 
 
 def draw_maps(numbers: dict[str, Any]) -> Any:
     """t-SNE of both CARDs with lines between pairs, and of the steering vectors, with their clusters."""
+    from matplotlib.collections import LineCollection
+
     overlay, steering, clusters = numbers["overlay"], numbers["steering_map"], numbers["clusters"]
     made, (left, right) = figure(9.4, 4.6, 1, 2)
     if overlay is not None:
         image, text = np.asarray(overlay["image"]), np.asarray(overlay["text"]).reshape(-1, 2)
-        for point, which in zip(image, overlay["pairs"], strict=False):
-            left.plot(*zip(point, text[which], strict=True), color=LIGHT, linewidth=0.5, zorder=1)
+        lines = [(point, text[which]) for point, which in zip(image, overlay["pairs"], strict=False)]
+        left.add_collection(LineCollection(lines, colors=LIGHT, linewidths=0.5, zorder=1))
         _by_cluster(left, image, clusters)
         if len(text):
             left.plot(
@@ -83,8 +92,8 @@ def draw_clusters(numbers: dict[str, Any]) -> Any:
     """Silhouettes over K, and means by cluster."""
     panels = [
         ("rotation_degrees", "rotation (degrees)"),
-        ("alignment_gain", "alignment gain (cosine)"),
-        ("gate", "mean gate (share of alpha_max)"),
+        ("alignment_gain", "alignment gain"),
+        ("gate", "mean gate (0 to 1)"),
     ]
     panels = [panel for panel in panels if panel[0] in numbers["clusters"][0]]
     made, axes = figure(3.4 + 2.1 * len(panels), 3.2, 1, 1 + len(panels), width_ratios=[1.6, *[1.0] * len(panels)])
