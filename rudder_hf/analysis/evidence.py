@@ -126,7 +126,8 @@ def shared_objects(table: Bools) -> Floats:
     both = table.astype(float) @ table.T.astype(float)
     counts = table.sum(1)
     either = counts[:, None] + counts[None] - both
-    return np.divide(both, either, out=np.zeros_like(both), where=either > 0)
+    found: Floats = np.divide(both, either, out=np.zeros_like(both), where=either > 0)
+    return found
 
 
 def neighbour_evidence(

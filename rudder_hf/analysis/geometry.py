@@ -13,7 +13,8 @@ Floats = NDArray[np.float64]
 def units(vectors: Floats) -> Floats:
     """Rows with length 1; a zero row stays zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    found: Floats = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    return found
 
 
 def rotation(one: Floats, other: Floats) -> Floats:

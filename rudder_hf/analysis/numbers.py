@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,7 @@ def token_numbers(material: Material, shown: int, picture: str | None) -> dict[s
     Raises:
         ValueError: There is no picture of that id.
     """
-    views = []
+    views: list[dict[str, Any]] = []
     for place, seen in enumerate(material.seen):
         present = None if material.present is None else material.present[place]
         answers = {name: view(getattr(seen, name), present, material.lineage) for name in ("vanilla", "steered")}
@@ -224,9 +225,6 @@ def detector_numbers(material: Material, note: Note) -> dict[str, Any] | None:
             (seen.sample, getattr(seen, name), mentioned(getattr(seen, name), present, material.lineage))
             for seen, present in zip(material.seen, material.present, strict=True)
         ]
-        found[name] = attempt(
-            note,
-            f"The detector on the {text} answers",
-            lambda answers=answers: detector(answers, material.draws, material.seed),
-        )
+        made = partial(detector, answers, material.draws, material.seed)
+        found[name] = attempt(note, f"The detector on the {text} answers", made)
     return found if any(found.values()) else None

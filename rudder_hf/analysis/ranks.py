@@ -47,7 +47,8 @@ class Ordered:
         below = np.cumsum(negative, axis=1) - negative
         won = (positive * (below + negative / 2)).sum(1)
         pairs = positive.sum(1) * negative.sum(1)
-        return np.divide(won, pairs, out=np.full(len(won), np.nan), where=pairs > 0)
+        found: Floats = np.divide(won, pairs, out=np.full(len(won), np.nan), where=pairs > 0)
+        return found
 
 
 def auc(scores: Floats, positive: Bools) -> float:

@@ -94,8 +94,9 @@ class Store:
         """Write a batch, whole or not at all, and return it as it will be read again."""
         self.gathered.mkdir(parents=True, exist_ok=True)
         tensors = {"card": np.stack([seen.card for seen in batch]).astype(np.float32)}
-        if all(seen.text_card is not None for seen in batch):
-            tensors["text_card"] = np.stack([seen.text_card for seen in batch]).astype(np.float32)  # type: ignore[arg-type]
+        text = [seen.text_card for seen in batch if seen.text_card is not None]
+        if len(text) == len(batch):
+            tensors["text_card"] = np.stack(text).astype(np.float32)
         draft = self.gathered / f".{uuid.uuid4().hex}"
         try:
             metadata = {"answers": json.dumps([seen.answers() for seen in batch], ensure_ascii=False)}

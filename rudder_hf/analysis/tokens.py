@@ -99,10 +99,7 @@ def mentioned(written: Written, present: Collection[str] | None, lineage: Lineag
 def view(written: Written, present: Collection[str] | None, lineage: Lineage = "pattern") -> dict[str, Any]:
     """An answer as JSON values for the token view: tokens with text, and the objects they name."""
     named = mentioned(written, present, lineage)
-    kind = {}
-    for mention in named:
-        for place in mention.tokens:
-            kind[place] = mention
+    kind = {place: mention for mention in named for place in mention.tokens}
     tokens = []
     for place, (start, stop) in enumerate(written.spans):
         if start == stop:
