@@ -13,12 +13,7 @@ from .geometry import Floats
 from .ranks import auc, bootstrap_auc, interval, roc
 from .tokens import Mentioned, Written
 
-LABELS = {
-    "similarity": "CARD similarity",
-    "gate": "gate",
-    "probability": "token probability",
-    "earliness": "place in the answer (early)",
-}
+SCORES = ("similarity", "gate", "probability", "earliness")
 _CURVE = 200  # points of a stored curve
 
 
@@ -63,7 +58,7 @@ def detector(
     if positive.all() or not positive.any():
         kind = "hallucinated" if positive.all() else "grounded"
         raise ValueError(f"the answers have no {kind} mention")
-    columns = {name: np.asarray([row[name] for row in rows]) for name in LABELS}
+    columns = {name: np.asarray([row[name] for row in rows]) for name in SCORES}
     drawn = bootstrap_auc(columns, positive, pictures, draws, seed)
     found: dict[str, Any] = {
         "pictures": len(answers),

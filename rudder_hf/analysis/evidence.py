@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .clusters import silhouette
+from .clusters import rotated, silhouette
 from .geometry import Floats, units
 from .ranks import auc
 
@@ -55,6 +55,7 @@ def probe(cards: Floats, table: Bools, seed: int = 0, folds: int = FOLDS) -> Flo
 
     found = np.empty(table.shape[1])
     empty = np.zeros(len(cards))
+    cards = rotated(cards)  # at most as many coordinates as pictures, and nothing else about them changed
     for column in range(table.shape[1]):
         label = table[:, column]
         parts = []
