@@ -98,10 +98,11 @@ def draw_heatmap(axes: Any, cells: Sequence[Cell], higher_is_better: bool, digit
     for cell in cells:
         values[alphas.index(cell.alpha_max), ks.index(cell.k)] = cell.value
     axes.imshow(values, cmap="Blues" if higher_is_better else "Blues_r", aspect="auto")
-    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
     for cell in cells:
         row, column = alphas.index(cell.alpha_max), ks.index(cell.k)
-        dark = cell.value > middle if higher_is_better else cell.value < middle
+        depth = (cell.value - low) / (high - low) if high > low else 0.0
+        dark = (depth if higher_is_better else 1 - depth) > 0.62  # where white text is easier to read than black
         axes.text(
             column, row, f"{cell.value:.{digits}f}{cell.mark}", ha="center", va="center",
             color="white" if dark else "black", weight="bold" if cell.chosen else "normal", size=9,

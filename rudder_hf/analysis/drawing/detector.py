@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .style import BLUE, DARK, GREY, LINES, ORANGE, VERMILION, figure
+from .style import BLUE, DARK, GREY, LINES, ORANGE, figure
 
 LABELS = {
     "similarity": "CARD similarity",
@@ -42,7 +42,7 @@ def draw_detector(numbers: dict[str, Any]) -> Any:
     bins = np.linspace(min(map(min, values.values())), max(map(max, values.values())) + 1e-9, 25)
     for name, options in (
         ("grounded", {"color": BLUE}),
-        ("hallucinated", {"histtype": "step", "color": VERMILION, "hatch": "///", "linewidth": 1.3}),
+        ("hallucinated", {"histtype": "step", "color": DARK, "hatch": "///", "linewidth": 1.3}),
     ):
         weights = np.full(len(values[name]), 100 / len(values[name]))
         right.hist(values[name], bins, weights=weights, label=f"{name} (n = {len(values[name])})", **options)
