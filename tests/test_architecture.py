@@ -86,8 +86,8 @@ def test_files_can_be_remote_code(path: Path) -> None:
 
 # The same for the metrics: pure functions that need neither a model nor the runner.
 METRICS = [
-    "errors", "statistics", "resources", "words", "lineages", "coco", "chair", "pope", "pope_questions", "mme",
-    "fluency",
+    "errors", "statistics", "resources", "words", "lineages", "places", "coco", "chair", "pope", "pope_questions",
+    "mme", "fluency",
 ]  # fmt: skip
 
 
@@ -111,6 +111,34 @@ def test_imports_of_the_demo_point_one_way() -> None:
         assert imported(path) - {""} <= set(DEMO_ORDER[: DEMO_ORDER.index(path.stem)]), path.stem
         heavy = set(re.findall(r"^(?:import|from) (torch|gradio)", path.read_text(), re.MULTILINE))
         assert heavy <= {"engine": {"torch"}, "page": {"gradio"}}.get(path.stem, set()), path.stem
+
+
+# Numbers first, then words and figures about them, then the command that makes both.
+ANALYSIS_ORDER = [
+    "extras", "geometry", "ranks", "clusters", "evidence", "embedding", "tokens", "detector", "dynamics", "ablations",
+    "gathering", "store", "numbers", "texts", "drawing", "page", "report", "run", "__init__",
+]  # fmt: skip
+
+
+def test_imports_of_the_analysis_point_one_way() -> None:
+    folder = PACKAGE / "analysis"
+    assert {path.stem for path in folder.glob("*.py")} | {"drawing"} == set(ANALYSIS_ORDER)
+    for path in folder.glob("*.py"):
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                found |= {node.module.split(".")[0]} if node.module else {name.name for name in node.names}
+        assert found <= set(ANALYSIS_ORDER[: ANALYSIS_ORDER.index(path.stem)]), path.stem
+
+
+def test_numbers_of_the_analysis_and_figures_are_apart() -> None:
+    folder = PACKAGE / "analysis"
+    for path in folder.glob("*.py"):
+        assert not re.search(r"^\s*(?:import|from) matplotlib", path.read_text(), re.MULTILINE), path.name
+    for path in (folder / "drawing").glob("*.py"):
+        text = path.read_text()
+        assert not re.search(r"^\s*(?:import|from) (?:torch|transformers|sklearn)", text, re.MULTILINE), path.name
+        assert not re.search(r"^\s*from \.\.\w", text, re.MULTILINE), path.name  # of the package's numbers
 
 
 def test_scenes_know_nothing_of_evaluation() -> None:

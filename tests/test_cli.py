@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from rudder_hf.cli.main import app
 from tests.toy import toy_model, toy_processor
 
-COMMANDS = ("generate", "evaluate", "calibrate", "compare", "benchmark", "demo", "push", "env")
+COMMANDS = ("generate", "evaluate", "calibrate", "compare", "benchmark", "analyze", "demo", "push", "env")
 
 
 def rudder(*arguments: object) -> Result:

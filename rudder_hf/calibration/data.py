@@ -134,8 +134,8 @@ def _all_pictures(options: DataOptions, choosing: bool = True) -> tuple[Task, se
         if choosing and split.startswith("evaluation"):
             raise InputError(f"--split {split} is for evaluation; the scenes to calibrate on are --split calibration")
         return make_task("scenes", DataOptions(split=split, prompt=options.prompt)), set()
-    if data.is_dir() and not _has_annotations(data):
-        return _folder(data, options), set()
+    if data.is_dir() and not has_annotations(data):
+        return picture_folder(data, options), set()
     everything = DataOptions(
         data, options.captions, options.images, options.split, options.prompt, limit=2**31, seed=options.seed
     )
@@ -146,11 +146,17 @@ def _all_pictures(options: DataOptions, choosing: bool = True) -> tuple[Task, se
     return task, {str(i) for i in drawn} if spare else set()
 
 
-def _has_annotations(folder: Path) -> bool:
+def has_annotations(folder: Path) -> bool:
+    """Whether a folder has COCO annotations."""
     return any(any(place.glob("instances_*.json")) for place in (folder, folder / "annotations"))
 
 
-def _folder(folder: Path, options: DataOptions) -> PictureTask:
+def picture_folder(folder: Path, options: DataOptions) -> PictureTask:
+    """All pictures of a folder and of those in it.
+
+    Raises:
+        InputError: There are none.
+    """
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     if not files:
         raise InputError(f"{folder} has neither COCO annotations nor pictures ({', '.join(SUFFIXES)})")

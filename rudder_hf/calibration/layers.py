@@ -52,6 +52,11 @@ class LayerStatistics:
         return asdict(self)
 
 
+def layer_groups(layers: int) -> list[int]:
+    """For each of so many layers the group it belongs to: quarters of the depth."""
+    return [min(GROUPS - 1, place * GROUPS // layers) for place in range(layers)]
+
+
 class _Reader:
     """Hooks on every layer with self-attention, for one batch."""
 
@@ -143,7 +148,7 @@ class _Gathered:
         self.lengths: list[list[Tensor]] = [[] for _ in range(layers)]
         self.coherence = torch.zeros(layers, dtype=torch.float64)
         self.cards: Tensor | None = None
-        self.groups = [min(GROUPS - 1, place * GROUPS // layers) for place in range(layers)]
+        self.groups = layer_groups(layers)
 
     def add(self, reader: _Reader, running: Tensor) -> None:
         """Add one batch."""

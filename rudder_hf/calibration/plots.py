@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,41 +61,68 @@ def _figure(width: float, height: float, rows: int = 1) -> tuple[Any, Any]:
     return figure, figure.subplots(rows, 1)
 
 
+@dataclass(frozen=True)
+class Cell:
+    """One setting of a heatmap: its score, a mark behind it, and whether it was chosen."""
+
+    alpha_max: float
+    k: float
+    value: float
+    mark: str = ""
+    chosen: bool = False
+
+
 def _heatmap(outcome: Outcome, table: Table, name: str, title: str, path: Path) -> Path:
     metric = next(metric for metric in outcome.metrics if metric.name == name)
     factor = 100 if metric.unit == "percent" else 1
-    alphas, ks = sorted({alpha for alpha, _ in table}), sorted({k for _, k in table})
-    values = np.full((len(alphas), len(ks)), np.nan)
-    for (alpha, k), (_, counts) in table.items():
-        values[alphas.index(alpha), ks.index(k)] = factor * scores(counts, [metric])[name]
-    figure, axes = _figure(1.2 + 0.8 * len(ks), 1.2 + 0.6 * len(alphas))
-    # Darker is better in each of them.
-    image = axes.imshow(values, cmap="Blues" if metric.higher_is_better else "Blues_r", aspect="auto")
-    for (alpha, k), (candidate, _) in table.items():
-        row, column = alphas.index(alpha), ks.index(k)
-        # Luminance of what is behind the text.
-        dark = float(np.dot(image.cmap(image.norm(values[row, column]))[:3], (0.299, 0.587, 0.114))) < 0.5
-        sign = mark(outcome, candidate)
-        weight = "bold" if candidate == outcome.choice.best else "normal"
-        axes.text(
-            column, row, f"{values[row, column]:.1f}{sign}" if factor == 100 else f"{values[row, column]:.3f}{sign}",
-            ha="center", va="center", color="white" if dark else "black", weight=weight, size=9,
-        )  # fmt: skip
-        if candidate == outcome.choice.best:
-            axes.add_patch(_frame(column, row))
-    axes.set_xticks(range(len(ks)), [k_label(k) for k in ks])
-    axes.set_yticks(range(len(alphas)), [f"{alpha:.3g}" for alpha in alphas])
-    axes.set_xlabel("k")
-    axes.set_ylabel("alpha_max")
+    cells = [
+        Cell(
+            alpha_max=alpha,
+            k=k,
+            value=factor * scores(counts, [metric])[name],
+            mark=mark(outcome, candidate),
+            chosen=candidate == outcome.choice.best,
+        )
+        for (alpha, k), (candidate, counts) in table.items()
+    ]
+    figure, axes = _figure(1.2 + 0.8 * len({c.k for c in cells}), 1.2 + 0.6 * len({c.alpha_max for c in cells}))
+    draw_heatmap(axes, cells, bool(metric.higher_is_better), 1 if factor == 100 else 3)
     axes.set_title(f"{metric.label}, {title}", size=10)
     figure.savefig(path, dpi=150)
     return path
 
 
+def draw_heatmap(axes: Any, cells: Sequence[Cell], higher_is_better: bool, digits: int) -> None:
+    """Draw scores over alpha_max (down) and k (across); darker is better, the chosen setting has a frame."""
+    alphas, ks = sorted({cell.alpha_max for cell in cells}), sorted({cell.k for cell in cells})
+    values = np.full((len(alphas), len(ks)), np.nan)
+    for cell in cells:
+        values[alphas.index(cell.alpha_max), ks.index(cell.k)] = cell.value
+    image = axes.imshow(values, cmap="Blues" if higher_is_better else "Blues_r", aspect="auto")
+    for cell in cells:
+        row, column = alphas.index(cell.alpha_max), ks.index(cell.k)
+        # Luminance of what is behind the text.
+        dark = float(np.dot(image.cmap(image.norm(cell.value))[:3], (0.299, 0.587, 0.114))) < 0.5
+        axes.text(
+            column, row, f"{cell.value:.{digits}f}{cell.mark}", ha="center", va="center",
+            color="white" if dark else "black", weight="bold" if cell.chosen else "normal", size=9,
+        )  # fmt: skip
+        if cell.chosen:
+            axes.add_patch(_frame(column, row))
+    axes.set_xticks(range(len(ks)), [k_label(k) for k in ks])
+    axes.set_yticks(range(len(alphas)), [f"{alpha:.3g}" for alpha in alphas])
+    axes.set_xlabel("k")
+    axes.set_ylabel("alpha_max")
+
+
 def _frame(column: int, row: int) -> Any:
     from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import withStroke
 
-    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="crimson", linewidth=2)
+    # Black in a white seam: seen on any shade, in greyscale too.
+    seam = [withStroke(linewidth=5, foreground="white")]
+    box = (column - 0.46, row - 0.46)
+    return Rectangle(box, 0.92, 0.92, fill=False, edgecolor="black", linewidth=2.2, path_effects=seam)
 
 
 def _sweep(outcome: Outcome, path: Path) -> Path:

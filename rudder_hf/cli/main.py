@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import benchmark, calibrate, compare, demo, env, evaluate, generate, push
+from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push
 from .common import copyable
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
         "rudder evaluate --out results/scenes",
         "rudder calibrate --out calibration",
         "rudder compare --out comparison",
+        "rudder analyze --out analysis",
         "rudder benchmark --shape deep",
         "rudder demo",
         "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
@@ -32,6 +33,7 @@ app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+app.command("analyze", epilog=analyze.EXAMPLES)(analyze.analyze)
 app.command("benchmark", epilog=benchmark.EXAMPLES)(benchmark.benchmark)
 app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
 app.command("push", epilog=push.EXAMPLES)(push.push)

@@ -3,52 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..evaluation.chair import ground_truth
 from ..evaluation.coco import read_coco
-from ..evaluation.lineages import parse
-from ..evaluation.words import words
+from ..evaluation.places import Span, absent, mentions
+
+__all__ = ["MARK", "Span", "absent", "annotations_beside", "marked", "mentions", "objects_by_file"]
 
 MARK = "(!)"
-
-
-@dataclass(frozen=True)
-class Span:
-    """A mention in a text: characters `start` to `stop`, and the COCO category it means."""
-
-    start: int
-    stop: int
-    category: str
-
-
-def mentions(text: str) -> list[Span]:
-    """The COCO objects that a text names, with their places in it."""
-    places = _word_places(text)
-    found = []
-    for mention in parse(text).mentions:
-        start, stop = places[mention.place]
-        if " " in mention.word and mention.place + 1 < len(places):
-            stop = places[mention.place + 1][1]
-        found.append(Span(start, stop, mention.category))
-    return found
-
-
-def _word_places(text: str) -> list[tuple[int, int]]:
-    """Where each word of CHAIR's tokenisation stands in the text."""
-    lowered, places, position = text.lower(), [], 0
-    for word in words(lowered):
-        found = lowered.find(word, position)
-        start = position if found < 0 else found  # rewritten words ("``" for quotes) have no place of their own
-        position = start + (0 if found < 0 else len(word))
-        places.append((start, position))
-    return places
-
-
-def absent(text: str, present: frozenset[str]) -> list[Span]:
-    """The mentions of objects that are not in the picture."""
-    return [span for span in mentions(text) if span.category not in present]
 
 
 def marked(text: str, present: frozenset[str] | None) -> str:

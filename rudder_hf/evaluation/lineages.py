@@ -67,7 +67,7 @@ def parse(caption: str, lineage: Lineage = "pattern") -> Parsed:
     if lineage == "wordnet":
         return _mentions(_wordnet_lemmas(words(text)), SYNONYMS)
     if lineage == "strict":
-        return _mentions([_strict_singular(word) for word in words(_DASHES.sub(" ", text))], _STRICT_SYNONYMS)
+        return _mentions([_strict_singular(word) for word in words(DASHES.sub(" ", text))], _STRICT_SYNONYMS)
     return _mentions([singular(word) for word in words(text)], SYNONYMS)
 
 
@@ -91,7 +91,7 @@ def _mentions(normalised: list[str], synonyms: dict[str, str]) -> Parsed:
     return Parsed(tuple(tokens), mentions)
 
 
-_DASHES = re.compile(r"[-/\u2010-\u2015]")
+DASHES = re.compile(r"[-/\u2010-\u2015]")
 _STRICT_SYNONYMS = {**SYNONYMS, **OUT_OF_REACH}
 _WHOLE = {part for word in (*_STRICT_SYNONYMS, *DOUBLE_WORDS) for part in (word, *word.split())}
 _STRICT_PLURALS = {"ties": "tie", "collies": "collie", "doggies": "doggie", "thieves": "thief", "canoes": "canoe"}

@@ -1,0 +1,1 @@
+"""Figures, drawn from the numbers alone: each function takes a section of `numbers.json` and returns a figure."""
