@@ -21,10 +21,14 @@ from rudder_hf import RudderConfig, attach
 from rudder_hf.analysis import AnalysisOptions, analyse, find_pictures, settings_for
 from rudder_hf.analysis.ablations import ablations, read_calibration
 from rudder_hf.analysis.gathering import Gatherer, open_gate
+from rudder_hf.analysis.numbers import present_objects
+from rudder_hf.analysis.store import Store
 from rudder_hf.calibration import CalibrationOptions, Grid, Limits, calibrate, find_data, pope_task, save_outcome
+from rudder_hf.calibration.store import UNSTEERED
 from rudder_hf.cli.main import app
 from rudder_hf.evaluation.answering import encode
 from rudder_hf.evaluation.chair import chair
+from rudder_hf.evaluation.statistics import scores
 from rudder_hf.evaluation.subject import Subject
 from rudder_hf.evaluation.tasks import DataOptions
 from tests.evaluating import subject
@@ -129,9 +133,12 @@ def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
     marked = [token for token in page.tokens if "absent" in (token["class"] or "")]
     assert len(marked) == 2 * sum(bool(token["absent"]) for token in tokens)
     assert all("similarity" in (t["title"] or "") and "probability" in (t["title"] or "") for t in page.tokens)
-    scores = {metric["name"]: metric for metric in numbers["scores"]["metrics"]}
-    shown = [entry["vanilla"]["absent"] for entry in numbers["tokens"]["shown"]]
-    assert scores["chair_s"]["vanilla"]["value"] > 0 or not any(shown)
+    told = {metric["name"]: metric for metric in numbers["scores"]["metrics"]}
+    task = find_pictures(DataOptions(limit=12))
+    truth = dict(enumerate(present_objects(task, "pattern") or []))
+    for name in ("vanilla", "steered"):
+        texts = [getattr(seen, name).text for seen in Store(out).batch(0) or []]
+        assert told["chair_i"][name]["value"] == chair(list(enumerate(texts)), truth).scores.chair_i
 
 
 def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path], tmp_path: Path) -> None:
@@ -268,8 +275,8 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
 def test_ablations_of_a_calibration(tmp_path: Path) -> None:
     data = find_data(DataOptions(), 4, 3)
     limits = Limits(recall_floor=0.0, length_floor=0.0, nll_rise=1e3, distinct_drop=1.0)
-    grid = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
-    wanted = CalibrationOptions(grid=grid, layers=(1, 2), limits=limits, max_new_tokens=NEW, draws=50)
+    tried = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
+    wanted = CalibrationOptions(grid=tried, layers=(1, 2), limits=limits, max_new_tokens=NEW, draws=50)
     outcome = calibrate(subject(), data, tmp_path / "cal", wanted, pope=pope_task(data, DataOptions()))
     save_outcome(outcome, tmp_path / "cal", "toy", None)
     found = ablations(read_calibration(tmp_path / "cal"))
@@ -277,8 +284,16 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
     assert {(grid["layer"], len(grid["cells"])) for grid in found["grids"]} == {(1, 4), (2, 4)}
     chosen = [cell for grid in found["grids"] for cell in grid["cells"] if cell["chosen"]]
     assert len(chosen) == (outcome.choice.best is not None)
-    vanilla = chair([(i, "") for i in range(4)], {i: {"cat"} for i in range(4)}).scores.recall
-    assert found["vanilla"]["recall"] >= 100 * vanilla
+    for name, value in scores(outcome.counts[UNSTEERED], outcome.metrics).items():
+        assert found["vanilla"].get(name, 100 * value) == pytest.approx(100 * value, abs=1e-3)
+    for grid in found["grids"]:
+        for cell in grid["cells"]:
+            counts = next(
+                counts
+                for (layer, setting), counts in {**outcome.counts, **outcome.partial}.items()
+                if (layer, setting.alpha_max, setting.k) == (grid["layer"], cell["alpha_max"], cell["k"])
+            )
+            assert cell["recall"] == pytest.approx(100 * scores(counts, outcome.metrics)["recall"], abs=1e-3)
     out = tmp_path / "out"
     result = rudder("analyze", "--parts", "ablations", "--calibration", tmp_path / "cal", "--out", out)
     assert result.exit_code == 0, result.output

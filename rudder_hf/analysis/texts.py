@@ -75,10 +75,23 @@ def clusters(numbers: dict[str, Any]) -> tuple[str, str]:
         f"KMeans on the steering vectors has its best silhouette, {numbers['silhouette']:.3f}, at K = {numbers['k']}; "
         f"that is {verdict} what the same search finds in normal clouds of the same spread without any clusters "
         f"({mean:.3f} on average, at most {max(chance):.3f}). CARD itself: {numbers['card_silhouette']:.3f}. Bars are "
-        "means by cluster, whiskers standard deviations.",
+        f"means by cluster, whiskers standard deviations.{_typical(numbers['clusters'])}",
         "KMeans always finds clusters; a small silhouette means no separate groups. That statistics stay similar in "
         "all clusters says nothing about whether the clusters mean something.",
     )
+
+
+def _typical(rows: list[dict[str, Any]]) -> str:
+    """Objects that are more frequent in a cluster than elsewhere."""
+    told = [
+        f"cluster {row['cluster']}: " + ", ".join(
+            f"{entry['object']} ({100 * entry['share']:.0f} % against {100 * entry['share_of_all']:.0f} % of all)"
+            for entry in row["typical_objects"]
+        )
+        for row in rows
+        if row.get("typical_objects")
+    ]  # fmt: skip
+    return f" More frequent than elsewhere in {'; '.join(told)}." if told else ""
 
 
 def evidence(numbers: dict[str, Any]) -> tuple[str, str]:
