@@ -88,7 +88,7 @@ def shown(browser: Any) -> tuple[str, str]:
 
 
 def wait_for(browser: Any, answers: tuple[str, str]) -> None:
-    until(lambda: shown(browser) == answers, f"the page shows {answers}, last {shown(browser)}")
+    until(lambda: shown(browser) == answers, f"the page shows {answers}")
 
 
 def expected(served: Any, picture: Image.Image, **settings: Any) -> tuple[str, str]:
@@ -191,6 +191,7 @@ def test_a_link_reproduces_the_view(served: Any, browser: Any) -> None:
     layer = layers - 1 if model.config.layer != layers - 1 else 0
     browser.get(f"{url}?example=3&layer={layer}&alpha_max=0.5&mode=add&colour=similarity&k=1e9")
     wait_for(browser, expected(served, pictures.example(3), layer=layer, alpha_max=0.5, mode="add"))
+    assert "k=1e9 was left out" in text(browser, "#notes")
     assert number_box(browser, "layer").get_attribute("value") == str(layer)
     assert browser.find_element(CSS, "#colour input[value=similarity]").is_selected()
     address = browser.find_element(CSS, "#keep a.link").get_attribute("href")

@@ -88,7 +88,7 @@ class Page:
         files = pictures.write(folder)
         with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as page:
             gr.HTML(head(self.name, self.note))
-            shown = gr.State(None)
+            shown, linked = gr.State(None), gr.State(None)
             picture = gr.Image(
                 type="pil", format="png", image_mode="RGB", sources=["upload", "clipboard"], label="Picture",
                 height=320, buttons=[], elem_id="picture", render=False,
@@ -119,7 +119,7 @@ class Page:
             moved = [mode.input, layer.release, alpha_max.release, k.release]
             run = gr.on(
                 [picture.change, describe.click, prompt.submit, *moved],
-                self.answer, inputs, [*painted, alpha_max, k, remarks], api_name="describe",
+                self.answer, [linked, *inputs], [*painted, linked, alpha_max, k, remarks], api_name="describe",
                 show_progress="hidden", trigger_mode="always_last", concurrency_limit=WAITING_VISITORS,
             )  # fmt: skip
             quick: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
@@ -127,7 +127,7 @@ class Page:
             run.then(self.repaint, [shown, colour], painted, **quick)
             colour.input(self.repaint, [shown, colour], painted, **quick)
             stop.click(None, cancels=[run], api_visibility="private")
-            page.load(self.open, None, [*inputs, remarks, keep], **quick)
+            page.load(self.open, None, [linked, *inputs, remarks, keep], **quick)
         page.queue(max_size=64)
         return page
 
@@ -156,14 +156,17 @@ class Page:
             )  # fmt: skip
         return mode, layer, alpha_max, k, colour
 
-    def answer(self, picture: Image | None, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """Both answers about a picture, while they are written."""
+    def answer(self, linked: View | None, picture: Image | None, *values: Any) -> Iterator[tuple[Any, ...]]:
+        """Both answers about a picture, while they are written.
+
+        `linked` is the view of a link that was just opened: its picture may arrive before its other controls do.
+        """
         if picture is None:
-            yield (_hint(VANILLA), _hint(STEERED), gr.skip(), gr.skip(), None, gr.skip(), gr.skip(), gr.skip())
+            yield (_hint(VANILLA), _hint(STEERED), gr.skip(), gr.skip(), None, None, gr.skip(), gr.skip(), gr.skip())
             return
         try:
             names = ("prompt", "mode", "layer", "alpha_max", "k", "colour")
-            view = view_of(dict(zip(names, values, strict=True)), pictures.recognise(picture))
+            view = linked or view_of(dict(zip(names, values, strict=True)), pictures.recognise(picture))
             if view.layer in self.engine.limits.hidden_norms:
                 # The strength was chosen for another layer, whose hidden states may be longer.
                 view = replace(view, alpha_max=min(view.alpha_max, self.engine.limits.largest_alpha(view.layer)))
@@ -171,11 +174,12 @@ class Page:
         except (ValueError, TypeError) as error:
             raise gr.Error(html.escape(str(error)), title="Not possible", print_exception=False) from error
         sliders = (self._alpha_slider(view), gr.Slider(interactive=view.mode == "beta"))
-        remarks = notes([strength_note(view, self.engine.limits)])
-        yield (*self._painted(Shown(view, EMPTY)), *sliders, remarks)
+        # What a link had wrong stays told beside its view.
+        remarks = gr.skip() if linked else notes([strength_note(view, self.engine.limits)])
+        yield (*self._painted(Shown(view, EMPTY)), None, *sliders, remarks)
         for frame in self.engine.stream(picture, view):
             shown = Shown(view, frame)
-            yield (*shown.panels(), gr.skip(), shown, gr.skip(), gr.skip(), gr.skip())
+            yield (*shown.panels(), gr.skip(), shown, None, gr.skip(), gr.skip(), gr.skip())
 
     def _alpha_slider(self, view: View) -> Any:
         limits = self.engine.limits
@@ -202,7 +206,7 @@ class Page:
         limits = self.engine.limits
         config = config_json(view, self.engine.model.config, keep_folder=self.private)
         return (
-            picture, view.prompt, view.mode, view.layer, self._alpha_slider(view),
+            None if picture is None else view, picture, view.prompt, view.mode, view.layer, self._alpha_slider(view),
             gr.Slider(value=view.k, interactive=view.mode == "beta"), view.colour,
             notes([*problems, strength_note(view, limits)]), keep_links(view, config),
         )  # fmt: skip
