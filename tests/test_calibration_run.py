@@ -369,16 +369,20 @@ def test_layer_statistics_equal_a_slow_reference() -> None:
 def test_a_folder_of_pictures_is_never_called_calibrated(tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     folder.mkdir()
-    for number in range(6):
-        Image.new("RGB", (40, 40), (40 * number, 90, 200 - 30 * number)).save(folder / f"{number}.png")
+    source = pictures(6, 0)
+    for sample in source.choosing:
+        source.task.picture(sample).save(folder / f"{sample.id}.png")
     data = find_data(DataOptions(folder), 4, 2)
     assert not data.labelled
     with pytest.raises(InputError, match="needs annotations"):
         calibrate(subject(), data, tmp_path / "out", options())
-    outcome = calibrate(subject(), data, tmp_path / "out", options(objective="grounding"))
+    # A wide search, so that some setting is more grounded than vanilla.
+    wide = Grid((0.1, 0.3, 0.6, 1.0, 1.5), (2.0, 8.0), ("beta", "add"))
+    changes = options(objective="grounding", grid=wide, layers=(0, 1, 2, 3), runners_up=1)
+    outcome = calibrate(subject(), data, tmp_path / "out", changes)
     assert not outcome.calibrated
-    # A wide search: some setting is more grounded than vanilla.
     assert outcome.choice.best is not None
+    assert outcome.choice.score < outcome.choice.vanilla
     assert outcome.config("org/base", None).calibration is None
     assert "no measurement" in report(outcome)
 

@@ -18,6 +18,8 @@ ROOM = 32
 class RoomyLayer(DynamicLayer):
     """A `DynamicLayer` that keeps room for positions to come; its keys and values are views of what is filled."""
 
+    keys: Tensor
+    values: Tensor
     _keys_room: Tensor | None = None
     _values_room: Tensor | None = None
 
@@ -27,7 +29,7 @@ class RoomyLayer(DynamicLayer):
         if type(layer) is not DynamicLayer or not layer.is_initialized or layer.keys.dim() != 4:
             return layer
         clone = cls.__new__(cls)
-        vars(clone).update(vars(layer))
+        clone.__dict__.update(vars(layer))
         return clone
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:

@@ -57,11 +57,11 @@ def fluency_evidence(counts: Mapping[Candidate, Counts], limits: Limits) -> dict
     if len(rows) < 3:
         return None
     table = []
-    for rise in (*sorted({*RISES, limits.nll_rise}), None):
-        broken = [b for r, b, recall in rows if recall and (rise is None or r <= rise)]
+    for limit in (*sorted({*RISES, limits.nll_rise}), None):
+        broken = [b for rise, b, recall in rows if recall and (limit is None or rise <= limit)]
         if broken:
             found = {"settings": len(broken), "mean_broken": float(np.mean(broken)), "most_broken": max(broken)}
-            table.append({"nll_rise": rise, **{k: round(v, 6) for k, v in found.items()}})
+            table.append({"nll_rise": limit, **{k: round(v, 6) for k, v in found.items()}})
     return {
         "settings": len(rows),
         "rank_correlation": round(rank_correlation([r for r, _, _ in rows], [b for _, b, _ in rows]), 4),
