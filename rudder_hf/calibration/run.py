@@ -122,19 +122,7 @@ def calibrate(
     plan = _plan(subject, data, longest)
     with Store(out / STATE, plan, process) as store:
         statistics = _statistics(subject, data, out / STATE, progress)
-        search = Search(
-            subject=subject,
-            task=data.task,
-            samples=data.choosing,
-            store=store,
-            scorer=Scorer(data.choosing, data.task.name, data.labelled, options.lineage),
-            limits=options.limits,
-            max_new_tokens=longest,
-            contrast=options.contrast or options.objective == "grounding",
-            rows=options.rows,
-            early=options.early,
-            progress=progress,
-        )
+        search = _search(subject, data, store, options, longest, progress)
         found = _layers(search, statistics, options) if given is None else (given, "given by the user", {})
         results = _settings(search, found[0], statistics, options)
         free = [] if results["without_labels"] is None else [results["without_labels"]]
@@ -166,6 +154,30 @@ def calibrate(
         environment={"versions": versions(), "hardware": hardware()},
         finished=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         **results,
+    )
+
+
+def _search(
+    subject: Subject,
+    data: CalibrationData,
+    store: Store,
+    options: CalibrationOptions,
+    longest: int,
+    progress: Progress | None,
+) -> Search:
+    """What decodes and scores settings on the pictures to choose with."""
+    return Search(
+        subject=subject,
+        task=data.task,
+        samples=data.choosing,
+        store=store,
+        scorer=Scorer(data.choosing, data.task.name, data.labelled, options.lineage),
+        limits=options.limits,
+        max_new_tokens=longest,
+        contrast=options.contrast or options.objective == "grounding",
+        rows=options.rows,
+        early=options.early,
+        progress=progress,
     )
 
 

@@ -40,7 +40,7 @@ def calibrate(
     objective: options.ObjectiveOption = None,
     recall_floor: options.RecallFloorOption = 0.95,
     length_floor: options.LengthFloorOption = 0.8,
-    nll_rise: options.NllRiseOption = 0.03,
+    nll_rise: options.NllRiseOption = 0.05,
     distinct_drop: options.DistinctDropOption = 0.05,
     confidence: options.ConfidenceOption = 0.8,
     layers: options.LayersOption = None,

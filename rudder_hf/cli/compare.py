@@ -57,7 +57,7 @@ def compare(
     pope_scenes: PopeScenesOption = 60,
     everywhere: EverywhereOption = False,
     recall_floor: RecallFloorOption = 0.95,
-    nll_rise: NllRiseOption = 0.03,
+    nll_rise: NllRiseOption = 0.05,
     max_new_tokens: shared.MaxNewTokensOption = None,
     num_beams: shared.NumBeamsOption = 5,
     top_p: shared.TopPOption = 0.9,
