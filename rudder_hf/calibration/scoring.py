@@ -40,8 +40,9 @@ class Limits:
     """How much worse than vanilla a setting may be.
 
     The defaults come from the embedded model, where broken sentences can be counted: up to a rise of 0.05 nats
-    settings break about as many as vanilla does, while a recall floor alone lets through settings that break several times as
-    many. The report of every calibration on the scenes has the numbers (`evidence.fluency_evidence`).
+    settings break about as many as vanilla does, while a recall floor alone lets through settings that break
+    several times as many. The report of every calibration on the scenes has the numbers
+    (`evidence.fluency_evidence`).
     A length of 0.8 went with a recall just above the floor.
 
     Attributes:
