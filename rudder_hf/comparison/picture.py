@@ -115,7 +115,7 @@ def _draw(comparison: Comparison, decoding: str, shown: list[Point], metric: str
     values = next(row.metrics[metric] for row in comparison.rows if metric in row.metrics)
     figure = Figure(figsize=(8.0, 5.5))
     FigureCanvasAgg(figure)  # without pyplot: no window system, no global state
-    axes = figure.add_axes((0.09, 0.11, 0.6, 0.8))
+    axes = figure.add_axes((0.09, 0.11, 0.6, 0.75))
     for group, (marker, filling, label) in _STYLES.items():
         own = [point for point in shown if point.group == group]
         if not own:
@@ -134,7 +134,7 @@ def _draw(comparison: Comparison, decoding: str, shown: list[Point], metric: str
     axes.set_ylabel(f"{values.label}{unit}: {'lower' if values.direction == 'lower' else values.direction} is better")
     axes.set_title(DECODINGS.get(decoding, decoding), size=11)
     axes.grid(color="0.92", zorder=0)
-    axes.legend(loc="best", fontsize=8)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.06), ncols=len(_STYLES), fontsize=8, frameon=False)
     _names(axes, shown)
     # The same picture from the same numbers: no date, no random ids.
     with matplotlib.rc_context({"svg.hashsalt": "rudder"}):

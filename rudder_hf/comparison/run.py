@@ -32,7 +32,7 @@ from .cells import Cells
 from .entries import CONTROL, PUBLISHED, Entry, Ingredients, entries
 from .options import CompareOptions, ComparisonData
 from .record import Comparison
-from .spaces import peers, rudder_space, space
+from .spaces import BUDGET, peers, rudder_space, space
 
 RESULT, TABLE, STATE = "comparison.json", "table.md", "state"
 Progress = Callable[[str, int, int], None]
@@ -257,14 +257,13 @@ def _title(subject: Subject, data: ComparisonData, options: CompareOptions) -> s
 
 def _notes(data: ComparisonData, options: CompareOptions, ingredients: Ingredients) -> list[str]:
     limits = options.calibration.limits
-    tries = len(space("vcd"))
     notes = [
-        f"tuned: the best of {tries} settings on the calibration pictures by greedy search (opera by beam search, on "
+        f"tuned: the best of {BUDGET} settings on the calibration pictures by greedy search (opera by beam search, on "
         f"the first {min(options.beam_pictures, len(data.calibration.choosing))} of them), "
         f"chosen as `rudder calibrate` does: least {options.calibration.objective} of CHAIR_S and CHAIR_I with at "
         f"least {limits.recall_floor:.0%} of vanilla's recall, at most {limits.nll_rise} nats per token more, and at "
         f"most {limits.distinct_drop:.0%} fewer distinct word pairs, kept in {options.calibration.confidence:.0%} of "
-        f"bootstrap draws. RUDDER's {tries} are four strengths at the two "
+        f"bootstrap draws. RUDDER's {BUDGET} are four strengths at the two "
         "layers that statistics of the unsteered model rank first.",
         "calibrated: RUDDER's stored settings for the model, which a larger search may have found. Controls have the "
         "calibrated settings of rudder-beta.",
