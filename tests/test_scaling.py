@@ -75,7 +75,19 @@ def test_two_machines_calibrate_together(tmp_path: Path) -> None:
         "--main_process_ip": "127.0.0.1",
         "--main_process_port": port,
     }
-    tiny = ["calibrate", "--model", str(tmp_path / "model"), "--device", "cpu", "--pictures", "4", "--layers", "1"]
+    tiny = [
+        "calibrate",
+        "--model",
+        str(tmp_path / "model"),
+        "--device",
+        "cpu",
+        "--pictures",
+        "4",
+        "--check-pictures",
+        "0",
+        "--layers",
+        "1",
+    ]
     tiny += ["--strengths", "0.2,0.4", "--k", "2", "--max-new-tokens", "4", "--out", str(tmp_path / "out")]
 
     def machine(rank: int) -> subprocess.Popen[str]:
