@@ -165,7 +165,9 @@ def lay_out_trace(call: Call, state: GenerationState, output: Any) -> RudderTrac
         eos_ids = torch.as_tensor(call.option("eos_token_id", []), dtype=torch.long).flatten().tolist()
         pad_id = call.option("pad_token_id", eos_ids[0] if eos_ids else None)
         ended = after_end(new_ids, eos_ids, None if pad_id is None else int(pad_id))
-        tables = [table.masked_fill(ended, torch.nan) for table in state.recorder.table(new_ids.shape[1])]
+        tables = state.recorder.table(new_ids.shape[1])
+        # Observed on the layer's device, which need not be the one that the answer is on.
+        tables = [table.masked_fill(ended.to(table.device), torch.nan) for table in tables]
         card = state.card
     else:
         tables = [follow_beams(table, beams) for table in state.recorder.table(beams.shape[1])]

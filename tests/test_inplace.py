@@ -110,8 +110,8 @@ print(json.dumps([type(model).__name__, "rudder_hf" in sys.modules, ids.tolist()
 def test_generation_config(model: Any, inputs: dict[str, Any], expected: dict[str, torch.Tensor]) -> None:
     """A call takes its settings from its generation config or the model's, if it brings none itself."""
 
-    def say(rudder: Any, **more: Any) -> torch.Tensor:
-        return model.generate(**inputs, generation_config=GenerationConfig(**GREEDY, rudder=rudder), **more)
+    def say(stored: Any, **more: Any) -> torch.Tensor:
+        return model.generate(**inputs, generation_config=GenerationConfig(**GREEDY, rudder=stored), **more)
 
     assert torch.equal(say(False), expected["vanilla"])
     assert torch.equal(say({"mode": "add"}), expected["add"])

@@ -14,6 +14,7 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForMultimodalLM,
     AutoProcessor,
@@ -80,7 +81,9 @@ def test_config_is_whole(base: Path) -> None:
     assert (stored["base_model_name_or_path"], stored["base_model_revision"]) == ("org/base", "a" * 40)
     assert stored["calibration"] == record
     assert stored["custom_pipelines"].keys() == {"image-to-text"}
-    assert {name for name in stored["auto_map"] if name.startswith("AutoModel")} == {c.__name__ for c in AUTO_MODELS}
+    assert {name for name in stored["auto_map"] if name.startswith("AutoModel")} == {
+        c.__name__ for c in (*AUTO_MODELS, AutoModelForCausalLM)
+    }
     for reference in (*stored["auto_map"].values(), stored["custom_pipelines"]["image-to-text"]["impl"]):
         module, name = reference.split(".")
         assert name in [node.name for node in ast.parse(files[f"{module}.py"]).body if isinstance(node, ast.ClassDef)]

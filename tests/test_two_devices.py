@@ -47,32 +47,32 @@ def on_first(inputs: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize(
-    ("name", "way", "changes"),
+    ("name", "way", "changes", "beams"),
     [
-        ("llava", "wrapper", {}),
-        ("llava", "attach", {"span": "text", "steer_first_token": True}),
-        ("llava-plain", "attach", {"pool": "norm"}),
-        ("llava", "attach", {"mode": "add"}),
+        ("llava", "wrapper", {}, 1),
+        ("llava", "attach", {"span": "text", "steer_first_token": True}, 1),
+        ("llava-plain", "attach", {"pool": "norm"}, 2),
+        ("llava", "attach", {"mode": "add"}, 1),
     ],
 )
-def test_two_devices_equal_one(name: str, way: str, changes: dict[str, Any], cut: int) -> None:
+def test_two_devices_equal_one(name: str, way: str, changes: dict[str, Any], beams: int, cut: int) -> None:
     """No operator of RUDDER mixes devices, its vectors are on the layer's device, and the answer is the same."""
     family = family_of(name)
     plain = family.build()
     inputs = family.inputs(plain, ROWS)
-    vanilla = run(plain, inputs)
+    vanilla = run(plain, inputs, num_beams=beams)
     with attach(plain, settings()):
-        wanted = run(plain, inputs, output_rudder=True, rudder=changes)
+        wanted = run(plain, inputs, output_rudder=True, rudder=changes, num_beams=beams)
     assert_different(wanted, vanilla)
 
     model = family.build()
     with PretendedDevices() as devices:
         spread(family, model, cut)
         steered, remove = steered_by(way, model)
-        output = run(steered, on_first(inputs), output_rudder=True, rudder=changes)
-        unsteered = run(steered, on_first(inputs), rudder=False)
+        output = run(steered, on_first(inputs), output_rudder=True, rudder=changes, num_beams=beams)
+        unsteered = run(steered, on_first(inputs), rudder=False, num_beams=beams)
         remove()
-        placed = {devices.place(getattr(output.rudder, part)) for part in ("card",)}
+        placed = {devices.place(getattr(output.rudder, part)) for part in ("card", "similarity", "gate", "push")}
         layers = model.get_submodule(family.layers)
         at_layer = devices.place(next(layers[LAYER].parameters()))
         used = {devices.place(parameter) for parameter in model.parameters()}
