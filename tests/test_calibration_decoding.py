@@ -139,10 +139,11 @@ def test_another_pictures_card_is_the_shuffled_control() -> None:
         )
         own = decoder(family.inputs(model, ROWS), settings, max_new_tokens=NEW)
         with pytest.raises(ValueError, match="at least two pictures"):
-            decoder(family.inputs(model, ROWS[:1]), settings, shuffled=True)
+            decoder(family.inputs(model, ROWS[:1]), settings, shuffled=True, max_new_tokens=NEW)
     assert [[a.tokens for a in row] for row in decoded] != [[a.tokens for a in row] for row in own]
     for place, setting in enumerate(settings):
-        method = interventions.get("rudder-shuffled", config=RudderConfig(layer=LAYER, **setting.record()))
+        config = RudderConfig(layer=LAYER, **setting.record())
+        method = interventions.get("rudder-shuffled", config=config, mode=setting.mode)
         inputs = family.inputs(model, ROWS)
         with method.applied(model) as generate:
             written = generate(**inputs, max_new_tokens=NEW, do_sample=False)

@@ -135,16 +135,19 @@ def _sweep(outcome: Outcome, path: Path) -> Path:
         factor = 100 if metric.unit == "percent" else 1
         for layer in layers:
             at_layer = sorted((s, counts) for (at, s), counts in outcome.probes.items() if at == layer)
-            for place, (_, counts) in enumerate(at_layer):
+            for place, (setting, counts) in enumerate(at_layer):
                 value = factor * scores(counts, [metric])[metric.name]
                 left = layer + 0.8 * (place + 0.5) / len(at_layer) - 0.4
-                colour = ("lightsteelblue", "steelblue")[min(place, 1)]
-                axis.bar(left, value, width=0.8 / len(at_layer), color=colour)
+                colour = "lightsteelblue" if setting.alpha_max == at_layer[0][0].alpha_max else "steelblue"
+                hatch = "" if setting.span == outcome.grid["spans"][0] else "//"
+                axis.bar(left, value, width=0.8 / len(at_layer), color=colour, hatch=hatch, edgecolor="white")
         vanilla = next(counts for (_, setting), counts in outcome.probes.items() if setting.alpha_max == 0)
         axis.axhline(factor * scores(vanilla, [metric])[metric.name], color="black", linestyle="--", linewidth=1)
         axis.set_title(metric.label, size=9)
         axis.set_xticks(layers, [str(layer) for layer in layers], size=8)
-    np.atleast_1d(axes)[-1].set_xlabel("layer (light: the milder setting)")
+    spans = outcome.grid["spans"]
+    hatched = f"; hatched: span {', '.join(spans[1:])}" if len(spans) > 1 else ""
+    np.atleast_1d(axes)[-1].set_xlabel(f"layer (light: the milder setting{hatched}; dashed: vanilla)")
     figure.savefig(path, dpi=150)
     return path
 
