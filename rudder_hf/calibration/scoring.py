@@ -39,11 +39,9 @@ GROUNDING = Metric("grounding", "Grounding", _grounding, True, "nats")
 class Limits:
     """How much worse than vanilla a setting may be.
 
-    The defaults come from the embedded model, where broken sentences can be counted: up to a rise of 0.05 nats
-    settings break about as many as vanilla does, while a recall floor alone lets through settings that break
-    several times as many. The report of every calibration on the scenes has the numbers
-    (`evidence.fluency_evidence`).
-    A length of 0.8 went with a recall just above the floor.
+    The defaults were set on an embedded model, where broken sentences can be counted, and are no law for others: the
+    report of every calibration on the scenes says how many broken sentences each limit lets through there
+    (`evidence.fluency_evidence`), which is the evidence for or against them.
 
     Attributes:
         recall_floor: Least recall as a share of vanilla's; needs labels.
