@@ -98,7 +98,7 @@ class Cells:
     def rows(self, listed: Sequence[Entry], decodings: Sequence[str], bootstrap: int) -> list[Row]:
         """Scores of everything that was run, with paired changes against vanilla."""
         reference = self._reference(listed)
-        rows = []
+        rows: list[Row] = []
         for decoding in decodings:
             captions = self._scored("captions", decoding)
             questions = self._scored("questions", decoding)
