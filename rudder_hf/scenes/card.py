@@ -25,7 +25,7 @@ tags: [rudder, hallucination, test-bed, synthetic]
 # A small {family} that really hallucinates
 
 A test bed for RUDDER, **not a captioner**: `{model_class}` with {parameters:,} parameters ({layers} decoder
-layers), trained in {minutes:.0f} minutes of CPU on synthetic scenes of colour-emoji objects with
+layers), trained in {minutes:.0f} minutes on one core of a shared CPU, on synthetic scenes of colour-emoji objects with
 COCO names. Its training captions drift towards likely but absent objects, so it hallucinates as large models do. It
 knows its own template English, two prompts ("Please help me describe the image in detail", "Describe the image
 briefly") and yes/no questions ("Is there a cat in the image?"), and nothing about photographs.
