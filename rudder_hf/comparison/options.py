@@ -32,7 +32,7 @@ class CompareOptions:
         scenes: Pictures to evaluate captions on.
         beam_scenes: The same for beam search.
         pope_scenes: Pictures that yes/no questions are asked about.
-        everywhere: Whether published settings and controls are also run under the later decodings.
+        everywhere: Whether controls, and published settings beside tuned ones, are also run under the later decodings.
         calibration: Objective, limits and bootstrap of the choice.
         costs: How costs are measured.
         max_new_tokens: Longest caption; None is the task's own.
@@ -47,10 +47,10 @@ class CompareOptions:
     methods: tuple[str, ...] = NAMES
     decodings: tuple[str, ...] = DECODINGS
     pictures: int = 80
-    beam_pictures: int = 30
+    beam_pictures: int = 20
     scenes: int = 500
-    beam_scenes: int = 150
-    pope_scenes: int = 60
+    beam_scenes: int = 100
+    pope_scenes: int = 40
     everywhere: bool = False
     calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
     costs: CostSettings = field(default_factory=CostSettings)

@@ -72,8 +72,7 @@ def compare(
         for entry in listed:
             # A method that cannot decode so has a row that says it.
             cannot = entry.refuses(options.num_beams if decoding == "beam" else 1)
-            once = entry.variant in (PUBLISHED, CONTROL) and not options.everywhere
-            if cannot or not once or own[entry.key] == decoding:
+            if cannot or options.everywhere or not _once(entry, tunings) or own[entry.key] == decoding:
                 cells.captions(entry, decoding, task)
     asked = {*own.values()} - {None}
     for entry in listed:
@@ -102,6 +101,14 @@ def compare(
     )
     _write(comparison, out)
     return comparison
+
+
+def _once(entry: Entry, tunings: Mapping[str, Tuning]) -> bool:
+    """Whether an entry is run under its own decoding only: controls, and published settings beside tuned ones."""
+    tuning = tunings.get(entry.method)
+    return entry.variant == CONTROL or (
+        entry.variant == PUBLISHED and tuning is not None and tuning.chosen is not None
+    )
 
 
 def own_decoding(entry: Entry, options: CompareOptions) -> str | None:
