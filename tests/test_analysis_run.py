@@ -277,7 +277,7 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
     limits = Limits(recall_floor=0.0, length_floor=0.0, nll_rise=1e3, distinct_drop=1.0)
     tried = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
     wanted = CalibrationOptions(grid=tried, layers=(1, 2), limits=limits, max_new_tokens=NEW, draws=50)
-    outcome = calibrate(subject(), data, tmp_path / "cal", wanted, pope=pope_task(data, DataOptions()))
+    outcome = calibrate(subject(), data, tmp_path / "cal", wanted, pope=pope_task(data))
     save_outcome(outcome, tmp_path / "cal", "toy", None)
     found = ablations(read_calibration(tmp_path / "cal"))
     assert found["pictures"] == 4
