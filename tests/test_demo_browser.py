@@ -128,18 +128,20 @@ def number_box(browser: Any, name: str) -> Any:
 
 def test_a_person_tries_the_page(served: Any, browser: Any, tmp_path: Path) -> None:
     """In one visit, because starting over costs more than all the steps."""
+    from rudder_hf.demo.page import EXAMPLE
+
     url, model, _ = served
     asked: list[str] = []
 
     # An example is answered when the page opens; what is not in it is struck out.
     browser.get(url)
-    vanilla, steered = expected(served, pictures.example(12))
+    vanilla, steered = expected(served, pictures.example(EXAMPLE))
     wait_for(browser, (vanilla, steered))
     until(lambda: text(browser, "#vanilla .verdict") and text(browser, "#steered .verdict"), "verdicts")
     for side, answer in (("vanilla", vanilla), ("steered", steered)):
         struck = [item.text for item in browser.find_elements(CSS, f"#{side} .verdict del")]
         assert struck == list(
-            dict.fromkeys(span.category for span in absent(answer, pictures.present(12) or frozenset()))
+            dict.fromkeys(span.category for span in absent(answer, pictures.present(EXAMPLE) or frozenset()))
         )
     asked += requests(browser)
 

@@ -63,7 +63,7 @@ def generate(
         bool | None, typer.Option("--steer-first-token/--no-steer-first-token", help="Steer the first token too.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
-    example: Annotated[int, typer.Option(min=1, help="Which of the example pictures, if no picture is given.")] = 12,
+    example: Annotated[int, typer.Option(min=1, help="Which of the example pictures, if no picture is given.")] = 4,
     annotations: Annotated[
         Path | None, typer.Option(help="COCO instances file: marks objects that are not in the picture.")
     ] = None,

@@ -83,13 +83,14 @@ def subjects(paths: list[Path], example: int, annotations: Path | None) -> list[
 
 def _example(number: int) -> Subject:
     """One of the example pictures, counted from 1."""
+    from ..scenes.captions import noun
     from ..scenes.embedded import EXAMPLE_SCALE, draw, examples
 
     scenes = examples()
     if number > len(scenes):
         raise ValueError(f"There are {len(scenes)} example pictures: --example must be 1 to {len(scenes)}.")
     scene = scenes[number - 1]
-    return Subject(f"example {number}, a {scene.place}", draw(scene, EXAMPLE_SCALE), frozenset(scene.names))
+    return Subject(f"example {number}, {noun(scene.place)}", draw(scene, EXAMPLE_SCALE), frozenset(scene.names))
 
 
 def read_picture(path: Path) -> Image.Image:

@@ -29,7 +29,7 @@ from .view import (
     view_of,
 )
 
-EXAMPLE = 12
+EXAMPLE = 4
 WAITING_VISITORS = 16  # who wait for their turn at the model; others wait in Gradio's queue
 LARGEST_PICTURE = "25mb"
 VANILLA, STEERED = "Vanilla: the model as it is", "With RUDDER"
