@@ -25,7 +25,7 @@ from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import markdown_table
 from rudder_hf.evaluation.subject import base_revision
-from rudder_hf.evaluation.summary import summary
+from rudder_hf.evaluation.summary import models_table, summary
 from rudder_hf.scenes import coco, embedded
 from rudder_hf.scenes.captions import STRONG, detailed_caption
 from rudder_hf.scenes.pictures import split_scenes
@@ -126,7 +126,9 @@ def test_speed_table_is_the_result_file() -> None:
     assert not [target for target in targets if target.verdict == "missed"]
 
 
-@pytest.mark.parametrize(("kind", "names"), [("chair", EMBEDDED_CHAIR), ("pope", EMBEDDED_POPE)])
+@pytest.mark.parametrize(
+    ("kind", "names"), [("chair", EMBEDDED_CHAIR), ("pope", EMBEDDED_POPE), ("second", ("greedy2",))]
+)
 def test_embedded_tables_are_the_result_files(kind: str, names: tuple[str, ...]) -> None:
     shown = README.split(f"<!-- embedded {kind} -->")[1].split(f"<!-- end of embedded {kind} -->")[0].strip()
     folder = Path(__file__).parent.parent / "benchmarks" / "embedded"
@@ -139,6 +141,16 @@ def test_embedded_tables_are_the_result_files(kind: str, names: tuple[str, ...])
         for method in result["methods"][1:3]:
             config = embedded.settings_for_methods().get(method["name"], embedded.config())
             assert (method["settings"]["layer"], method["settings"]["alpha_max"]) == (config.layer, config.alpha_max)
+
+
+def test_table_of_models_is_the_record_file() -> None:
+    shown = README.split("<!-- embedded models -->")[1].split("<!-- end of embedded models -->")[0].strip()
+    records = json.loads((Path(__file__).parent.parent / "benchmarks" / "embedded" / "models.json").read_text())
+    assert shown == models_table(records)
+    for name in embedded.names():  # what is shipped is what was measured
+        stored = embedded.config(name).calibration
+        assert stored is not None
+        assert stored["held_out"] in [record["held_out"] for record in records.values()]
 
 
 def test_presets_are_all_listed() -> None:

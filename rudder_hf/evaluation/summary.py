@@ -1,6 +1,7 @@
 """A short table of several results: `python -m rudder_hf.evaluation.summary RESULT.json ...` prints Markdown.
 
-One row for each method and decoding, the difference to the result's first method below each score.
+One row for each method and decoding, the difference to the result's first method beside each score. A file of
+calibration records by the model's name gives one row for each model.
 """
 
 from __future__ import annotations
@@ -49,11 +50,29 @@ def summary(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def models_table(records: dict[str, dict[str, Any]]) -> str:
+    """Markdown of calibration records: what each model gained on its held-out pictures, also with others' CARDs."""
+    lines = [
+        "| model | setting | CHAIR_S | CHAIR_I | Recall | CHAIR_S, another image's CARD | CHAIR_I |",
+        "|---" * 7 + "|",
+    ]
+    for name, record in records.items():
+        held, own, chosen = record["held_out"], record["held_out_own_minus_other_card"], record["settings"]
+        cells = [name, f"layer {chosen['layer']}, alpha_max {chosen['alpha_max']:g}, k {chosen['k']:g}"]
+        for score in ("chair_s", "chair_i", "recall"):
+            before, after, *change = (100 * held[score][key] for key in ("left", "right", "value", "low", "high"))
+            cells.append(f"{before:.1f} -> {after:.1f} ({change[0]:+.1f} [{change[1]:+.1f}, {change[2]:+.1f}])")
+        cells += [f"{100 * own[score]['left']:.1f}" for score in ("chair_s", "chair_i")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="A short Markdown table of several results of one task.")
-    parser.add_argument("results", nargs="+", type=Path)
-    print(summary([json.loads(path.read_text()) for path in parser.parse_args().results]))
+    parser.add_argument("results", nargs="+", type=Path, help="result files, or one file of calibration records")
+    results = [json.loads(path.read_text()) for path in parser.parse_args().results]
+    print(summary(results) if "kind" in results[0] else models_table(results[0]))
 
 
 if __name__ == "__main__":
