@@ -119,7 +119,7 @@ def refusals(vllm_config: Any) -> Iterator[str]:
             yield f"{name}={getattr(parallel, name)} is not handled: use tensor or pipeline parallel, or more engines."
     if parallel.enable_dbo or parallel.use_ubatching:
         yield "Micro-batches are not handled: leave out --enable-dbo and --ubatch-size."
-    if vllm_config.compilation_config.pass_config.enable_sp:
+    if getattr(vllm_config.compilation_config.pass_config, "enable_sp", False):
         yield "Sequence parallelism is not handled: leave out enable_sp in the compilation config."
     if cache.kv_sharing_fast_prefill:
         yield "--kv-sharing-fast-prefill leaves prompt tokens out of layers that RUDDER reads: leave it out."

@@ -7,13 +7,13 @@ other request has.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from .blocks import private_hashes
 from .settings import KEY, RequestSettings, engine_settings, request_settings
 
 
@@ -62,23 +62,3 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
 
 class RudderAsyncScheduler(RudderScheduler, AsyncScheduler):  # type: ignore[misc]
     """The same for schedulers that run ahead of the model."""
-
-
-def private_hashes(
-    hasher: Callable[[Any], list[bytes]], clean_blocks: int, owner: str
-) -> Callable[[Any], list[bytes]]:
-    """A hasher of blocks that makes all hashes after the first `clean_blocks` the owner's own.
-
-    Args:
-        hasher: Gives the hashes of a request's blocks that have none yet.
-        clean_blocks: Number of blocks that others may share.
-        owner: What distinguishes the request.
-    """
-
-    def hashes(request: Any) -> list[bytes]:
-        known = len(request.block_hashes)
-        new = hasher(request)
-        shared = max(clean_blocks - known, 0)
-        return new[:shared] + [hashlib.sha256(owner.encode() + b"\0" + value).digest() for value in new[shared:]]
-
-    return hashes
