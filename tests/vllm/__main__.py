@@ -50,9 +50,7 @@ def main() -> int:
     if options.inside:
         return 0 if _run(options) else 1
     environment = {**_ENVIRONMENT, **os.environ}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [_SHIM, str(ROOT), os.environ.get("PYTHONPATH", "")])
-    )
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_SHIM, str(ROOT), os.environ.get("PYTHONPATH", "")]))
     codes = []
     for part in PARTS[:3] if options.part == "all" else (options.part,):
         command = [sys.executable, "-m", "tests.vllm", part, *options.names, "--inside", "--out", str(options.out)]
@@ -125,7 +123,9 @@ def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
         found["configurations"][name] = outcome
         _write(path, found)
         passed &= outcome["passed"]
-        print(name, "passed" if outcome["passed"] else "FAILED", outcome.get("rounds", outcome.get("error")), flush=True)
+        print(
+            name, "passed" if outcome["passed"] else "FAILED", outcome.get("rounds", outcome.get("error")), flush=True
+        )
     return passed
 
 

@@ -44,7 +44,9 @@ def _publish(path: Path) -> None:
             name = name.replace("vision_tower.", "vision_tower.vision_model.", 1)
         if name.startswith("lm_head"):
             name = f"language_model.{name}"
-        elif name.startswith("language_model.") and not name.startswith(("language_model.model.", "language_model.lm")):
+        elif name.startswith("language_model.") and not name.startswith(
+            ("language_model.model.", "language_model.lm")
+        ):
             name = name.replace("language_model.", "language_model.model.", 1)
         renamed[name] = tensor.contiguous()
     save_file(renamed, path, metadata={"format": "pt"})

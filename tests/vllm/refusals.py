@@ -35,8 +35,13 @@ REFUSED: tuple[tuple[str, dict[str, Any], Any, str], ...] = (
         SETTINGS,
         "--scheduler-cls",
     ),
-    ("another architecture", {"hf_overrides": {"architectures": ["Idefics3ForConditionalGeneration"]}}, SETTINGS, "no way into"),
-)  # fmt: skip
+    (
+        "another architecture",
+        {"hf_overrides": {"architectures": ["Idefics3ForConditionalGeneration"]}},
+        SETTINGS,
+        "no way into",
+    ),
+)
 
 
 def check_refusals(folder: Path) -> dict[str, Any]:

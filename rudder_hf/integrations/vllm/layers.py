@@ -1,8 +1,8 @@
 """Where the operator meets the model: hooks on the target layer of a model that vLLM has built.
 
-Two kinds of models. Those of vLLM's transformers back end keep the layers of transformers, whose input is h. vLLM's own
-classes carry a pair (output so far, residual) from layer to layer, which `input_layernorm` adds up to h; that is known
-for the classes in `NATIVE` and for no other.
+Models of vLLM's transformers back end keep the layers of transformers, whose input is h. vLLM's own classes carry a
+pair (output so far, residual) from layer to layer, which `input_layernorm` adds up to h; that is known for the classes
+in `NATIVE` and for no other.
 """
 
 from __future__ import annotations

@@ -164,7 +164,9 @@ class SteeredRunner:
             positions = kwargs.get("positions")
             padded = max(int(counts.sum()), positions.shape[-1] if positions is not None else 0)
             computed = self.input_batch.num_computed_tokens_cpu[: len(names)].astype(np.int64)
-            changes = self.planner.plan(names, computed, counts, self._blocks_of if self._blocks_kept else None, padded)
+            changes = self.planner.plan(
+                names, computed, counts, self._blocks_of if self._blocks_kept else None, padded
+            )
             self.buffers.apply(self.planner, changes, padded)
         return super()._model_forward(*args, **kwargs)  # type: ignore[misc]
 

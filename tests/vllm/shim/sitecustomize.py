@@ -13,7 +13,6 @@ class _BeforeTorchvision(importlib.abc.MetaPathFinder):
         if fullname == "torchvision":
             sys.meta_path.remove(self)
             _declare()
-        return None
 
 
 def _declare() -> None:
