@@ -32,7 +32,7 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
-    "OMP_NUM_THREADS": "2",
+    "OMP_NUM_THREADS": "1",
 }
 PARTS = ("parity", "refusals", "client", "load")
 

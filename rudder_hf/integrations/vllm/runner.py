@@ -6,6 +6,7 @@ request nor the length of its prompt.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,8 @@ class SteeredRunner:
         if self.settings.span == "prompt":
             return None
         ids = np.asarray(state.prompt_token_ids if state.prompt_token_ids is not None else [])
-        image = np.isin(ids, image_token_ids(self.model_config.hf_config))
+        described: Any = SimpleNamespace(config=self.model_config.hf_config)
+        image = np.isin(ids, image_token_ids(described))
         return image if self.settings.span == "image" else ~image
 
     def _cached_blocks(self, state: Any) -> list[int]:
