@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--repeats", type=int, default=9, help="of load")
     parser.add_argument("--compiled", action="store_true", help="compile the models that load measures")
+    parser.add_argument("--scratch", type=Path, help="keep checkpoints and expected answers here for later runs")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -55,6 +56,7 @@ def main() -> int:
     for part in PARTS[:3] if options.part == "all" else (options.part,):
         command = [sys.executable, "-m", "tests.vllm", part, *options.names, "--inside", "--out", str(options.out)]
         command += ["--repeats", str(options.repeats), *(["--compiled"] if options.compiled else [])]
+        command += [] if options.scratch is None else ["--scratch", str(options.scratch)]
         if part == "client":
             # The server splits into processes, as it does in production.
             environment = {**environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
@@ -69,15 +71,15 @@ def _run(options: argparse.Namespace) -> bool:
     from tests.vllm.environment import versions
 
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        folders: dict[str, Path] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = options.scratch or Path(temporary)
 
         def checkpoint(name: str) -> Path:
-            if name not in folders:
-                folders[name] = CHECKPOINTS[name].write(Path(scratch) / name)
-            return folders[name]
+            if not (scratch / name / "model.safetensors").exists():
+                CHECKPOINTS[name].write(scratch / name)
+            return scratch / name
 
-        store = Path(scratch) / "expected.json"
+        store = scratch / "expected.json"
         if options.part == "parity":
             return _parity(options, checkpoint, store)
         if options.part == "refusals":

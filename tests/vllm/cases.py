@@ -15,6 +15,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from rudder_hf import RudderConfig, attach
+from rudder_hf.configuration_rudder import ROW_SETTINGS
 
 # A request's `rudder` argument, in turn. None says nothing, so that the engine's settings hold.
 OVERRIDES: tuple[Any, ...] = (
@@ -63,7 +64,7 @@ def picture(seed: int) -> Image.Image:
     return Image.fromarray(rows).resize((32, 32), Image.Resampling.NEAREST)
 
 
-def make_cases(words: Sequence[str], count: int = 32, seed: int = 0, placeholder: str = "<image>") -> list[Case]:
+def make_cases(words: Sequence[str], count: int = 26, seed: int = 0, placeholder: str = "<image>") -> list[Case]:
     """Cases in which text alone, every override, and short and long prompts and answers occur."""
     draw = random.Random(seed)
     cases = []
@@ -75,7 +76,7 @@ def make_cases(words: Sequence[str], count: int = 32, seed: int = 0, placeholder
             Case(
                 text if text_only else f"{placeholder} {text}",
                 None if text_only else number,
-                draw.randint(4, 40),
+                draw.randint(4, 28),
                 override,
             )
         )
@@ -94,7 +95,7 @@ def second_turns(cases: Sequence[Case], answers: Sequence[str], seed: int = 1) -
 
 
 class Plain:
-    """Plain transformers with RUDDER, one request at a time.
+    """Plain transformers with RUDDER.
 
     Args:
         folder: The checkpoint.
@@ -104,23 +105,44 @@ class Plain:
     def __init__(self, folder: Path, config: RudderConfig) -> None:
         self.model: Any = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
         self.processor: Any = AutoProcessor.from_pretrained(folder)
+        self.processor.tokenizer.padding_side = "left"
         self.config = config
 
-    def inputs(self, case: Case) -> dict[str, Any]:
-        """What `generate` takes for a case."""
-        images = {} if case.image is None else {"images": case.image}
-        return dict(self.processor(text=case.text, return_tensors="pt", **images))
+    def answers(self, cases: Sequence[Case]) -> list[list[int]]:
+        """The tokens that follow each prompt.
 
-    def answer(self, case: Case) -> list[int]:
-        """The tokens that follow the prompt."""
-        inputs = self.inputs(case)
+        Requests that differ in the strength of steering alone share a batch, whose rows are as if alone.
+        """
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for number, case in enumerate(cases):
+            shared = _settings(case.rudder)
+            key = (case.picture is None, *(shared.get(name) for name in ("mode", "steer_first_token", "force")))
+            groups.setdefault(key, []).append(number)
+        found: dict[int, list[int]] = {}
+        for numbers in groups.values():
+            found.update(zip(numbers, self._batch([cases[number] for number in numbers]), strict=True))
+        return [found[number] for number in range(len(cases))]
+
+    def _batch(self, cases: list[Case]) -> list[list[int]]:
+        images = {} if cases[0].image is None else {"images": [case.image for case in cases]}
+        inputs = self.processor(text=[case.text for case in cases], padding=True, return_tensors="pt", **images)
+        override = {name: [_row(case, name, self.config) for case in cases] for name in ROW_SETTINGS}
+        scalars = {name: value for name, value in _settings(cases[0].rudder).items() if name not in ROW_SETTINGS}
+        longest = max(case.length for case in cases)
         with warnings.catch_warnings(), attach(self.model, self.config):
             warnings.simplefilter("ignore")
             out = self.model.generate(
-                **inputs, rudder=case.rudder, max_new_tokens=case.length, min_new_tokens=case.length, do_sample=False
-            )
-        return [int(token) for token in out[0, inputs["input_ids"].shape[1] :]]
+                **inputs, rudder={**override, **scalars}, max_new_tokens=longest, do_sample=False
+            )  # fmt: skip
+        new = out[:, inputs["input_ids"].shape[1] :].tolist()
+        return [row[: case.length] for row, case in zip(new, cases, strict=True)]
 
-    def answers(self, cases: Sequence[Case]) -> list[list[int]]:
-        """The answers to all cases."""
-        return [self.answer(case) for case in cases]
+
+def _settings(rudder: Any) -> dict[str, Any]:
+    return rudder if isinstance(rudder, dict) else {}
+
+
+def _row(case: Case, name: str, config: RudderConfig) -> Any:
+    if name == "alpha_max" and case.rudder is False:
+        return 0.0
+    return _settings(case.rudder).get(name, getattr(config, name))

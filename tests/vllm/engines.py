@@ -150,21 +150,18 @@ class Expected:
 
     def __init__(self, folder: Path, settings: dict[str, Any], store: Path) -> None:
         self.plain = Plain(folder, RudderConfig(**settings))
+        self.name = folder.name
         self.settings = settings
         self.store = store
-        self.known: dict[str, list[int]] = json.loads(store.read_text()) if store.exists() else {}
-
-    def answer(self, case: Case) -> list[int]:
-        """The answer to a case."""
-        key = repr((sorted(self.settings.items()), case))
-        if key not in self.known:
-            self.known[key] = self.plain.answer(case)
-            self.store.write_text(json.dumps(self.known))
-        return self.known[key]
+        self.known: dict[str, list[list[int]]] = json.loads(store.read_text()) if store.exists() else {}
 
     def answers(self, cases: Sequence[Case]) -> list[list[int]]:
         """The answers to all cases."""
-        return [self.answer(case) for case in cases]
+        key = repr((self.name, sorted(self.settings.items()), list(cases)))
+        if key not in self.known:
+            self.known[key] = self.plain.answers(cases)
+            self.store.write_text(json.dumps(self.known))
+        return self.known[key]
 
 
 def rounds_of(configuration: Configuration, cases: Sequence[Case], expected: Expected) -> list[list[Case]]:
