@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,13 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
 }
 PARTS = ("parity", "refusals", "client", "load")
+_FIRST = "expected"
 
 
 def main() -> int:
     """Run parts in processes of their own, with the settings that vLLM reads when it is imported."""
     parser = argparse.ArgumentParser(prog="python -m tests.vllm", description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", choices=("all", *PARTS), default="all")
+    parser.add_argument("part", nargs="?", choices=("all", *PARTS, _FIRST), default="all")
     parser.add_argument("names", nargs="*", help="configurations of parity; all if none is given")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--repeats", type=int, default=9, help="of load")
@@ -52,15 +54,16 @@ def main() -> int:
         return 0 if _run(options) else 1
     environment = {**_ENVIRONMENT, **os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_SHIM, str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    codes = []
-    for part in PARTS[:3] if options.part == "all" else (options.part,):
-        command = [sys.executable, "-m", "tests.vllm", part, *options.names, "--inside", "--out", str(options.out)]
-        command += ["--repeats", str(options.repeats), *(["--compiled"] if options.compiled else [])]
-        command += [] if options.scratch is None else ["--scratch", str(options.scratch)]
-        if part == "client":
+    parts = PARTS[:3] if options.part == "all" else (options.part,)
+    with tempfile.TemporaryDirectory() as temporary:
+        shared = [*options.names, "--inside", "--out", str(options.out), "--repeats", str(options.repeats)]
+        shared += ["--scratch", str(options.scratch or temporary), *(["--compiled"] if options.compiled else [])]
+        codes = []
+        for part in parts if "parity" not in parts else (_FIRST, *parts):
             # The server splits into processes, as it does in production.
-            environment = {**environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-        codes.append(subprocess.run(command, cwd=ROOT, env=environment).returncode)
+            split = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"} if part == "client" else {}
+            command = [sys.executable, "-m", "tests.vllm", part, *shared]
+            codes.append(subprocess.run(command, cwd=ROOT, env=environment | split).returncode)
     return int(any(codes))
 
 
@@ -71,31 +74,31 @@ def _run(options: argparse.Namespace) -> bool:
     from tests.vllm.environment import versions
 
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as temporary:
-        scratch = options.scratch or Path(temporary)
 
-        def checkpoint(name: str) -> Path:
-            if not (scratch / name / "model.safetensors").exists():
-                CHECKPOINTS[name].write(scratch / name)
-            return scratch / name
+    def checkpoint(name: str) -> Path:
+        folder: Path = options.scratch / name
+        if not (folder / "processor_config.json").exists():
+            CHECKPOINTS[name].write(folder)
+        return folder
 
-        store = scratch / "expected.json"
-        if options.part == "parity":
-            return _parity(options, checkpoint, store)
-        if options.part == "refusals":
-            from tests.vllm.refusals import check_refusals
+    store = options.scratch / "expected.json"
+    if options.part in ("parity", _FIRST):
+        return _parity(options, checkpoint, store)
+    if options.part == "refusals":
+        from tests.vllm.refusals import check_refusals
 
-            result: dict[str, Any] = check_refusals(checkpoint("llava"))
-        elif options.part == "client":
-            from tests.vllm.client import compare_client
+        result: dict[str, Any] = check_refusals(checkpoint("llava"))
+    elif options.part == "client":
+        from tests.vllm.client import compare_client
 
-            log = options.out / "server.log"
-            result = compare_client(checkpoint("llava"), make_cases(words(), 40), store, log)
-        else:
-            from tests.vllm.load import run_load
+        cases = make_cases(words(), 40)
+        result = compare_client(checkpoint("llava"), cases, store, options.scratch / "server.log")
+    else:
+        from tests.vllm.load import run_load
 
-            result = run_load(checkpoint("llava"), words(), options.repeats, options.compiled)
-        _write(options.out / f"{options.part}{'-compiled' if options.compiled else ''}.json", versions() | result)
+        result = run_load(checkpoint("llava"), words(), options.repeats, options.compiled)
+    _write(options.out / f"{options.part}{'-compiled' if options.compiled else ''}.json", versions() | result)
+    print(json.dumps({name: value for name, value in result.items() if name != "said"}))
     return bool(result.get("passed", True))
 
 
@@ -104,7 +107,7 @@ def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
     from tests.toy import words
     from tests.vllm.cases import make_cases
     from tests.vllm.checkpoints import CHECKPOINTS
-    from tests.vllm.engines import CONFIGURATIONS, compare
+    from tests.vllm.engines import CONFIGURATIONS, compare, wanted
     from tests.vllm.environment import versions
 
     if unknown := sorted(set(options.names) - set(CONFIGURATIONS)):
@@ -115,19 +118,22 @@ def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
     passed = True
     for name in options.names or CONFIGURATIONS:
         configuration = CONFIGURATIONS[name]
-        placeholder = CHECKPOINTS[configuration.checkpoint].placeholder
-        cases = make_cases(words(), placeholder=placeholder)
+        folder = checkpoint(configuration.checkpoint)
+        cases = make_cases(words(), placeholder=CHECKPOINTS[configuration.checkpoint].placeholder)
+        want = wanted(configuration, folder, cases, store)
+        if options.part == _FIRST:
+            continue
         try:
-            outcome = compare(configuration, checkpoint(configuration.checkpoint), cases, store)
+            outcome = compare(configuration, folder, want)
         except Exception as error:
+            traceback.print_exc()
             outcome = {"name": name, "passed": False, "error": f"{type(error).__name__}: {error}"}
         outcome |= {"options": configuration.options, "settings": configuration.settings, **versions()}
         found["configurations"][name] = outcome
         _write(path, found)
         passed &= outcome["passed"]
-        print(
-            name, "passed" if outcome["passed"] else "FAILED", outcome.get("rounds", outcome.get("error")), flush=True
-        )
+        verdict = "passed" if outcome["passed"] else "FAILED"
+        print(name, verdict, outcome.get("rounds", outcome.get("error")), outcome.get("proof"), flush=True)
     return passed
 
 

@@ -69,7 +69,7 @@ def make_cases(words: Sequence[str], count: int = 26, seed: int = 0, placeholder
     draw = random.Random(seed)
     cases = []
     for number in range(count):
-        text = " ".join(draw.choices(words, k=draw.randint(2, 60)))
+        text = " ".join(draw.choices(words, k=draw.randint(2, 100)))
         text_only = number % 9 == 5
         override = {"force": True, "alpha_max": 24.0} if number == 14 else OVERRIDES[number % len(OVERRIDES)]
         cases.append(

@@ -45,7 +45,7 @@ def server(folder: Path, log: Path, patience: float = 1800.0) -> Iterator[str]:
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)),
         *("--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
-        *("--max-model-len", "256", "--max-num-seqs", str(_SLOTS), "--block-size", "16", "--enforce-eager"),
+        *("--max-model-len", "256", "--max-num-seqs", str(_SLOTS), "--block-size", "32", "--enforce-eager"),
         *("--additional-config", json.dumps({"rudder": SETTINGS})),
     ]
     with log.open("w") as output:
@@ -163,7 +163,7 @@ async def _session(address: str, cases: Sequence[Case], wanted: Sequence[list[in
 def compare_client(folder: Path, cases: Sequence[Case], store: Path, log: Path) -> dict[str, Any]:
     """Run the server and the client and count what came back right."""
     expected = Expected(folder, SETTINGS, store)
-    rendered_cases = [rendered(case, expected.plain.processor) for case in cases]
+    rendered_cases = [rendered(case, expected.processor) for case in cases]
     wanted = expected.answers(rendered_cases)
     with server(folder, log) as address:
         found = asyncio.run(_session(address, cases, wanted))

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoProcessor
+
 from rudder_hf import RudderConfig
 from tests.vllm.cases import OVERRIDES, Case, Plain, second_turns
 
 SETTINGS: dict[str, Any] = {"layer": 2, "alpha_max": 24.0, "k": 3.0}
-# Few rows and small blocks: more requests than slots, and blocks that fill up.
+# Few rows and small blocks (the least that attention on a CPU takes): more requests than slots, and full blocks.
 _COMMON: dict[str, Any] = {
     "dtype": "float32",
     "max_model_len": 256,
     "max_num_seqs": 8,
-    "block_size": 16,
+    "block_size": 32,
     "enforce_eager": True,
     "model_impl": "transformers",
     "enable_prefix_caching": False,
@@ -55,8 +57,8 @@ class Configuration:
 
 
 _CACHE = {"enable_prefix_caching": True}
-# 20 blocks of 16 tokens hold three or four of the eight requests that may run.
-_SCARCE = {"num_gpu_blocks_override": 20}
+# 12 blocks of 32 tokens hold about four of the eight requests that may run.
+_SCARCE = {"num_gpu_blocks_override": 12}
 _PREEMPTED = ("vllm:num_preemptions",)
 _HITS = ("vllm:prefix_cache_hits",)
 CONFIGURATIONS: dict[str, Configuration] = {
@@ -146,18 +148,34 @@ def answers(llm: Any, cases: Sequence[Case]) -> list[list[int]]:
 
 
 class Expected:
-    """Answers of plain transformers, kept in a file from run to run of the same checkpoint and settings."""
+    """Answers of plain transformers, kept in a file.
+
+    They are made in another process than engines run in: vLLM's transformers back end changes classes of transformers.
+
+    Args:
+        folder: The checkpoint.
+        settings: RUDDER's settings of the engine.
+        store: The file.
+    """
 
     def __init__(self, folder: Path, settings: dict[str, Any], store: Path) -> None:
-        self.plain = Plain(folder, RudderConfig(**settings))
-        self.name = folder.name
+        self.folder = folder
         self.settings = settings
         self.store = store
         self.known: dict[str, list[list[int]]] = json.loads(store.read_text()) if store.exists() else {}
+        self.processor: Any = AutoProcessor.from_pretrained(folder)
+        self._plain: Plain | None = None
+
+    @property
+    def plain(self) -> Plain:
+        """Plain transformers, loaded when it is first asked."""
+        if self._plain is None:
+            self._plain = Plain(self.folder, RudderConfig(**self.settings))
+        return self._plain
 
     def answers(self, cases: Sequence[Case]) -> list[list[int]]:
         """The answers to all cases."""
-        key = repr((self.name, sorted(self.settings.items()), list(cases)))
+        key = repr((self.folder.name, sorted(self.settings.items()), list(cases)))
         if key not in self.known:
             self.known[key] = self.plain.answers(cases)
             self.store.write_text(json.dumps(self.known))
@@ -171,35 +189,54 @@ def rounds_of(configuration: Configuration, cases: Sequence[Case], expected: Exp
         rounds.append(
             [replace(case, rudder=OVERRIDES[(number + 1) % len(OVERRIDES)]) for number, case in enumerate(cases)]
         )
-        tokenizer = expected.plain.processor.tokenizer
+        tokenizer = expected.processor.tokenizer
         texts = [tokenizer.decode(answer, skip_special_tokens=True) for answer in expected.answers(cases)]
         rounds.append(second_turns(cases, texts))
     return rounds
 
 
-def compare(configuration: Configuration, folder: Path, cases: Sequence[Case], store: Path) -> dict[str, Any]:
+@dataclass
+class Wanted:
+    """What a configuration is to answer.
+
+    Attributes:
+        rounds: The requests.
+        answers: The answer to each.
+        unsteered: What it would be without RUDDER.
+    """
+
+    rounds: list[list[Case]]
+    answers: list[list[list[int]]]
+    unsteered: list[list[list[int]]]
+
+
+def wanted(configuration: Configuration, folder: Path, cases: Sequence[Case], store: Path) -> Wanted:
+    """Ask plain transformers, or the file."""
+    expected = Expected(folder, {**SETTINGS, **configuration.settings}, store)
+    rounds = rounds_of(configuration, cases, expected)
+    unsteered = [expected.answers([replace(case, rudder=False) for case in batch]) for batch in rounds]
+    return Wanted(rounds, [expected.answers(batch) for batch in rounds], unsteered)
+
+
+def compare(configuration: Configuration, folder: Path, want: Wanted) -> dict[str, Any]:
     """Run a configuration and count the answers that are token for token those of plain transformers."""
     settings = {**SETTINGS, **configuration.settings}
-    expected = Expected(folder, settings, store)
-    rounds = rounds_of(configuration, cases, expected)
-    wanted = [expected.answers(batch) for batch in rounds]
-    unsteered = [expected.answers([replace(case, rudder=False) for case in batch]) for batch in rounds]
     started = time.time()
     with engine(folder, configuration.options, settings) as llm:
-        got = [answers(llm, batch) for batch in rounds]
+        got = [answers(llm, batch) for batch in want.rounds]
         metrics = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
     outcome: dict[str, Any] = {"name": configuration.name, "seconds": round(time.time() - started, 1)}
     outcome["rounds"] = [
         {
             "requests": len(batch),
             "steered": sum(not case.says_no for case in batch),
-            "steered that differ from unsteered": sum(a != b for a, b in zip(want, plain, strict=True)),
-            "right": sum(a == b for a, b in zip(want, answer, strict=True)),
+            "steered that differ from unsteered": sum(a != b for a, b in zip(right, plain, strict=True)),
+            "right": sum(a == b for a, b in zip(right, answer, strict=True)),
             "right of steered": sum(
-                a == b for a, b, case in zip(want, answer, batch, strict=True) if not case.says_no
+                a == b for a, b, case in zip(right, answer, batch, strict=True) if not case.says_no
             ),
         }
-        for batch, want, plain, answer in zip(rounds, wanted, unsteered, got, strict=True)
+        for batch, right, plain, answer in zip(want.rounds, want.answers, want.unsteered, got, strict=True)
     ]
     outcome["proof"] = {name: metrics.get(name) for name in (*_PREEMPTED, *_HITS)}
     all_right = all(found["right"] == found["requests"] for found in outcome["rounds"])

@@ -83,6 +83,7 @@ def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate 
                 f"RUDDER knows vLLM's own {architecture} with {' or '.join(known)}, but this one has "
                 f"{type(module).__name__}. Use vLLM's transformers back end: --model-impl transformers."
             )
-        module.input_layernorm.register_forward_hook(target.after_norm)
+        norm: Any = module.input_layernorm
+        norm.register_forward_hook(target.after_norm)
     update.module.register_forward_hook(target.after_update)
     return update

@@ -6,6 +6,8 @@ into and the slot that it is steered by, and a spare slot stands for "none".
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.library import Library
@@ -14,7 +16,7 @@ from ...steering_rudder import beta_gate, inject, similarity, steering_vector, u
 from .buffers import Buffers
 from .planning import BLOCK, READ, STEER
 
-LIBRARY = Library("rudder_hf", "FRAGMENT")
+LIBRARY: Any = Library("rudder_hf", "FRAGMENT")  # type: ignore[no-untyped-call]
 # Under this name vLLM's forward context holds the buffers, as it holds the KV cache of each attention layer.
 CONTEXT_NAME = "rudder_hf.buffers"
 
