@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rudder_hf.integrations.vllm import operator
 from rudder_hf.integrations.vllm.blocks import private_hashes
 from rudder_hf.integrations.vllm.buffers import Buffers
 from rudder_hf.integrations.vllm.operator import read_and_steer
@@ -119,7 +120,7 @@ def make_job(draw: random.Random, number: int) -> Job:
     return Job(f"request {number}", tokens, prompt, draw.choice(EXTRAS))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10**6), pool=st.sampled_from(["mean", "norm"]))
 def test_any_schedule_steers_each_request_as_if_alone(seed: int, pool: str) -> None:
     draw = random.Random(seed)
@@ -219,6 +220,16 @@ def test_unsteered_rows_are_bit_for_bit_what_they_were() -> None:
     buffers.apply(planner, planner.plan(["plain"], np.array([0]), np.array([5])), 5)
     update = torch.randn(5, WIDTH).to(torch.bfloat16)
     assert torch.equal(read_and_steer(torch.randn(5, WIDTH), update, buffers), update)
+
+
+def test_long_forwards_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last prompt position is steered with a CARD that all parts were read into."""
+    monkeypatch.setattr(operator, "ROWS", 4)
+    engine = SmallEngine(cached=True)
+    job = Job("long", tuple(range(20)), 15, {"rudder_steer_first_token": True}, blocks=[3, 1, 4, 2, 5])
+    engine.admit(job)
+    engine.step([(job, 17)], padding=2)
+    engine.step([(job, 3)])
 
 
 def test_slots_end() -> None:
