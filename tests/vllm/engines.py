@@ -42,7 +42,7 @@ class Configuration:
         options: Options of the engine, beside the common ones.
         settings: RUDDER's settings, beside the common ones.
         checkpoint: Which of the tiny checkpoints.
-        rounds: 1, or 3 for the prefix cache: the same prompts with other settings, then follow-up questions.
+        rounds: 1, or 3 for the prefix cache: prompts again, with other settings, then follow-up questions.
         proof: Metrics of vLLM that have to be above zero, so that what is tested did happen.
         control: Whether it is broken on purpose and has to give wrong answers.
     """
@@ -186,8 +186,12 @@ def rounds_of(configuration: Configuration, cases: Sequence[Case], expected: Exp
     """The cases of each round."""
     rounds = [list(cases)]
     if configuration.rounds > 1:
+        # Two requests in a row have the same prompt, so that one may begin behind blocks that the other is filling.
         rounds.append(
-            [replace(case, rudder=OVERRIDES[(number + 1) % len(OVERRIDES)]) for number, case in enumerate(cases)]
+            [
+                replace(cases[number // 2], rudder=OVERRIDES[(number + 1) % len(OVERRIDES)])
+                for number in range(len(cases))
+            ]
         )
         tokenizer = expected.processor.tokenizer
         texts = [tokenizer.decode(answer, skip_special_tokens=True) for answer in expected.answers(cases)]
