@@ -5,6 +5,7 @@
     python -m tests.vllm refusals
     python -m tests.vllm client
     python -m tests.vllm load --repeats 9
+    python -m tests.vllm table                     # the recorded results as tables
 
 Results are JSON, one file for each part, in benchmarks/vllm; a result is replaced only when its part has ended. The
 exit code is 1 if anything differs from plain transformers, or a control does not.
@@ -42,7 +43,7 @@ _FIRST = "expected"
 def main() -> int:
     """Run parts in processes of their own, with the settings that vLLM reads when it is imported."""
     parser = argparse.ArgumentParser(prog="python -m tests.vllm", description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", choices=("all", *PARTS, _FIRST), default="all")
+    parser.add_argument("part", nargs="?", choices=("all", *PARTS, _FIRST, "table"), default="all")
     parser.add_argument("names", nargs="*", help="configurations of parity; all if none is given")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--repeats", type=int, default=9, help="of load")
@@ -50,6 +51,11 @@ def main() -> int:
     parser.add_argument("--scratch", type=Path, help="keep checkpoints and expected answers here for later runs")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.part == "table":
+        from tests.vllm.tables import growth_table, load_table, parity_table
+
+        print(parity_table(), load_table(), growth_table(), sep="\n\n")
+        return 0
     if options.inside:
         return 0 if _run(options) else 1
     environment = {**_ENVIRONMENT, **os.environ}
