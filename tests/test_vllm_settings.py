@@ -69,7 +69,7 @@ def test_a_request_that_says_nothing() -> None:
         assert request_settings(EngineSettings(ENGINE.values, steer_by_default=False), silent) is None
 
 
-@pytest.mark.parametrize("no", [{"rudder": False}, {"rudder": 0}, {"rudder": "false"}])
+@pytest.mark.parametrize("no", [{"rudder": False}, {"rudder": 0}, {"rudder": 0.0}, {"rudder": "false"}])
 def test_a_request_that_says_no(no: dict[str, Any]) -> None:
     assert request_settings(ENGINE, no) is None
 

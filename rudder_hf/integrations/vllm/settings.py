@@ -192,11 +192,11 @@ def _value(engine: EngineSettings, name: str, value: Any) -> Any:
 
 
 def _flag(value: Any, name: str, allowed: str = "true or false") -> bool:
-    """A truth value; vLLM's HTTP server makes 0 and 1 of JSON's false and true."""
+    """A truth value; vLLM's HTTP server makes numbers of JSON's false and true."""
     words = {"true": True, "false": False}
     if isinstance(value, str) and value.lower() in words:
         return words[value.lower()]
-    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+    if isinstance(value, int | float) and value in (0, 1):
         return bool(value)
     raise ValueError(f"RUDDER setting `{name}` is {value!r}, but has to be {allowed}.")
 
