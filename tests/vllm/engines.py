@@ -59,6 +59,8 @@ class Configuration:
 _CACHE = {"enable_prefix_caching": True}
 # 12 blocks of 32 tokens hold about four of the eight requests that may run.
 _SCARCE = {"num_gpu_blocks_override": 12}
+# Compiled: vLLM 0.32 on a CPU skips the warm-up of eager models, without which its second stage has no buffers.
+_STAGES = {"pipeline_parallel_size": 2, "distributed_executor_backend": "mp", "enforce_eager": False}
 _PREEMPTED = ("vllm:num_preemptions",)
 _HITS = ("vllm:prefix_cache_hits",)
 CONFIGURATIONS: dict[str, Configuration] = {
@@ -82,14 +84,14 @@ CONFIGURATIONS: dict[str, Configuration] = {
         Configuration("qwen2.5-vl", checkpoint="qwen2_5_vl"),
         Configuration("native-qwen2.5-vl", _NATIVE, checkpoint="qwen2_5_vl"),
         Configuration("tensor-parallel-2", {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}),
-        Configuration("pipeline-parallel-2", {"pipeline_parallel_size": 2, "distributed_executor_backend": "mp"}),
+        Configuration("pipeline-parallel-2", _STAGES),
         Configuration(
             "native-tensor-parallel-2",
             {**_NATIVE, "tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
         ),
         Configuration(
             "native-pipeline-parallel-2",
-            {**_NATIVE, "pipeline_parallel_size": 2, "distributed_executor_backend": "mp"},
+            {**_NATIVE, **_STAGES},
         ),
         Configuration("control-by-row", {"worker_cls": _CONTROLS + "ByRowWorker"}, control=True),
         Configuration(
