@@ -37,6 +37,11 @@ def test_a_settings_repository_and_what_overrides_it(tmp_path: Path) -> None:
     assert not changed.steer_by_default
 
 
+def test_settings_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="settings '.*nowhere' cannot be read"):
+        engine_settings(str(tmp_path / "nowhere"))
+
+
 def test_settings_survive_their_name() -> None:
     named = EngineSettings.from_name(ENGINE.to_name())
     assert named == ENGINE

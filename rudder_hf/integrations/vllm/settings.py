@@ -107,7 +107,10 @@ def engine_settings(given: Any) -> EngineSettings:
         if not isinstance(repository, str):
             raise ValueError(f'"settings" is {repository!r}, but has to be the id or folder of RUDDER settings.')
         revision = {"revision": source["revision"]} if source.get("revision") is not None else {}
-        config = RudderConfig.from_pretrained(repository, **revision)
+        try:
+            config = RudderConfig.from_pretrained(repository, **revision)
+        except OSError as error:
+            raise ValueError(f"The RUDDER settings {repository!r} cannot be read: {error}") from error
         config.take(overrides)
     return EngineSettings({name: getattr(config, name) for name in ("layer", *CALL_SETTINGS)}, by_default)
 
