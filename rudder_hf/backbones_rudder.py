@@ -182,7 +182,7 @@ def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
                 "The image is read by the encoder, so that no decoder self-attention reads image and prompt in a "
                 "prefill. Use a checkpoint with a decoder-only language model (for InstructBLIP: Vicuna)."
             )
-    path, layers = _decoder_layers(loop)
+    path, layers = decoder_layers(loop)
     language_model = type(base).__name__.endswith("ForCausalLM") and not hasattr(base.config, "vision_config")
     if support(name).status == "unknown" and not (of_part and language_model):
         warn(
@@ -204,7 +204,7 @@ def _generation_loop(model: nn.Module) -> nn.Module:
     return model
 
 
-def _decoder_layers(loop: Any) -> tuple[str, nn.ModuleList]:
+def decoder_layers(loop: Any) -> tuple[str, nn.ModuleList]:
     """The decoder's layers: of the lists of modules with self-attention that are not part of a vision tower, those as
     long as the config says, and of these the one nearest to the top.
     """

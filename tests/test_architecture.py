@@ -51,6 +51,13 @@ METHOD_ORDER = [
 ]
 
 
+# And within the plugin for vLLM.
+VLLM_ORDER = [
+    *("settings", "planning", "blocks", "buffers", "operator", "layers", "runner", "cpu_worker", "gpu_worker"),
+    *("requests", "scheduler", "engine", "__init__"),
+]
+
+
 def imported(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     return {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 1}
@@ -73,6 +80,13 @@ def test_imports_of_methods_point_one_way() -> None:
         # The search names its method's class in annotations only.
         annotated = {"opera"} if path.stem == "opera_search" else set()
         assert imported(path) - annotated <= set(METHOD_ORDER[: METHOD_ORDER.index(path.stem)]), path.stem
+
+
+def test_imports_of_the_vllm_plugin_point_one_way() -> None:
+    files = sorted((PACKAGE / "integrations" / "vllm").glob("*.py"))
+    assert sorted(VLLM_ORDER) == sorted(path.stem for path in files)
+    for path in files:
+        assert imported(path) <= set(VLLM_ORDER[: VLLM_ORDER.index(path.stem)]), path.stem
 
 
 @pytest.mark.parametrize("path", REMOTE, ids=lambda path: path.stem)

@@ -29,6 +29,11 @@ _CHAT_TEMPLATE = (
 )
 
 
+def words() -> list[str]:
+    """The words that the tokenizer knows."""
+    return _WORDS.split()[: SHAPES["tiny"].vocabulary - len(_SPECIAL)]
+
+
 def toy_model(seed: int = 0) -> PreTrainedModel:
     """A tiny LLaVA whose random weights are large enough for answers that vary."""
     return build_model(SHAPES["tiny"], seed=seed, initializer_range=0.3)

@@ -1,0 +1,33 @@
+"""RUDDER inside vLLM: per-request steering under continuous batching.
+
+vLLM finds `register` by the entry point `vllm.general_plugins` and calls it in each of its processes. An engine is
+steered when it is started with settings:
+
+    --additional-config '{"rudder": "org/llava-1.5-7b-rudder"}'
+
+and is otherwise as it was. What each file does, from the request to the layer:
+
+| file | what |
+|---|---|
+| `settings` | settings of the engine and of one request, checked |
+| `engine` | what vLLM's config has to be for RUDDER: worker and scheduler, and refusals by name |
+| `requests` | bad settings of a request become HTTP 400 |
+| `scheduler`, `blocks` | blocks of the prefix cache that steering changed are not shared |
+| `planning` | which token of a batch is prompt and which is answer; slots; blocks |
+| `runner`, `cpu_worker`, `gpu_worker` | the plan of each step, made before the forward |
+| `buffers`, `operator` | pooled sums and settings per slot; the equations on a flat batch |
+| `layers` | where the operator meets the target layer |
+
+Only the standard library is imported here: vLLM loads this module in all its processes.
+"""
+
+from __future__ import annotations
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Tell vLLM's registry of config checks about RUDDER; engines without RUDDER settings are not touched."""
+    from .engine import register_checks
+
+    register_checks()

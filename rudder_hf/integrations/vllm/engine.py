@@ -1,0 +1,142 @@
+"""What an engine's config has to be for RUDDER, checked and set when vLLM makes it; the rest is refused by name.
+
+vLLM has a table of checks, one for each architecture, that it runs on every config. `register_checks` adds RUDDER's to
+each entry. It does something only for an engine that was given RUDDER settings, and then runs for every architecture,
+so that one which RUDDER cannot steer stops the start instead of answering unsteered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.model_executor.models import ModelRegistry
+from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
+
+from ...backbones_rudder import support
+from .layers import NATIVE, is_back_end
+from .settings import KEY, EngineSettings, engine_settings
+
+logger = init_logger(__name__)
+
+_HERE = __name__.rpartition(".")[0]
+WORKERS = {
+    "cpu": f"{_HERE}.cpu_worker.RudderCPUWorker",
+    "cuda": f"{_HERE}.gpu_worker.RudderGPUWorker",
+    "rocm": f"{_HERE}.gpu_worker.RudderGPUWorker",
+}
+SCHEDULER = f"{_HERE}.scheduler.RudderScheduler"
+
+
+def register_checks() -> None:
+    """Add RUDDER's check to vLLM's table; a second call changes nothing."""
+    for architecture in ModelRegistry.get_supported_archs():
+        stock = MODELS_CONFIG_MAP.get(architecture, VerifyAndUpdateConfig)
+        if not issubclass(stock, _Check):
+            MODELS_CONFIG_MAP[architecture] = type(f"Rudder{stock.__name__}", (_Check, stock), {})
+
+
+class _Check(VerifyAndUpdateConfig):  # type: ignore[misc]
+    """Goes before the architecture's own check, which it calls."""
+
+    @classmethod
+    def verify_and_update_config(cls, vllm_config: Any) -> None:
+        """Check and set the config of an engine with RUDDER settings."""
+        # The stock checks are static methods.
+        super().verify_and_update_config(vllm_config)
+        given = vllm_config.additional_config
+        if isinstance(given, dict) and given.get(KEY) is not None:
+            prepare(vllm_config)
+
+
+def prepare(vllm_config: Any) -> EngineSettings:
+    """Make an engine's config one that steers.
+
+    Raises:
+        ValueError: The settings are bad, or RUDDER cannot run beside another setting, which is named.
+    """
+    settings = engine_settings(vllm_config.additional_config[KEY])
+    if reasons := list(refusals(vllm_config)):
+        raise ValueError("RUDDER cannot steer this engine: " + " ".join(reasons))
+    check_layer(settings.layer, vllm_config.model_config.hf_text_config.num_hidden_layers)
+    # Resolved once: workers need no network, and compiled graphs are kept apart by what the settings are.
+    vllm_config.additional_config[KEY] = settings.to_dict()
+    _take_parts(vllm_config, settings)
+    return settings
+
+
+def _take_parts(vllm_config: Any, settings: EngineSettings) -> None:
+    """Name RUDDER's worker, scheduler and check of requests in the config."""
+    from vllm.platforms import current_platform
+
+    from .requests import check_name
+
+    parallel = vllm_config.parallel_config
+    if parallel.worker_cls == "auto":
+        kind = current_platform.device_type if current_platform.is_cpu() else "cuda"
+        parallel.worker_cls = WORKERS[kind]
+    if vllm_config.cache_config.enable_prefix_caching and vllm_config.scheduler_config.scheduler_cls is None:
+        vllm_config.scheduler_config.scheduler_cls = SCHEDULER
+    model = vllm_config.model_config
+    model.logits_processors = [*(model.logits_processors or []), check_name(settings)]
+
+
+def check_layer(layer: int, count: int) -> None:
+    """Refuse a layer that the model does not have.
+
+    Raises:
+        ValueError: It has none.
+    """
+    if not -count <= layer < count:
+        raise ValueError(
+            f"RUDDER setting `layer` is {layer}, but the model has {count} decoder layers: choose from {-count} to "
+            f"{count - 1}."
+        )
+
+
+def refusals(vllm_config: Any) -> Iterator[str]:
+    """What RUDDER does not handle in a config: one sentence for each, with what to do."""
+    model, parallel, cache = vllm_config.model_config, vllm_config.parallel_config, vllm_config.cache_config
+    verdict = support(str(getattr(model.hf_config, "model_type", "")))
+    if verdict.status == "refused":
+        yield f"It cannot work with {model.hf_config.model_type!r}: {verdict.reason}."
+    elif model.architecture not in NATIVE and not is_back_end(model.architecture):
+        yield (
+            f"It has no way into vLLM's own {model.architecture}. Use vLLM's transformers back end: "
+            "--model-impl transformers."
+        )
+    if model.runner_type != "generate" or not model.is_multimodal_model:
+        yield "It steers generation from pictures, which this model is not for."
+    if vllm_config.speculative_config is not None:
+        yield "Speculative decoding is not handled: leave out --speculative-config."
+    if vllm_config.kv_transfer_config is not None:
+        yield "KV connectors are not handled: leave out --kv-transfer-config."
+    if getattr(vllm_config, "ec_transfer_config", None) is not None:
+        yield "Encoder connectors are not handled: leave out --ec-transfer-config."
+    for name in ("prefill_context_parallel_size", "decode_context_parallel_size", "data_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            yield f"{name}={getattr(parallel, name)} is not handled: use tensor or pipeline parallel, or more engines."
+    if parallel.enable_dbo or parallel.use_ubatching:
+        yield "Micro-batches are not handled: leave out --enable-dbo and --ubatch-size."
+    if getattr(vllm_config.compilation_config.pass_config, "enable_sp", False):
+        yield "Sequence parallelism is not handled: leave out enable_sp in the compilation config."
+    if cache.kv_sharing_fast_prefill:
+        yield "--kv-sharing-fast-prefill leaves prompt tokens out of layers that RUDDER reads: leave it out."
+    if model.enable_sleep_mode:
+        yield "Sleep mode drops the sums of running requests: leave out --enable-sleep-mode."
+    if vllm_config.use_v2_model_runner:
+        yield "vLLM's second model runner is not handled: set VLLM_USE_V2_MODEL_RUNNER=0."
+    if parallel.worker_cls != "auto" and not _is_ours(parallel.worker_cls):
+        yield f"It needs a worker of its own: leave out --worker-cls {parallel.worker_cls}."
+    scheduler = vllm_config.scheduler_config.scheduler_cls
+    if cache.enable_prefix_caching and scheduler is not None and not _is_ours(scheduler):
+        yield f"With prefix caching it needs a scheduler of its own: leave out --scheduler-cls {scheduler}."
+
+
+def _is_ours(name: Any) -> bool:
+    """Whether a class, or what a name stands for, descends from one of this package."""
+    from vllm.utils.import_utils import resolve_obj_by_qualname
+
+    found = resolve_obj_by_qualname(name) if isinstance(name, str) else name
+    return any(base.__module__.startswith(_HERE) for base in found.__mro__)

@@ -1,0 +1,95 @@
+"""The equations of RUDDER on a flat batch, as one operator that compilers take as a whole.
+
+It is free of branches on data, so that it can be part of a captured graph: each token names the slot that it is read
+into and the slot that it is steered by, and a spare slot stands for "none".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import Library
+
+from ...steering_rudder import beta_gate, inject, similarity, steering_vector, unit
+from .buffers import Buffers
+from .planning import BLOCK, READ, STEER
+
+LIBRARY: Any = Library("rudder_hf", "FRAGMENT")  # type: ignore[no-untyped-call]
+# Under this name vLLM's forward context holds the buffers, as it holds the KV cache of each attention layer.
+CONTEXT_NAME = "rudder_hf.buffers"
+# Tokens at a time, so that the memory for intermediate results does not grow with the prompt.
+ROWS = 512
+
+
+def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
+    """Read and steer the tokens of one forward.
+
+    Args:
+        h: What entered the layer, (tokens, hidden size).
+        update: What self-attention adds to it, same shape.
+        buffers: The plan of the forward, the sums, to which the tokens that are read are added, and the settings.
+
+    Returns:
+        The steered update; rows that are not steered are `update` bit for bit.
+    """
+    count = update.shape[0]
+    for start in range(0, count, ROWS):
+        _read(update[start : start + ROWS], start, buffers)
+    # Everything is read before anything is steered: the last position of a prompt may be both.
+    if count <= ROWS:
+        return _push(h, update, 0, buffers)
+    out = torch.empty_like(update)
+    for start in range(0, count, ROWS):
+        stop = min(start + ROWS, count)
+        out[start:stop] = _push(h[start:stop], update[start:stop], start, buffers)
+    return out
+
+
+def _read(update: Tensor, start: int, buffers: Buffers) -> None:
+    """Add the updates of a few tokens, the first of which is `start`, to the sums of their slots and blocks."""
+    places = slice(start, start + update.shape[0])
+    delta = update.float()
+    if buffers.by_norm:
+        delta = delta * torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
+    buffers.sums.index_add_(0, buffers.tokens[READ, places], delta)
+    if buffers.block_sums is not None:
+        buffers.block_sums.index_add_(0, buffers.tokens[BLOCK, places], delta)
+
+
+def _push(h: Tensor, update: Tensor, start: int, buffers: Buffers) -> Tensor:
+    """Eq. 3-5 for a few tokens, the first of which is `start`."""
+    slot = buffers.tokens[STEER, start : start + update.shape[0]]
+    v = unit(buffers.sums[slot])
+    alpha_max, k, c, g_min, g_max, norm_cap = buffers.settings[slot].unsqueeze(1).unbind(-1)
+    g = beta_gate(similarity(h.unsqueeze(1), v), k, c, g_min, g_max)
+    push = steering_vector(g, alpha_max, v, norm_cap).squeeze(1)
+    if buffers.multiplier != 1.0:
+        push = push / buffers.multiplier
+    # Chosen, not multiplied by zero: rows of nobody may hold anything.
+    steered = (slot != buffers.spare_slot).unsqueeze(-1)
+    return torch.where(steered, inject(update, push), update)
+
+
+def _steer(h: Tensor, update: Tensor) -> Tensor:
+    from vllm.forward_context import get_forward_context
+
+    buffers = get_forward_context().no_compile_layers[CONTEXT_NAME]
+    width = update.shape[-1]
+    return read_and_steer(h.reshape(-1, width), update.reshape(-1, width), buffers).view(update.shape)
+
+
+def _shape(h: Tensor, update: Tensor) -> Tensor:
+    return torch.empty_like(update)
+
+
+def define_operator() -> None:
+    """Make `torch.ops.rudder_hf.steer` known; harmless when it is."""
+    if hasattr(torch.ops.rudder_hf, "steer"):
+        return
+    LIBRARY.define("steer(Tensor h, Tensor update) -> Tensor")
+    # Not `torch.library.custom_op`, whose dispatch takes longer than the operator on a small batch.
+    for key in ("CPU", "CUDA", "XPU"):
+        LIBRARY.impl("steer", _steer, dispatch_key=key)
+    LIBRARY._register_fake("steer", _shape)

@@ -1,0 +1,62 @@
+"""Bad settings of a request are refused before it reaches the engine: over HTTP with status 400 and the reason.
+
+vLLM asks the logits processors of an engine whether they accept a request's parameters; this one does only that. It
+is named by the engine's settings (`requests:Settings_7b22...`), because the check is a class method and vLLM passes
+the name alone to its processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.sample.logits_processor import LogitsProcessor
+
+from .settings import EngineSettings, request_settings
+
+_NAME = "Settings_"
+
+
+class RequestCheck(LogitsProcessor):  # type: ignore[misc]
+    """Checks parameters and leaves logits alone."""
+
+    engine: EngineSettings
+
+    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
+        pass
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """Refuse what the engine cannot do.
+
+        Raises:
+            ValueError: A setting is unknown or out of range, or the request is a step of vLLM's beam search.
+        """
+        request_settings(cls.engine, sampling_params.extra_args)
+        if sampling_params.max_tokens == 1 and sampling_params.logprobs and not sampling_params.detokenize:
+            raise ValueError(
+                "RUDDER does not steer vLLM's beam search: each step sends the answer so far as a prompt, so that "
+                "prompt and answer cannot be told apart. Use greedy decoding or sampling, or an engine without RUDDER."
+            )
+
+    def is_argmax_invariant(self) -> bool:
+        """Logits stay as they are."""
+        return True
+
+    def update_state(self, batch_update: Any) -> None:
+        """Nothing to follow."""
+
+    def apply(self, logits: Any) -> Any:
+        """Logits stay as they are."""
+        return logits
+
+
+def check_name(engine: EngineSettings) -> str:
+    """The name under which vLLM finds the check of an engine."""
+    return f"{__name__}:{_NAME}{engine.to_name()}"
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith(_NAME):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    engine = EngineSettings.from_name(name.removeprefix(_NAME))
+    return type("RudderRequestCheck", (RequestCheck,), {"engine": engine})

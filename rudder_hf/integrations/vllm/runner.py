@@ -1,0 +1,188 @@
+"""The plan of each step, made where vLLM knows which request is in which row of the batch: in its model runner.
+
+`steered_runner` turns a runner that vLLM has built into one that plans; the layer's own context knows neither the
+request nor the length of its prompt.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from vllm.logger import init_logger
+
+from ...backbones_rudder import image_token_ids
+from .buffers import Buffers
+from .layers import install
+from .operator import CONTEXT_NAME, define_operator
+from .planning import Planner
+from .settings import KEY, EngineSettings, RequestSettings, engine_settings, request_settings
+
+logger = init_logger(__name__)
+
+
+class SteeredRunner:
+    """What is put in front of vLLM's model runner of the first generation (`vllm.v1.worker.gpu_model_runner`)."""
+
+    planner: Planner
+    buffers: Buffers | None
+    settings: EngineSettings
+    _scheduled: dict[str, int]
+    _blocks_kept: bool
+
+    # Of vLLM's runner.
+    vllm_config: Any
+    model_config: Any
+    input_batch: Any
+    requests: dict[str, Any]
+    device: Any
+    kv_cache_config: Any
+
+    def make_planner(self, slots: int, max_tokens: int) -> Planner:
+        """Slots and plans."""
+        return Planner(slots, max_tokens)
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """Load the model and hook its target layer."""
+        super().load_model(*args, **kwargs)  # type: ignore[misc]
+        define_operator()
+        config = self.vllm_config
+        self.settings = engine_settings(config.additional_config[KEY])
+        slots, tokens = config.scheduler_config.max_num_seqs, self._largest_batch()
+        self.planner = self.make_planner(slots, tokens)
+        self.planner.answers_count = self.settings.span != "image"
+        self.buffers = None
+        self._scheduled = {}
+        self._blocks_kept = False
+        model = self.get_model()  # type: ignore[attr-defined]
+        update = install(model, self.model_config.architecture, self.settings.layer)
+        if update is None:
+            logger.info("RUDDER: layer %d is in another stage of the pipeline.", self.settings.layer)
+            return
+        hidden_size = self.model_config.hf_text_config.hidden_size
+        self.buffers = Buffers(
+            slots, hidden_size, tokens, self.device, self.settings.pool == "norm", update.multiplier
+        )
+        self.buffers.neutral(self.planner)
+        config.compilation_config.static_forward_context[CONTEXT_NAME] = self.buffers
+        logger.info("RUDDER steers layer %d (%s).", self.settings.layer, self.settings.to_dict())
+
+    def _largest_batch(self) -> int:
+        """Most positions that a forward can have, padding included."""
+        captured = self.vllm_config.compilation_config.max_cudagraph_capture_size or 0
+        return int(max(self.vllm_config.scheduler_config.max_num_batched_tokens, captured))
+
+    def initialize_kv_cache(self, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
+        """Make room for the sums of the prefix cache's blocks."""
+        super().initialize_kv_cache(kv_cache_config, *args, **kwargs)  # type: ignore[misc]
+        if self.buffers is None or not self.vllm_config.cache_config.enable_prefix_caching:
+            return
+        groups = self.kv_cache_config.kv_cache_groups
+        if len(groups) != 1:
+            raise ValueError(
+                f"RUDDER sums up the blocks of one KV cache group, but this model has {len(groups)} (layers with "
+                "different kinds of attention). Switch prefix caching off: --no-enable-prefix-caching."
+            )
+        self.planner.block_size = groups[0].kv_cache_spec.block_size
+        self.planner.spare_block = self.kv_cache_config.num_blocks
+        self.buffers.keep_blocks(self.kv_cache_config.num_blocks)
+        self.buffers.neutral(self.planner)
+        self._blocks_kept = True
+
+    def _update_states(self, scheduler_output: Any) -> Any:
+        """Follow requests as they come, go and come back."""
+        found = super()._update_states(scheduler_output)  # type: ignore[misc]
+        if self.buffers is None:
+            return found
+        for name in (*scheduler_output.finished_req_ids, *(scheduler_output.preempted_req_ids or ())):
+            self.planner.release(name)
+        for new in scheduler_output.scheduled_new_reqs:
+            state = self.requests[new.req_id]
+            if (known := self.planner.requests.get(new.req_id)) is not None:
+                # A streamed prompt goes on: what was read stays, what comes is read too.
+                known.prompt_length = state.num_prompt_tokens
+                known.counted = self._counted(state)
+            else:
+                self._admit(new.req_id, state)
+        for name in scheduler_output.scheduled_cached_reqs.resumed_req_ids:
+            self._admit(name, self.requests[name])
+        self._scheduled = scheduler_output.num_scheduled_tokens
+        return found
+
+    def _admit(self, name: str, state: Any) -> None:
+        """Take up a request that is computed from the beginning, cached blocks aside."""
+        assert self.buffers is not None
+        settings = self._settings_of(state)
+        blocks = self._cached_blocks(state)
+        slot = self.planner.admit(
+            name,
+            state.num_prompt_tokens,
+            settings is not None,
+            settings is not None and settings.steer_first_token,
+            self._counted(state),
+            blocks,
+        )
+        if settings is not None:
+            self.buffers.open_slot(slot, settings.row())
+
+    def _settings_of(self, state: Any) -> RequestSettings | None:
+        """The request's settings, None if it is not steered."""
+        params = state.sampling_params
+        settings = request_settings(self.settings, params.extra_args if params is not None else None)
+        if settings is None or state.mm_features or settings.force:
+            return settings
+        logger.warning_once(
+            "RUDDER leaves requests without an image unsteered: there is no visual evidence to anchor to. "
+            "Send rudder_force to steer them all the same, or rudder=false."
+        )
+        return None
+
+    def _counted(self, state: Any) -> NDArray[np.bool_] | None:
+        """Which prompt positions are pooled; None if all are."""
+        if self.settings.span == "prompt":
+            return None
+        ids = np.asarray(state.prompt_token_ids if state.prompt_token_ids is not None else [])
+        described: Any = SimpleNamespace(config=self.model_config.hf_config)
+        image = np.isin(ids, image_token_ids(described))
+        return image if self.settings.span == "image" else ~image
+
+    def _cached_blocks(self, state: Any) -> list[int]:
+        """Blocks of the prefix cache that the request begins with."""
+        if not state.num_computed_tokens:
+            return []
+        if not self._blocks_kept or state.num_computed_tokens % (self.planner.block_size or 1):
+            raise RuntimeError(
+                f"vLLM begins a request at token {state.num_computed_tokens}, and RUDDER has no sums of those before."
+            )
+        return list(state.block_ids[0][: state.num_computed_tokens // (self.planner.block_size or 1)])
+
+    def _model_forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Plan, then run the model."""
+        if self.buffers is not None:
+            names = self.input_batch.req_ids
+            counts = np.array([self._scheduled[name] for name in names], dtype=np.int64)
+            positions = kwargs.get("positions")
+            padded = max(int(counts.sum()), positions.shape[-1] if positions is not None else 0)
+            computed = self.input_batch.num_computed_tokens_cpu[: len(names)].astype(np.int64)
+            changes = self.planner.plan(
+                names, computed, counts, self._blocks_of if self._blocks_kept else None, padded
+            )
+            self.buffers.apply(self.planner, changes, padded)
+        return super()._model_forward(*args, **kwargs)  # type: ignore[misc]
+
+    def _blocks_of(self, name: str) -> list[int]:
+        return self.requests[name].block_ids[0]  # type: ignore[no-any-return]
+
+    def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
+        """A forward of nobody reads and steers nothing."""
+        if self.buffers is not None:
+            self.buffers.neutral(self.planner)
+        return super()._dummy_run(*args, **kwargs)  # type: ignore[misc]
+
+
+def steered_runner(runner: Any, mixin: type[SteeredRunner] = SteeredRunner) -> None:
+    """Make a runner plan, before it loads its model."""
+    stock = type(runner)
+    runner.__class__ = type(f"Steered{stock.__name__}", (mixin, stock), {})

@@ -1,0 +1,64 @@
+"""The prefix cache: what steering changed is not shared with others.
+
+Up to the target layer nothing depends on steering, and behind it only positions that were steered do. So the blocks of
+a prompt are shared as ever, between settings too, and a block that holds a steered position is known by a name that no
+other request has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from .blocks import private_hashes
+from .settings import KEY, RequestSettings, engine_settings, request_settings
+
+
+class RudderScheduler(Scheduler):  # type: ignore[misc]
+    """vLLM's scheduler, with names of its own for the blocks of steered answers."""
+
+    def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
+        """The variant that the engine's config asks for."""
+        ahead = vllm_config.scheduler_config.async_scheduling
+        return super().__new__(RudderAsyncScheduler if ahead and cls is RudderScheduler else cls)
+
+    def __init__(self, vllm_config: Any, *args: Any, hash_block_size: int, **kwargs: Any) -> None:
+        super().__init__(vllm_config, *args, hash_block_size=hash_block_size, **kwargs)
+        self.hashed_tokens = hash_block_size
+        self.engine = engine_settings(vllm_config.additional_config[KEY])
+
+    def add_request(self, request: Any) -> None:
+        """Take up a request, and see to the names of its blocks if it is steered."""
+        settings = self._steered(request)
+        if settings is not None and request._block_hasher is not None:
+            # The position that emits the first token needs the sums of all blocks before it in the same forward.
+            request.skip_reading_prefix_cache |= settings.steer_first_token
+            self.separate(request, request.num_prompt_tokens - int(settings.steer_first_token))
+        super().add_request(request)
+
+    def separate(self, request: Any, clean: int) -> None:
+        """Give the blocks that reach beyond the first `clean` tokens names that only this request has."""
+        hasher: Callable[[Any], list[bytes]] = request._block_hasher
+        request._block_hasher = private_hashes(hasher, clean // self.hashed_tokens, request.request_id)
+        # Full blocks of the prompt were named when the request was made.
+        request.block_hashes = []
+        request.update_block_hashes()
+
+    def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """A steered request that comes back reads its prompt anew, with its answer in the same forward."""
+        super()._preempt_request(request, *args, **kwargs)
+        if self._steered(request) is not None:
+            request.skip_reading_prefix_cache = True
+
+    def _steered(self, request: Any) -> RequestSettings | None:
+        """The settings of a request that is steered."""
+        params = request.sampling_params
+        settings = None if params is None else request_settings(self.engine, params.extra_args)
+        return settings if settings is not None and (request.mm_features or settings.force) else None
+
+
+class RudderAsyncScheduler(RudderScheduler, AsyncScheduler):  # type: ignore[misc]
+    """The same for schedulers that run ahead of the model."""

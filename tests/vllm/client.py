@@ -1,0 +1,174 @@
+"""The openai client against vLLM's OpenAI server: pictures, strength per request, many at once, errors, aborts."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.vllm.cases import Case
+from tests.vllm.engines import SETTINGS, Expected
+
+_SLOTS = 8
+_BAD: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"rudder_alpha_max": -1}, "alpha_max"),
+    ({"rudder_alpha_max": "strong"}, "alpha_max"),
+    ({"rudder_alpha": 3}, "alpha"),
+    ({"rudder_g_min": 0.9, "rudder_g_max": 0.1}, "g_min"),
+    ({"rudder_mode": "gamma"}, "mode"),
+    ({"rudder_layer": 1}, "layer"),
+    ({"rudder_span": "text"}, "span"),
+    ({"rudder": 7}, "rudder"),
+    ({"rudderless": 1}, "rudderless"),
+)
+
+
+@contextmanager
+def server(folder: Path, log: Path, patience: float = 1800.0) -> Iterator[str]:
+    """vLLM's server on a free port, ended with its workers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)),
+        *("--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
+        *("--max-model-len", "256", "--max-num-seqs", str(_SLOTS), "--block-size", "32", "--enforce-eager"),
+        *("--additional-config", json.dumps({"rudder": SETTINGS})),
+    ]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            _wait(f"http://127.0.0.1:{port}/health", process, patience)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            # Its own session: the engine's workers go with it.
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _wait(address: str, process: subprocess.Popen[bytes], patience: float) -> None:
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise RuntimeError(f"The server ended with code {process.returncode} before it answered.")
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except OSError:
+            time.sleep(2)
+    raise RuntimeError(f"The server did not answer within {patience:.0f} s.")
+
+
+def chat(case: Case) -> list[dict[str, Any]]:
+    """A case as messages of a chat; its text has no placeholder."""
+    content: list[dict[str, Any]] = []
+    if case.image is not None:
+        file = io.BytesIO()
+        case.image.save(file, "png")
+        address = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+        content.append({"type": "image_url", "image_url": {"url": address}})
+    return [{"role": "user", "content": [*content, {"type": "text", "text": case.text.removeprefix("<image> ")}]}]
+
+
+def rendered(case: Case, processor: Any) -> Case:
+    """The case with the text that the server makes of its chat."""
+    content = [] if case.image is None else [{"type": "image"}]
+    content.append({"type": "text", "text": case.text.removeprefix("<image> ")})
+    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    return replace(case, text=text)
+
+
+def flat(rudder: Any) -> dict[str, Any]:
+    """A request's settings as `vllm_xargs` takes them."""
+    if rudder is None:
+        return {}
+    if isinstance(rudder, bool):
+        return {"rudder": rudder}
+    return {f"rudder_{name}": value for name, value in rudder.items()}
+
+
+async def ask(client: Any, case: Case) -> list[int]:
+    """Send one request and return the tokens of its answer."""
+    extra = {"ignore_eos": True, "return_token_ids": True, "vllm_xargs": flat(case.rudder)}
+    reply = await client.chat.completions.create(
+        model="tiny", messages=chat(case), max_tokens=case.length, temperature=0.0, extra_body=extra
+    )
+    return list(reply.choices[0].model_extra["token_ids"])
+
+
+async def refused(client: Any, case: Case, xargs: dict[str, Any], named: str) -> bool:
+    """Whether a request is answered with status 400 and a reason that names what is wrong."""
+    from openai import BadRequestError
+
+    try:
+        await client.chat.completions.create(
+            model="tiny", messages=chat(case), max_tokens=4, extra_body={"vllm_xargs": xargs}
+        )
+    except BadRequestError as error:
+        return named in str(error)
+    return False
+
+
+async def abandon(client: Any, case: Case) -> None:
+    """Start a streamed answer and leave after its first words."""
+    stream = await client.chat.completions.create(
+        model="tiny",
+        messages=chat(case),
+        max_tokens=150,
+        stream=True,
+        extra_body={"ignore_eos": True, "vllm_xargs": flat(case.rudder)},
+    )
+    async for _ in stream:
+        break
+    await stream.close()
+
+
+async def _session(address: str, cases: Sequence[Case], wanted: Sequence[list[int]]) -> dict[str, Any]:
+    from openai import AsyncOpenAI
+
+    async with AsyncOpenAI(base_url=address, api_key="none", timeout=1800.0, max_retries=0) as client:
+        got = await asyncio.gather(*(ask(client, case) for case in cases))
+        refusals = await asyncio.gather(*(refused(client, cases[0], *bad) for bad in _BAD))
+        steered = [case for case in cases if not case.says_no]
+        await asyncio.gather(*(abandon(client, case) for case in steered * 2))
+        again = await asyncio.gather(*(ask(client, case) for case in cases))
+    return {
+        "requests in flight": len(cases),
+        "slots": _SLOTS,
+        "steered": len(steered),
+        "right": sum(a == b for a, b in zip(got, wanted, strict=True)),
+        "bad requests": len(_BAD),
+        "answered with 400 and the reason": sum(refusals),
+        "aborted in mid-stream": 2 * len(steered),
+        "right after the aborts": sum(a == b for a, b in zip(again, wanted, strict=True)),
+    }
+
+
+def compare_client(folder: Path, cases: Sequence[Case], store: Path, log: Path) -> dict[str, Any]:
+    """Run the server and the client and count what came back right."""
+    expected = Expected(folder, SETTINGS, store)
+    rendered_cases = [rendered(case, expected.processor) for case in cases]
+    wanted = expected.answers(rendered_cases)
+    with server(folder, log) as address:
+        found = asyncio.run(_session(address, cases, wanted))
+    found["passed"] = (
+        found["right"] == found["right after the aborts"] == len(cases)
+        and found["answered with 400 and the reason"] == found["bad requests"]
+    )
+    return {"name": "openai-client", **found}

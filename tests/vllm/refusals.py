@@ -1,0 +1,63 @@
+"""Engines that RUDDER refuses: the config is not made, and the message names what is in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.vllm.engines import SETTINGS
+
+# Options and RUDDER settings of an engine, and what the refusal has to say.
+REFUSED: tuple[tuple[str, dict[str, Any], Any, str], ...] = (
+    ("no such layer", {}, {"layer": 99}, "`layer` is 99"),
+    ("unknown setting", {}, {**SETTINGS, "alpha": 1.0}, "'alpha' is not a RUDDER setting"),
+    ("bad setting", {}, {**SETTINGS, "alpha_max": -1.0}, "`alpha_max` is -1.0"),
+    ("no layer", {}, {"alpha_max": 4.0}, "needs the layer"),
+    ("no such settings", {}, "no/such-folder", "no/such-folder"),
+    ("not settings", {}, 7, "has to be the id or folder"),
+    (
+        "speculative decoding",
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}},
+        SETTINGS,
+        "Speculative decoding",
+    ),
+    (
+        "KV connector",
+        {"kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}},
+        SETTINGS,
+        "KV connectors",
+    ),
+    ("data parallel", {"data_parallel_size": 2}, SETTINGS, "data_parallel_size=2"),
+    ("another worker", {"worker_cls": "vllm.v1.worker.cpu_worker.CPUWorker"}, SETTINGS, "--worker-cls"),
+    (
+        "another scheduler",
+        {"scheduler_cls": "vllm.v1.core.sched.scheduler.Scheduler", "enable_prefix_caching": True},
+        SETTINGS,
+        "--scheduler-cls",
+    ),
+    (
+        "another architecture",
+        {"hf_overrides": {"architectures": ["Idefics3ForConditionalGeneration"]}},
+        SETTINGS,
+        "no way into",
+    ),
+)
+
+
+def check_refusals(folder: Path) -> dict[str, Any]:
+    """Try each engine and collect what was said."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    said: dict[str, str] = {}
+    failed = []
+    for name, options, rudder, reason in REFUSED:
+        try:
+            EngineArgs(
+                model=str(folder), dtype="float32", max_model_len=256, additional_config={"rudder": rudder}, **options
+            ).create_engine_config()
+            said[name] = "not refused"
+        except ValueError as error:
+            said[name] = str(error)
+        if reason not in said[name]:
+            failed.append(name)
+    return {"name": "refusals", "tried": len(REFUSED), "failed": failed, "said": said, "passed": not failed}
