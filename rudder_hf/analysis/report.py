@@ -86,7 +86,8 @@ def _ablations(found: dict[str, Any]) -> Iterator[Shown]:
     seen: set[str] = set()
     for grid in found["grids"]:
         # The first is the chosen setting's, and has the plain name.
-        name = "heatmaps" if not seen else f"heatmaps-layer{grid['layer']}"
+        kind = "-".join(str(grid[key]) for key in ("mode", "span", "pool") if key in grid)
+        name = "heatmaps" if not seen else f"heatmaps-layer{grid['layer']}-{kind}"
         while name in seen:
             name += "-more"
         seen.add(name)
