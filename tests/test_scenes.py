@@ -208,6 +208,14 @@ def test_scores_of_known_captions():
     assert result.repeated == pytest.approx(100 / 3)
 
 
+@pytest.mark.parametrize("kind", ["random", "popular", "adversarial"])
+def test_pope_questions_of_a_single_scene(kind: str):
+    scene = next(scene for scene in split_scenes("evaluation") if len(scene.names) >= 3)
+    asked = evaluate.pope_questions([scene], kind)
+    assert [present for _, _, present in asked] == [True, False] * 3
+    assert all((name in scene.names) == present for _, name, present in asked)
+
+
 def test_pope_questions_are_balanced_and_true():
     scenes = split_scenes("evaluation")[:60]
     for kind in ("random", "popular", "adversarial"):

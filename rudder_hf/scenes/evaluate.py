@@ -143,7 +143,7 @@ def pope_questions(scenes: list[Scene], kind: str, seed: int = 0) -> list[tuple[
                 "popular": popular,
                 "adversarial": [n for n, _ in together[name].most_common()] + popular,
             }[kind]
-            negative = next(n for n in order if n not in used)
+            negative = next(n for n in (*order, *NAMES) if n not in used)  # few scenes have few popular objects
             used.add(negative)
             questions += [(number, name, True), (number, negative, False)]
     return questions
