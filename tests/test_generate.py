@@ -55,7 +55,7 @@ def test_without_arguments_the_embedded_model_describes_an_example() -> None:
     result = generate()
     assert result.exit_code == 0, result.output
     assert embedded.NOTE in result.stdout
-    scene = embedded.examples()[11]
+    scene = embedded.examples()[3]
     assert all(name in line_of(result.stdout, "image:") for name in scene.names)
     for name in ("vanilla", "steered"):
         shown = line_of(result.stdout, f"{name}:")
