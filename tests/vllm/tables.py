@@ -20,6 +20,7 @@ def parity_table() -> str:
     lines = ["| configuration | right, of all | right, of steered |", "|---|---|---|"]
     for name, found in recorded("parity")["configurations"].items():
         if "rounds" not in found:
+            lines.append(f"| {name} | did not run: {found['error'].splitlines()[0]} | |")
             continue
         total = ", ".join(f"{part['right']}/{part['requests']}" for part in found["rounds"])
         steered = ", ".join(f"{part['right of steered']}/{part['steered']}" for part in found["rounds"])
