@@ -24,6 +24,8 @@ from transformers import (
 from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import markdown_table
+from rudder_hf.comparison.record import Comparison
+from rudder_hf.comparison.table import markdown
 from rudder_hf.evaluation.subject import base_revision
 from rudder_hf.evaluation.summary import models_table, summary
 from rudder_hf.scenes import coco, embedded
@@ -141,6 +143,11 @@ def test_embedded_tables_are_the_result_files(kind: str, names: tuple[str, ...])
         for method in result["methods"][1:3]:
             config = embedded.settings_for_methods().get(method["name"], embedded.config())
             assert (method["settings"]["layer"], method["settings"]["alpha_max"]) == (config.layer, config.alpha_max)
+
+
+def test_table_of_the_comparison_is_its_result_file() -> None:
+    folder = Path(__file__).parent.parent / "benchmarks" / "embedded" / "compare"
+    assert (folder / "table.md").read_text().strip() == markdown(Comparison.load(folder / "comparison.json")).strip()
 
 
 def test_table_of_models_is_the_record_file() -> None:
