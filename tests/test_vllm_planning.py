@@ -216,6 +216,7 @@ def test_positions_outside_the_span_are_not_read(span: str) -> None:
 def test_unsteered_rows_are_bit_for_bit_what_they_were() -> None:
     planner, buffers = Planner(SLOTS, MOST), Buffers(SLOTS, WIDTH, MOST, torch.device("cpu"))
     buffers.sums[SLOTS] = torch.nan
+    buffers.branches = False
     planner.admit("plain", 2, steered=False)
     buffers.apply(planner, planner.plan(["plain"], np.array([0]), np.array([5])), 5)
     update = torch.randn(5, WIDTH).to(torch.bfloat16)
@@ -230,6 +231,34 @@ def test_long_forwards_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     engine.admit(job)
     engine.step([(job, 17)], padding=2)
     engine.step([(job, 3)])
+
+
+def test_a_slot_that_nothing_is_read_into_has_no_direction() -> None:
+    """Without any token of the span there is no CARD, and none of the slot's last request."""
+    engine = SmallEngine()
+    before = Job("before", tuple(range(8)), 6, None)
+    engine.admit(before)
+    engine.step([(before, 8)])
+    engine.planner.release("before")
+    after = Job("after", tuple(range(20, 28)), 6, None)
+    nothing = np.zeros(6, dtype=bool)
+    engine.planner.answers_count = False
+    engine.admit(after, counted=nothing)
+    engine.step([(after, 6)], counted=nothing.tolist())
+    engine.step([(after, 1)], counted=nothing.tolist())
+
+
+def test_forwards_without_branches_are_the_same() -> None:
+    """Where graphs are captured, every forward takes every part of the operator."""
+    engine = SmallEngine(cached=True)
+    engine.buffers.branches = False
+    jobs = [make_job(random.Random(seed), seed) for seed in (1, 2, 3)]
+    for number, job in enumerate(jobs):
+        job.blocks = list(range(8 * number, 8 * number + 8))
+        engine.admit(job)
+    engine.step([(job, job.prompt) for job in jobs])
+    for _ in range(min(len(job.tokens) - job.prompt for job in jobs)):
+        engine.step([(job, 1) for job in jobs], padding=1)
 
 
 def test_slots_end() -> None:

@@ -98,9 +98,9 @@ def run_load(
 
 
 def _grown(
-    engines: dict[str, Any], words: Sequence[str], batch: int, context: int, repeats: int, length: int = 16
+    engines: dict[str, Any], words: Sequence[str], batch: int, context: int, repeats: int, length: int = 64
 ) -> dict[str, Any]:
     pair = {"without RUDDER": None, "100 %": 1.0}
     batches = {name: workload(words, batch, context, length, share) for name, share in pair.items()}
-    found = summary(measure(engines, batches, max(repeats // 2, 3)), batch, batch * length)
+    found = summary(measure(engines, batches, repeats), batch, batch * length)
     return {"batch": batch, "words of context": context, "new tokens": length, **found}

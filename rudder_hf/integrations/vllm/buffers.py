@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from ...steering_rudder import StepConstants, step_constants, unit
 from .planning import Changes, Planner
 
-_SETTINGS = 6
+# k, -k, c and the bounds of the gate.
+_SETTINGS = 5
+
+
+@lru_cache(maxsize=1024)
+def _folded(row: tuple[float, ...]) -> Tensor:
+    """What `steer_step` takes of a request's settings, beside CARD; requests rarely differ in them."""
+    folded = step_constants(torch.zeros(1, 1), *torch.tensor(row, dtype=torch.float32).unsqueeze(-1).unbind())
+    return torch.cat([part.flatten() for part in (folded.k, folded.minus_k, folded.c, folded.low, folded.high)])
 
 
 class Buffers:
@@ -39,30 +49,55 @@ class Buffers:
         self.spare_slot = slots
         self.sums = torch.zeros(slots + 1, hidden_size, dtype=torch.float32, device=device)
         """Pooled updates of each slot."""
+        self.cards = torch.zeros_like(self.sums)
+        """CARD of each slot."""
+        self.pushes = torch.zeros_like(self.sums)
+        """alpha_max times CARD."""
+        self.strengths = torch.zeros(slots + 1, 1, dtype=torch.float32, device=device)
         self.settings = torch.zeros(slots + 1, _SETTINGS, dtype=torch.float32, device=device)
-        """alpha_max, k, c, g_min, g_max and norm_cap of each slot."""
+        """What `step_constants` makes of a request's settings: k, -k, c and the bounds of the gate."""
         self.tokens = torch.full((3, max_tokens), slots, dtype=torch.int64, device=device)
         """For each token the slot it is read into, the slot it is steered by, and its block."""
         self.block_sums: Tensor | None = None
         """Pooled updates of each block of the prefix cache."""
+        # Whether the coming forward reads and steers any token. A captured graph would keep the answer of its capture.
+        self.branches = device.type == "cpu"
+        self.reads = self.steers = self.stale = True
 
     def keep_blocks(self, blocks: int) -> None:
         """Make room for the sums of the prefix cache's blocks. Only before a graph is captured."""
         self.block_sums = torch.zeros(blocks + 1, self.sums.shape[1], dtype=torch.float32, device=self.device)
 
     def open_slot(self, slot: int, row: Sequence[float]) -> None:
-        """Begin a request in a slot with its settings."""
+        """Begin a request in a slot with its alpha_max, k, c, g_min, g_max and norm_cap."""
         self.sums[slot] = 0.0
-        self.settings[slot] = torch.tensor(row, dtype=torch.float32)
+        self.settings[slot] = _folded(tuple(row)).to(self.device)
+        self.strengths[slot] = row[0] / self.multiplier
+        self.stale = True
+
+    def refresh(self) -> None:
+        """Make CARD of the sums, where these may have changed."""
+        if self.stale or self.reads or not self.branches:
+            torch.mul(self.strengths, self.cards.copy_(unit(self.sums)), out=self.pushes)
+            self.stale = False
+
+    def constants(self, slot: Tensor) -> StepConstants:
+        """What `steer_step` needs for tokens that are steered by these slots."""
+        k, minus_k, c, low, high = self.settings[slot].view(-1, 1, 1, _SETTINGS).unbind(-1)
+        return StepConstants(self.cards[slot].unsqueeze(-1), self.pushes[slot].unsqueeze(1), k, minus_k, c, low, high)
 
     def apply(self, planner: Planner, changes: Changes, padded: int) -> None:
         """Bring the buffers to the state that a forward starts from."""
         if self.block_sums is not None:
             for slot, blocks in changes.hits:
                 self.sums[slot] += self.block_sums[torch.tensor(blocks, device=self.device)].sum(0)
+                self.stale = True
             if changes.fresh_blocks:
                 self.block_sums[torch.tensor(changes.fresh_blocks, device=self.device)] = 0.0
         self.tokens[:, :padded] = torch.from_numpy(planner.tokens[:, :padded])
+        if self.branches:
+            self.reads = changes.reads or self.block_sums is not None
+            self.steers = changes.steers
 
     def neutral(self, planner: Planner) -> None:
         """Make a forward that belongs to no request read and steer nothing."""

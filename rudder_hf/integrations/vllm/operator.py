@@ -1,7 +1,8 @@
 """The equations of RUDDER on a flat batch, as one operator that compilers take as a whole.
 
-It is free of branches on data, so that it can be part of a captured graph: each token names the slot that it is read
-into and the slot that it is steered by, and a spare slot stands for "none".
+Each token names the slot that it is read into and the slot that it is steered by, and a spare slot stands for "none":
+no branch depends on data, so that it can be part of a captured graph. What is branched on (`reads`, `steers`) is true
+throughout wherever graphs are captured.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from ...steering_rudder import beta_gate, inject, similarity, steering_vector, unit
+from ...steering_rudder import steer_step
 from .buffers import Buffers
 from .planning import BLOCK, READ, STEER
 
@@ -35,9 +36,13 @@ def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
         The steered update; rows that are not steered are `update` bit for bit.
     """
     count = update.shape[0]
-    for start in range(0, count, ROWS):
-        _read(update[start : start + ROWS], start, buffers)
+    if buffers.reads:
+        for start in range(0, count, ROWS):
+            _read(update[start : start + ROWS], start, buffers)
     # Everything is read before anything is steered: the last position of a prompt may be both.
+    buffers.refresh()
+    if not buffers.steers:
+        return update.clone()
     if count <= ROWS:
         return _push(h, update, 0, buffers)
     out = torch.empty_like(update)
@@ -61,15 +66,9 @@ def _read(update: Tensor, start: int, buffers: Buffers) -> None:
 def _push(h: Tensor, update: Tensor, start: int, buffers: Buffers) -> Tensor:
     """Eq. 3-5 for a few tokens, the first of which is `start`."""
     slot = buffers.tokens[STEER, start : start + update.shape[0]]
-    v = unit(buffers.sums[slot])
-    alpha_max, k, c, g_min, g_max, norm_cap = buffers.settings[slot].unsqueeze(1).unbind(-1)
-    g = beta_gate(similarity(h.unsqueeze(1), v), k, c, g_min, g_max)
-    push = steering_vector(g, alpha_max, v, norm_cap).squeeze(1)
-    if buffers.multiplier != 1.0:
-        push = push / buffers.multiplier
+    steered, _, _ = steer_step(h.unsqueeze(1), update.unsqueeze(1), buffers.constants(slot))
     # Chosen, not multiplied by zero: rows of nobody may hold anything.
-    steered = (slot != buffers.spare_slot).unsqueeze(-1)
-    return torch.where(steered, inject(update, push), update)
+    return torch.where((slot != buffers.spare_slot).unsqueeze(-1), steered.squeeze(1), update)
 
 
 def _steer(h: Tensor, update: Tensor) -> Tensor:

@@ -45,10 +45,14 @@ class Changes:
     Attributes:
         hits: Slot and cached blocks whose sums it starts with. These blocks were computed in earlier forwards.
         fresh_blocks: Blocks that this forward begins to fill.
+        reads: Whether any token is read into a slot.
+        steers: Whether any token is steered.
     """
 
     hits: list[tuple[int, list[int]]] = field(default_factory=list)
     fresh_blocks: list[int] = field(default_factory=list)
+    reads: bool = True
+    steers: bool = True
 
 
 class Planner:
@@ -161,6 +165,8 @@ class Planner:
         self.tokens[READ, :total] = np.where(prompt & counted, slots, self.spare_slot)
         self.tokens[STEER, :total] = np.where(steered, slots, self.spare_slot)
         changes = Changes(self._take_hits())
+        changes.reads = bool((self.tokens[READ, :total] != self.spare_slot).any())
+        changes.steers = bool((self.tokens[STEER, :total] != self.spare_slot).any())
         if self.block_size is not None and blocks_of is not None:
             self._plan_blocks(requests, positions, counts, counted, blocks_of, changes)
         self.neutral(max(padded, total), total)
