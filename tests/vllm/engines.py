@@ -85,6 +85,7 @@ CONFIGURATIONS: dict[str, Configuration] = {
         Configuration("native-qwen2.5-vl", _NATIVE, checkpoint="qwen2_5_vl"),
         Configuration("tensor-parallel-2", {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}),
         Configuration("pipeline-parallel-2", _STAGES),
+        Configuration("pipeline-parallel-2-first-stage", {**_STAGES, **_CACHE}, {"layer": 1}, rounds=3, proof=_HITS),
         Configuration(
             "native-tensor-parallel-2",
             {**_NATIVE, "tensor_parallel_size": 2, "distributed_executor_backend": "mp"},

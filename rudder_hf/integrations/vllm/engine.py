@@ -114,10 +114,9 @@ def refusals(vllm_config: Any) -> Iterator[str]:
         yield "KV connectors are not handled: leave out --kv-transfer-config."
     if getattr(vllm_config, "ec_transfer_config", None) is not None:
         yield "Encoder connectors are not handled: leave out --ec-transfer-config."
-    unhandled = ("prefill_context_parallel_size", "decode_context_parallel_size", "data_parallel_size")
-    for name in (*unhandled, "pipeline_parallel_size"):
+    for name in ("prefill_context_parallel_size", "decode_context_parallel_size", "data_parallel_size"):
         if getattr(parallel, name, 1) > 1:
-            yield f"{name}={getattr(parallel, name)} is not handled: use tensor parallel, or more engines."
+            yield f"{name}={getattr(parallel, name)} is not handled: use tensor or pipeline parallel, or more engines."
     if parallel.enable_dbo or parallel.use_ubatching:
         yield "Micro-batches are not handled: leave out --enable-dbo and --ubatch-size."
     if getattr(vllm_config.compilation_config.pass_config, "enable_sp", False):
