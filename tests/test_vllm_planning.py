@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rudder_hf.integrations.vllm import buffers as buffers_module
 from rudder_hf.integrations.vllm import operator
 from rudder_hf.integrations.vllm.blocks import private_hashes
 from rudder_hf.integrations.vllm.buffers import Buffers
@@ -81,8 +82,8 @@ class SmallEngine:
             self.buffers.open_slot(slot, chosen.row())
         job.computed, job.running = hits, True
 
-    def step(self, jobs: list[tuple[Job, int]], padding: int = 0, counted: Any = None) -> None:
-        """Run one forward and compare every token of it."""
+    def step(self, jobs: list[tuple[Job, int]], padding: int = 0, counted: Any = None) -> bool:
+        """Run one forward, compare every token of it and tell whether its plan was that of the last."""
         counts = np.array([count for _, count in jobs])
         total = int(counts.sum())
         blocks = {job.name: job.blocks for job, _ in jobs}
@@ -103,6 +104,7 @@ class SmallEngine:
         torch.testing.assert_close(out[:total], wanted, rtol=1e-4, atol=1e-4)
         for job, count in jobs:
             job.computed += count
+        return changes.same
 
 
 EXTRAS = (
@@ -225,12 +227,79 @@ def test_unsteered_rows_are_bit_for_bit_what_they_were() -> None:
 
 def test_long_forwards_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last prompt position is steered with a CARD that all parts were read into."""
-    monkeypatch.setattr(operator, "ROWS", 4)
+    for module in (operator, buffers_module):
+        monkeypatch.setattr(module, "ROWS", 4)
     engine = SmallEngine(cached=True)
-    job = Job("long", tuple(range(20)), 15, {"rudder_steer_first_token": True}, blocks=[3, 1, 4, 2, 5])
+    job = Job("long", tuple(range(30)), 15, {"rudder_steer_first_token": True}, blocks=[3, 1, 4, 2, 5, 6, 7, 8])
     engine.admit(job)
     engine.step([(job, 17)], padding=2)
-    engine.step([(job, 3)])
+    engine.step([(job, 6)])
+    engine.step([(job, 7)], padding=1)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("branches", [False, True])
+def test_answers_token_by_token(cached: bool, branches: bool) -> None:
+    """Forwards that are like the last one, and those that only look so."""
+    engine = SmallEngine(cached)
+    engine.buffers.branches = branches
+    engine.planner.answers_count = False
+    counted = np.array([True, True, False, True, True, True])
+    jobs = [
+        Job(
+            f"{number}",
+            tuple(range(20 * number, 20 * number + 26)),
+            6,
+            extra,
+            blocks=[*range(8 * number, 8 * number + 7)],
+        )
+        for number, extra in enumerate((None, {"rudder": False}, {"rudder_alpha_max": 3.0}))
+    ]
+    for job in jobs:
+        engine.admit(job, counted=counted)
+    same = []
+
+    def step(*work: tuple[Job, int], padding: int = 0) -> None:
+        same.append(engine.step(list(work), padding, counted.tolist()))
+
+    one, two, three = jobs
+    step((one, 6), (two, 6))
+    for _ in range(3):
+        step((one, 1), (two, 1))
+    step((two, 1), (one, 1))
+    step((two, 1), (one, 1), padding=2)
+    step((two, 1), (one, 1), padding=2)
+    # A request comes, whose last prompt token is alone.
+    step((one, 1), (two, 1), (three, 5))
+    for _ in range(3):
+        step((one, 1), (two, 1), (three, 1))
+    # A forward of nobody in between.
+    engine.buffers.neutral(engine.planner)
+    for _ in range(2):
+        step((one, 1), (two, 1), (three, 1))
+    # One is preempted: it reads its prompt anew, in another slot, and answers at once.
+    engine.planner.release("0")
+    engine.admit(one, counted=counted)
+    step((one, 8), (two, 1), (three, 1))
+    for _ in range(2):
+        step((one, 1), (two, 1), (three, 1))
+    alike = [0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1]
+    assert same == [bool(value) for value in alike]
+
+
+def test_a_prompt_that_grows_is_read_on() -> None:
+    """A streamed prompt: what was taken for the first tokens of an answer is followed by more of the prompt."""
+    engine = SmallEngine()
+    job = Job("streamed", tuple(range(16)), 5, {"rudder_alpha_max": 0.0})
+    engine.admit(job)
+    engine.step([(job, 5)])
+    engine.step([(job, 1)])
+    engine.step([(job, 1)])
+    engine.planner.extend("streamed", 9, None)
+    changes = engine.planner.plan(["streamed"], np.array([7]), np.array([1]))
+    assert changes.reads
+    assert not changes.same
+    assert not len(changes.steered)
 
 
 def test_a_slot_that_nothing_is_read_into_has_no_direction() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from ...steering_rudder import StepConstants, step_constants, unit
-from .planning import Changes, Planner
+from .planning import BLOCK, STEER, Changes, Planner
 
+# Tokens at a time, so that the memory for intermediate results does not grow with the prompt.
+ROWS = 512
 # k, -k, c and the bounds of the gate.
 _SETTINGS = 5
 
@@ -60,9 +62,15 @@ class Buffers:
         """For each token the slot it is read into, the slot it is steered by, and its block."""
         self.block_sums: Tensor | None = None
         """Pooled updates of each block of the prefix cache."""
-        # Whether the coming forward reads and steers any token. A captured graph would keep the answer of its capture.
         self.branches = device.type == "cpu"
-        self.reads = self.steers = self.stale = True
+        """Whether a forward may leave out what it has no tokens for; a captured graph would always leave it out."""
+        self.reads = True
+        """Whether the coming forward reads any token into a slot."""
+        self.steered = torch.zeros(0, dtype=torch.int64, device=device)
+        """Places of the tokens that the coming forward steers."""
+        self._stale = True
+        # What the steered tokens need, as long as neither they nor the sums change.
+        self._kept: tuple[Tensor, StepConstants] | None = None
 
     def keep_blocks(self, blocks: int) -> None:
         """Make room for the sums of the prefix cache's blocks. Only before a graph is captured."""
@@ -73,13 +81,25 @@ class Buffers:
         self.sums[slot] = 0.0
         self.settings[slot] = _folded(tuple(row)).to(self.device)
         self.strengths[slot] = row[0] / self.multiplier
-        self.stale = True
+        self._stale = True
 
     def refresh(self) -> None:
         """Make CARD of the sums, where these may have changed."""
-        if self.stale or self.reads or not self.branches:
+        if self._stale or self.reads or not self.branches:
             torch.mul(self.strengths, self.cards.copy_(unit(self.sums)), out=self.pushes)
-            self.stale = False
+            self._stale, self._kept = False, None
+
+    def steps(self) -> Iterator[tuple[Tensor, StepConstants]]:
+        """Places of steered tokens, a few at a time, and what `steer_step` needs for them."""
+        if self._kept is not None:
+            yield self._kept
+            return
+        for start in range(0, len(self.steered), ROWS):
+            places = self.steered[start : start + ROWS]
+            step = (places, self.constants(self.tokens[STEER, places]))
+            if len(places) == len(self.steered):
+                self._kept = step
+            yield step
 
     def constants(self, slot: Tensor) -> StepConstants:
         """What `steer_step` needs for tokens that are steered by these slots."""
@@ -91,15 +111,20 @@ class Buffers:
         if self.block_sums is not None:
             for slot, blocks in changes.hits:
                 self.sums[slot] += self.block_sums[torch.tensor(blocks, device=self.device)].sum(0)
-                self.stale = True
+                self._stale = True
             if changes.fresh_blocks:
                 self.block_sums[torch.tensor(changes.fresh_blocks, device=self.device)] = 0.0
-        self.tokens[:, :padded] = torch.from_numpy(planner.tokens[:, :padded])
-        if self.branches:
-            self.reads = changes.reads or self.block_sums is not None
-            self.steers = changes.steers
+        self.reads = changes.reads
+        if not changes.same:
+            self.tokens[:, :padded] = torch.from_numpy(planner.tokens[:, :padded])
+            self.steered = torch.from_numpy(changes.steered).to(self.device)
+            self._kept = None
+        elif self.block_sums is not None:
+            self.tokens[BLOCK, :padded] = torch.from_numpy(planner.tokens[BLOCK, :padded])
 
     def neutral(self, planner: Planner) -> None:
         """Make a forward that belongs to no request read and steer nothing."""
         planner.neutral(planner.tokens.shape[1])
         self.tokens.copy_(torch.from_numpy(planner.tokens))
+        self.steered = self.steered[:0]
+        self._kept = None

@@ -1,8 +1,8 @@
 """The equations of RUDDER on a flat batch, as one operator that compilers take as a whole.
 
 Each token names the slot that it is read into and the slot that it is steered by, and a spare slot stands for "none":
-no branch depends on data, so that it can be part of a captured graph. What is branched on (`reads`, `steers`) is true
-throughout wherever graphs are captured.
+no branch depends on data, so that it can be part of a captured graph. Where no graph is captured
+(`Buffers.branches`), what a forward has no tokens for is left out.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from torch import Tensor
 from torch.library import Library
 
 from ...steering_rudder import steer_step
-from .buffers import Buffers
+from .buffers import ROWS, Buffers
 from .planning import BLOCK, READ, STEER
 
 LIBRARY: Any = Library("rudder_hf", "FRAGMENT")  # type: ignore[no-untyped-call]
 # Under this name vLLM's forward context holds the buffers, as it holds the KV cache of each attention layer.
 CONTEXT_NAME = "rudder_hf.buffers"
-# Tokens at a time, so that the memory for intermediate results does not grow with the prompt.
-ROWS = 512
 
 
 def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
@@ -36,13 +34,13 @@ def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
         The steered update; rows that are not steered are `update` bit for bit.
     """
     count = update.shape[0]
-    if buffers.reads:
+    if buffers.reads or buffers.block_sums is not None or not buffers.branches:
         for start in range(0, count, ROWS):
             _read(update[start : start + ROWS], start, buffers)
     # Everything is read before anything is steered: the last position of a prompt may be both.
     buffers.refresh()
-    if not buffers.steers:
-        return update.clone()
+    if buffers.branches:
+        return _push_some(h, update, buffers)
     if count <= ROWS:
         return _push(h, update, 0, buffers)
     out = torch.empty_like(update)
@@ -69,6 +67,17 @@ def _push(h: Tensor, update: Tensor, start: int, buffers: Buffers) -> Tensor:
     steered, _, _ = steer_step(h.unsqueeze(1), update.unsqueeze(1), buffers.constants(slot))
     # Chosen, not multiplied by zero: rows of nobody may hold anything.
     return torch.where((slot != buffers.spare_slot).unsqueeze(-1), steered.squeeze(1), update)
+
+
+def _push_some(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
+    """Eq. 3-5 for the tokens that are steered."""
+    if len(buffers.steered) == len(update) <= ROWS:
+        ((_, constants),) = buffers.steps()
+        return steer_step(h.unsqueeze(1), update.unsqueeze(1), constants)[0].squeeze(1)
+    out = update.clone()
+    for places, constants in buffers.steps():
+        out[places] = steer_step(h[places].unsqueeze(1), update[places].unsqueeze(1), constants)[0].squeeze(1)
+    return out
 
 
 def _steer(h: Tensor, update: Tensor) -> Tensor:

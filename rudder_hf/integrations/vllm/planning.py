@@ -46,13 +46,29 @@ class Changes:
         hits: Slot and cached blocks whose sums it starts with. These blocks were computed in earlier forwards.
         fresh_blocks: Blocks that this forward begins to fill.
         reads: Whether any token is read into a slot.
-        steers: Whether any token is steered.
+        steered: Places of the tokens that are steered, in the forward.
+        same: Whether `Planner.tokens` is what it was for the last forward, its blocks aside.
     """
 
     hits: list[tuple[int, list[int]]] = field(default_factory=list)
     fresh_blocks: list[int] = field(default_factory=list)
-    reads: bool = True
-    steers: bool = True
+    reads: bool = False
+    steered: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    same: bool = False
+
+
+@dataclass
+class _Steady:
+    """A forward with one answer token for each request; those that follow it with the same requests are alike."""
+
+    requests: list[str]
+    padded: int
+    counted: NDArray[np.bool_]
+    steered: Positions
+
+    def goes_on(self, requests: Sequence[str], counts: Positions, padded: int) -> bool:
+        """Whether the coming forward is alike."""
+        return self.padded == padded and self.requests == requests and bool((counts == 1).all())
 
 
 class Planner:
@@ -70,6 +86,7 @@ class Planner:
         self.spare_block = blocks
         self.block_size = block_size
         self.requests: dict[str, Planned] = {}
+        self._steady: _Steady | None = None
         self.tokens: Positions = np.zeros((3, max_tokens), dtype=np.int64)
         self.neutral(max_tokens)
         # Whether answer tokens belong to the pooled span once they are part of a later prompt.
@@ -86,6 +103,7 @@ class Planner:
 
     def neutral(self, stop: int, start: int = 0) -> None:
         """Make the tokens from `start` to `stop` nobody's."""
+        self._steady = None
         self.tokens[READ, start:stop] = self.spare_slot
         self.tokens[STEER, start:stop] = self.spare_slot
         self.tokens[BLOCK, start:stop] = self.spare_block
@@ -118,8 +136,15 @@ class Planner:
             self._hits[request] = list(cached_blocks)
         return slot
 
+    def extend(self, request: str, prompt_length: int, counted: NDArray[np.bool_] | None) -> None:
+        """Go on with a request whose prompt has grown: what was read stays, what comes is read too."""
+        self._steady = None
+        self.requests[request].prompt_length = prompt_length
+        self.requests[request].counted = counted
+
     def release(self, request: str) -> None:
         """Give back the slot of a request that ended or was preempted; unknown ones are ignored."""
+        self._steady = None
         planned = self.requests.pop(request, None)
         self._hits.pop(request, None)
         self._ripe_hits.pop(request, None)
@@ -146,6 +171,11 @@ class Planner:
         Returns:
             What to do to the buffers before the forward.
         """
+        hits = self._take_hits()
+        if self._steady is not None and not hits and self._steady.goes_on(requests, counts, padded):
+            changes = Changes(steered=self._steady.steered, same=True)
+            self._plan_blocks(requests, computed, counts, self._steady.counted, blocks_of, changes)
+            return changes
         live = [self.requests[request] for request in requests]
         rows = np.repeat(np.arange(len(live)), counts)
         ends = np.cumsum(counts)
@@ -154,23 +184,29 @@ class Planner:
         lengths = np.array([planned.prompt_length for planned in live], dtype=np.int64)[rows]
         first = np.array([planned.first_token for planned in live], dtype=bool)[rows]
         prompt, steered = self.classify(positions, lengths, first, counts[rows])
-        counted = np.ones(len(rows), dtype=bool)
-        for row, planned in enumerate(live):
+        counted = self._counted(live, positions, ends - counts, ends)
+        total = len(rows)
+        self.neutral(max(padded, total), total)
+        self.tokens[READ, :total] = np.where(prompt & counted, slots, self.spare_slot)
+        self.tokens[STEER, :total] = np.where(steered, slots, self.spare_slot)
+        reads = bool((self.tokens[READ, :total] != self.spare_slot).any())
+        changes = Changes(hits, reads=reads, steered=np.flatnonzero(self.tokens[STEER, :total] != self.spare_slot))
+        self._plan_blocks(requests, positions, counts, counted, blocks_of, changes)
+        if total == len(live) and not prompt.any():
+            self._steady = _Steady(list(requests), padded, counted, changes.steered)
+        return changes
+
+    def _counted(
+        self, live: Sequence[Planned], positions: Positions, starts: Positions, stops: Positions
+    ) -> NDArray[np.bool_]:
+        """For each token whether it belongs to the pooled span."""
+        counted = np.ones(len(positions), dtype=bool)
+        for planned, start, stop in zip(live, starts, stops, strict=True):
             if planned.counted is not None:
-                start, stop = ends[row] - counts[row], ends[row]
                 of_prompt = positions[start:stop] < len(planned.counted)
                 counted[start:stop] = self.answers_count
                 counted[start:stop][of_prompt] = planned.counted[positions[start:stop][of_prompt]]
-        total = len(rows)
-        self.tokens[READ, :total] = np.where(prompt & counted, slots, self.spare_slot)
-        self.tokens[STEER, :total] = np.where(steered, slots, self.spare_slot)
-        changes = Changes(self._take_hits())
-        changes.reads = bool((self.tokens[READ, :total] != self.spare_slot).any())
-        changes.steers = bool((self.tokens[STEER, :total] != self.spare_slot).any())
-        if self.block_size is not None and blocks_of is not None:
-            self._plan_blocks(requests, positions, counts, counted, blocks_of, changes)
-        self.neutral(max(padded, total), total)
-        return changes
+        return counted
 
     def classify(
         self, positions: Positions, prompt_lengths: Positions, first: NDArray[np.bool_], counts: Positions
@@ -195,11 +231,13 @@ class Planner:
         positions: Positions,
         counts: Positions,
         counted: NDArray[np.bool_],
-        blocks_of: Callable[[str], Sequence[int]],
+        blocks_of: Callable[[str], Sequence[int]] | None,
         changes: Changes,
     ) -> None:
         """The block that each token's update is added to."""
-        size = self.block_size or 1
+        if self.block_size is None or blocks_of is None:
+            return
+        size = self.block_size
         start = 0
         parts = []
         for request, count in zip(requests, counts.tolist(), strict=True):

@@ -100,10 +100,9 @@ class SteeredRunner:
             self.planner.release(name)
         for new in scheduler_output.scheduled_new_reqs:
             state = self.requests[new.req_id]
-            if (known := self.planner.requests.get(new.req_id)) is not None:
-                # A streamed prompt goes on: what was read stays, what comes is read too.
-                known.prompt_length = state.num_prompt_tokens
-                known.counted = self._counted(state)
+            if new.req_id in self.planner.requests:
+                # A streamed prompt goes on.
+                self.planner.extend(new.req_id, state.num_prompt_tokens, self._counted(state))
             else:
                 self._admit(new.req_id, state)
         for name in scheduler_output.scheduled_cached_reqs.resumed_req_ids:
