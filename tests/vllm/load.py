@@ -7,6 +7,7 @@ seconds on the clock, because they do not count what other programs take.
 
 from __future__ import annotations
 
+import gc
 import random
 import statistics
 import time
@@ -15,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from rudder_hf.benchmark.timing import garbage_collector_off, round_orders, summarize
 from tests.vllm.cases import Case
 from tests.vllm.engines import SETTINGS, answers, engine
 
@@ -38,35 +40,31 @@ def measure(
     engines: dict[str, Any], batches: dict[str, list[Case]], repeats: int, seed: int = 0
 ) -> dict[str, list[dict[str, float]]]:
     """Seconds of each variant in each repeat, after one that does not count."""
-    draw = random.Random(seed)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in batches}
-    for repeat in range(repeats + 1):
-        for name in draw.sample(list(batches), len(batches)):
-            clock, cpu = time.perf_counter(), time.process_time()
-            answers(engines[name], batches[name])
-            taken = {"seconds": time.perf_counter() - clock, "cpu seconds": time.process_time() - cpu}
-            if repeat:
-                found[name].append(taken)
+    with garbage_collector_off():
+        for repeat, order in enumerate(round_orders(repeats + 1, seed, list(batches))):
+            for name in order:
+                clock, cpu = time.perf_counter(), time.process_time()
+                answers(engines[name], batches[name])
+                taken = {"seconds": time.perf_counter() - clock, "cpu seconds": time.process_time() - cpu}
+                if repeat:
+                    found[name].append(taken)
+            gc.collect()
     return found
 
 
 def summary(found: dict[str, list[dict[str, float]]], requests: int, tokens: int) -> dict[str, Any]:
-    """Rates, and medians of the ratios to the engine without RUDDER in the same repeat."""
+    """Rates, and medians of the ratios to the engine without RUDDER in the same repeat, with 95 % intervals."""
     base = found["without RUDDER"]
     out: dict[str, Any] = {}
     for name, runs in found.items():
         clock = statistics.median(run["seconds"] for run in runs)
-        out[name] = {
-            "requests per second": round(requests / clock, 3),
-            "tokens per second": round(tokens / clock, 2),
-            **{
-                f"throughput ratio by {kind}": round(
-                    statistics.median(a[kind] / b[kind] for a, b in zip(base, runs, strict=True)), 4
-                )
-                for kind in ("seconds", "cpu seconds")
-            },
-            "runs": [{kind: round(value, 4) for kind, value in run.items()} for run in runs],
-        }
+        out[name] = {"requests per second": round(requests / clock, 3), "tokens per second": round(tokens / clock, 2)}
+        for kind in ("seconds", "cpu seconds"):
+            ratio = summarize([a[kind] / b[kind] for a, b in zip(base, runs, strict=True)])
+            out[name][f"throughput ratio by {kind}"] = round(ratio.median, 4)
+            out[name][f"interval by {kind}"] = [round(end, 4) for end in ratio.interval]
+        out[name]["runs"] = [{kind: round(value, 4) for kind, value in run.items()} for run in runs]
     return out
 
 
@@ -79,7 +77,7 @@ def run_load(
         stock = stack.enter_context(engine(folder, options, None))
         steered = stack.enter_context(engine(folder, options, SETTINGS))
         engines = {name: stock if share is None else steered for name, share in VARIANTS.items()}
-        count, context, length = 48, 40, 32
+        count, context, length = 32, 40, 32
         batches = {name: workload(words, count, context, length, share) for name, share in VARIANTS.items()}
         result: dict[str, Any] = {
             "compiled": compiled,
@@ -98,7 +96,7 @@ def run_load(
 
 
 def _grown(
-    engines: dict[str, Any], words: Sequence[str], batch: int, context: int, repeats: int, length: int = 64
+    engines: dict[str, Any], words: Sequence[str], batch: int, context: int, repeats: int, length: int = 32
 ) -> dict[str, Any]:
     pair = {"without RUDDER": None, "100 %": 1.0}
     batches = {name: workload(words, batch, context, length, share) for name, share in pair.items()}

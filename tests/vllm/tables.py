@@ -28,12 +28,20 @@ def parity_table() -> str:
     return "\n".join(lines)
 
 
+def _ratios(found: dict[str, Any]) -> list[str]:
+    """Median and interval, by the clock and by CPU time."""
+    parts = []
+    for kind in ("seconds", "cpu seconds"):
+        low, high = found[f"interval by {kind}"]
+        parts.append(f"{found[f'throughput ratio by {kind}']:.3f} [{low:.3f}, {high:.3f}]")
+    return parts
+
+
 def load_table(part: str = "load") -> str:
     """Throughput of each mix as a ratio to vLLM without RUDDER."""
     lines = ["| steered | tokens per second | ratio | ratio of CPU time |", "|---|---|---|---|"]
     for name, found in recorded(part)["mix"].items():
-        ratios = [f"{found[f'throughput ratio by {kind}']:.3f}" for kind in ("seconds", "cpu seconds")]
-        lines.append(f"| {name} | {found['tokens per second']:.0f} | {ratios[0]} | {ratios[1]} |")
+        lines.append(f"| {name} | {found['tokens per second']:.0f} | {' | '.join(_ratios(found))} |")
     return "\n".join(lines)
 
 
@@ -41,7 +49,5 @@ def growth_table(part: str = "load") -> str:
     """The same for batches and contexts of several sizes, all steered."""
     lines = ["| batch | words of context | ratio | ratio of CPU time |", "|---|---|---|---|"]
     for found in recorded(part).get("growth", []):
-        steered = found["100 %"]
-        ratios = [f"{steered[f'throughput ratio by {kind}']:.3f}" for kind in ("seconds", "cpu seconds")]
-        lines.append(f"| {found['batch']} | {found['words of context']} | {ratios[0]} | {ratios[1]} |")
+        lines.append(f"| {found['batch']} | {found['words of context']} | {' | '.join(_ratios(found['100 %']))} |")
     return "\n".join(lines)

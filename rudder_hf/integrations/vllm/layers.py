@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ...backbones_rudder import AttentionUpdate, Backbone, attention_update, decoder_layers, resolve_layer
+from .operator import steer
 
 # vLLM's own models and the class of their decoder layers whose forward was read and is tested.
 NATIVE = {
@@ -46,9 +46,10 @@ class _Target:
     def after_update(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Read and steer what self-attention returned."""
         h, self.h = self.h, None
+        assert h is not None
         if isinstance(output, tuple):
-            return (torch.ops.rudder_hf.steer(h, output[0]), *output[1:])
-        return torch.ops.rudder_hf.steer(h, output)
+            return (steer(h, output[0]), *output[1:])
+        return steer(h, output)
 
 
 def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate | None:

@@ -7,6 +7,7 @@ no branch depends on data, so that it can be part of a captured graph. Where no 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,28 +27,26 @@ def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     """Read and steer the tokens of one forward.
 
     Args:
-        h: What entered the layer, (tokens, hidden size).
+        h: What entered the layer, (..., hidden size); what comes before is one token after the other.
         update: What self-attention adds to it, same shape.
         buffers: The plan of the forward, the sums, to which the tokens that are read are added, and the settings.
 
     Returns:
         The steered update; rows that are not steered are `update` bit for bit.
     """
-    count = update.shape[0]
+    rows = (-1, 1, update.shape[-1])
     if buffers.reads or buffers.block_sums is not None or not buffers.branches:
-        for start in range(0, count, ROWS):
-            _read(update[start : start + ROWS], start, buffers)
+        for start, part in _parts(update.reshape(rows)):
+            _read(part.squeeze(1), start, buffers)
     # Everything is read before anything is steered: the last position of a prompt may be both.
     buffers.refresh()
-    if buffers.branches:
-        return _push_some(h, update, buffers)
-    if count <= ROWS:
-        return _push(h, update, 0, buffers)
-    out = torch.empty_like(update)
-    for start in range(0, count, ROWS):
-        stop = min(start + ROWS, count)
-        out[start:stop] = _push(h[start:stop], update[start:stop], start, buffers)
-    return out
+    push = _push_some if buffers.branches else _push_all
+    return push(h.reshape(rows), update.reshape(rows), buffers).view(update.shape)
+
+
+def _parts(tokens: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """A few tokens at a time, with the place of the first."""
+    return ((start, tokens[start : start + ROWS]) for start in range(0, len(tokens), ROWS))
 
 
 def _read(update: Tensor, start: int, buffers: Buffers) -> None:
@@ -61,31 +60,37 @@ def _read(update: Tensor, start: int, buffers: Buffers) -> None:
         buffers.block_sums.index_add_(0, buffers.tokens[BLOCK, places], delta)
 
 
-def _push(h: Tensor, update: Tensor, start: int, buffers: Buffers) -> Tensor:
-    """Eq. 3-5 for a few tokens, the first of which is `start`."""
-    slot = buffers.tokens[STEER, start : start + update.shape[0]]
-    steered, _, _ = steer_step(h.unsqueeze(1), update.unsqueeze(1), buffers.constants(slot))
-    # Chosen, not multiplied by zero: rows of nobody may hold anything.
-    return torch.where((slot != buffers.spare_slot).unsqueeze(-1), steered.squeeze(1), update)
+def _push_all(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
+    """Eq. 3-5 for every token, those of nobody too."""
+    out = torch.empty_like(update)
+    for start, part in _parts(update):
+        stop = start + len(part)
+        slot = buffers.tokens[STEER, start:stop]
+        steered = steer_step(h[start:stop], part, buffers.constants(slot))[0]
+        # Chosen, not multiplied by zero: rows of nobody may hold anything.
+        out[start:stop] = torch.where((slot != buffers.spare_slot)[:, None, None], steered, part)
+    return out
 
 
 def _push_some(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     """Eq. 3-5 for the tokens that are steered."""
     if len(buffers.steered) == len(update) <= ROWS:
         ((_, constants),) = buffers.steps()
-        return steer_step(h.unsqueeze(1), update.unsqueeze(1), constants)[0].squeeze(1)
+        return steer_step(h, update, constants)[0]
     out = update.clone()
     for places, constants in buffers.steps():
-        out[places] = steer_step(h[places].unsqueeze(1), update[places].unsqueeze(1), constants)[0].squeeze(1)
+        out[places] = steer_step(h[places], update[places], constants)[0]
     return out
 
 
-def _steer(h: Tensor, update: Tensor) -> Tensor:
+def steer(h: Tensor, update: Tensor) -> Tensor:
+    """`read_and_steer` with the buffers of the running forward."""
+    # A compiler takes it as one operator; without one, the way through torch's dispatcher would cost a fifth of it.
+    if torch.compiler.is_compiling():
+        return torch.ops.rudder_hf.steer(h, update)  # type: ignore[no-any-return]
     from vllm.forward_context import get_forward_context
 
-    buffers = get_forward_context().no_compile_layers[CONTEXT_NAME]
-    width = update.shape[-1]
-    return read_and_steer(h.reshape(-1, width), update.reshape(-1, width), buffers).view(update.shape)
+    return read_and_steer(h, update, get_forward_context().no_compile_layers[CONTEXT_NAME])
 
 
 def _shape(h: Tensor, update: Tensor) -> Tensor:
@@ -99,5 +104,5 @@ def define_operator() -> None:
     LIBRARY.define("steer(Tensor h, Tensor update) -> Tensor")
     # Not `torch.library.custom_op`, whose dispatch takes longer than the operator on a small batch.
     for key in ("CPU", "CUDA", "XPU"):
-        LIBRARY.impl("steer", _steer, dispatch_key=key)
+        LIBRARY.impl("steer", steer, dispatch_key=key)
     LIBRARY._register_fake("steer", _shape)

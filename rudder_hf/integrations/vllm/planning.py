@@ -66,10 +66,6 @@ class _Steady:
     counted: NDArray[np.bool_]
     steered: Positions
 
-    def goes_on(self, requests: Sequence[str], counts: Positions, padded: int) -> bool:
-        """Whether the coming forward is alike."""
-        return self.padded == padded and self.requests == requests and bool((counts == 1).all())
-
 
 class Planner:
     """Slots of requests, and the plan of each forward.
@@ -171,11 +167,11 @@ class Planner:
         Returns:
             What to do to the buffers before the forward.
         """
-        hits = self._take_hits()
-        if self._steady is not None and not hits and self._steady.goes_on(requests, counts, padded):
+        if self._steady is not None and self.goes_on(requests, int(counts.sum()), padded):
             changes = Changes(steered=self._steady.steered, same=True)
             self._plan_blocks(requests, computed, counts, self._steady.counted, blocks_of, changes)
             return changes
+        hits = self._take_hits()
         live = [self.requests[request] for request in requests]
         rows = np.repeat(np.arange(len(live)), counts)
         ends = np.cumsum(counts)
@@ -195,6 +191,23 @@ class Planner:
         if total == len(live) and not prompt.any():
             self._steady = _Steady(list(requests), padded, counted, changes.steered)
         return changes
+
+    def goes_on(self, requests: Sequence[str], total: int, padded: int) -> bool:
+        """Whether the coming forward is like the last one: an answer token of each of the same requests.
+
+        Args:
+            requests: Its requests, each of which has a token at least.
+            total: Number of its tokens.
+            padded: Number of its positions.
+        """
+        last = self._steady
+        waiting = self._hits or self._ripe_hits
+        return (
+            last is not None
+            and not waiting
+            and (total, padded) == (len(last.requests), last.padded)
+            and last.requests == requests
+        )
 
     def _counted(
         self, live: Sequence[Planned], positions: Positions, starts: Positions, stops: Positions

@@ -160,16 +160,20 @@ class SteeredRunner:
     def _model_forward(self, *args: Any, **kwargs: Any) -> Any:
         """Plan, then run the model."""
         if self.buffers is not None:
-            names = self.input_batch.req_ids
-            counts = np.array([self._scheduled[name] for name in names], dtype=np.int64)
-            positions = kwargs.get("positions")
-            padded = max(int(counts.sum()), positions.shape[-1] if positions is not None else 0)
-            computed = self.input_batch.num_computed_tokens_cpu[: len(names)].astype(np.int64)
-            changes = self.planner.plan(
-                names, computed, counts, self._blocks_of if self._blocks_kept else None, padded
-            )
-            self.buffers.apply(self.planner, changes, padded)
+            self._plan(self.buffers, kwargs.get("positions"))
         return super()._model_forward(*args, **kwargs)  # type: ignore[misc]
+
+    def _plan(self, buffers: Buffers, position_ids: Any) -> None:
+        """Bring the buffers to the state that the coming forward starts from."""
+        names, scheduled = self.input_batch.req_ids, self._scheduled
+        total = sum(scheduled.values())
+        padded = total if position_ids is None else max(total, position_ids.shape[-1])
+        if not self._blocks_kept and self.planner.goes_on(names, total, padded):
+            return
+        counts = np.array([scheduled[name] for name in names], dtype=np.int64)
+        computed = self.input_batch.num_computed_tokens_cpu[: len(names)].astype(np.int64)
+        blocks_of = self._blocks_of if self._blocks_kept else None
+        buffers.apply(self.planner, self.planner.plan(names, computed, counts, blocks_of, padded), padded)
 
     def _blocks_of(self, name: str) -> list[int]:
         return self.requests[name].block_ids[0]  # type: ignore[no-any-return]
