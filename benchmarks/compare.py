@@ -2,7 +2,7 @@
 
     python benchmarks/compare.py --out benchmarks/embedded/compare
 
-It is `rudder compare` and takes its options; the defaults are what the README reports.
+It is `rudder compare` and takes its options; the README has those of its table.
 Interrupted, the same command goes on where it was; results are never overwritten.
 """
 

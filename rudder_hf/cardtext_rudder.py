@@ -125,7 +125,8 @@ The paper's results with these settings (greedy decoding, the paper's code and m
   detail that the vision tower lost. Stronger settings cost recall and, in the end, fluency.
 - A prompt without an image is left unsteered, with a warning.
 {%- if not first_token %}
-- The first answer token is not steered, so that one-word answers do not change; `steer_first_token=True` changes that.
+- The first answer token is not steered, so that one-word answers (POPE, MME) are those of the base model, whatever the
+  paper reports for them; `steer_first_token=True` steers it.
 {%- endif %}
 - Licence, biases and limits of the base model apply to what it writes.
 

@@ -41,7 +41,7 @@ def hardware() -> dict[str, Any]:
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_name(),
         "cpu_count": os.cpu_count(),
         "cpus_usable": usable,

@@ -50,7 +50,7 @@ def method_costs(
     how = CostSettings(settings.new_tokens, settings.rounds, settings.warmup, seed=settings.seed)
     costs, runs = measure_costs(subject.model, methods, inputs, decodings, how, progress)
     return CostReport(
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         model={"name": subject.name, **subject.description},
         prompt_tokens=prompt_length(inputs),
         batch_size=int(inputs["input_ids"].shape[0]),

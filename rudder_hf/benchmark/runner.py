@@ -124,7 +124,7 @@ def run_benchmark(
         settings: How to measure.
         progress: Is told what is being done.
     """
-    created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     cases = [run_case(make(), settings, progress) for make in subjects]
     asked = {**asdict(settings), "memory_prompts": list(settings.memory_prompts)}
     return BenchmarkReport(created, versions(), hardware(), asked, cases)

@@ -152,7 +152,7 @@ def calibrate(
         confidence=options.confidence,
         seed=options.seed,
         environment={"versions": versions(), "hardware": hardware()},
-        finished=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         **results,
     )
 

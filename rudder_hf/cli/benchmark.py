@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +23,7 @@ EXAMPLES = copyable(
 QUICK_ROUNDS, QUICK_TOKENS, QUICK_WARMUP = 3, 16, 1
 
 
-class ShapeChoice(str, Enum):
+class ShapeChoice(StrEnum):
     """Models with random weights that are built on the spot."""
 
     WIDE = "wide"
@@ -32,7 +32,7 @@ class ShapeChoice(str, Enum):
     TINY = "tiny"
 
 
-class DtypeChoice(str, Enum):
+class DtypeChoice(StrEnum):
     """Types of weights."""
 
     FLOAT32 = "float32"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
-class ObjectiveChoice(str, Enum):
+class ObjectiveChoice(StrEnum):
     """What to minimise."""
 
     CHAIR_S = "chair_s"
@@ -18,7 +18,7 @@ class ObjectiveChoice(str, Enum):
     GROUNDING = "grounding"
 
 
-class CheckChoice(str, Enum):
+class CheckChoice(StrEnum):
     """Other tasks to look at."""
 
     POPE = "pope"

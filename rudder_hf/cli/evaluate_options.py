@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
-class TaskChoice(str, Enum):
+class TaskChoice(StrEnum):
     """What to ask."""
 
     SCENES = "scenes"
@@ -19,7 +19,7 @@ class TaskChoice(str, Enum):
     MME = "mme"
 
 
-class DecodingChoice(str, Enum):
+class DecodingChoice(StrEnum):
     """How to write answers."""
 
     GREEDY = "greedy"
@@ -27,7 +27,7 @@ class DecodingChoice(str, Enum):
     NUCLEUS = "nucleus"
 
 
-class LineageChoice(str, Enum):
+class LineageChoice(StrEnum):
     """How CHAIR finds objects."""
 
     PATTERN = "pattern"
@@ -35,14 +35,14 @@ class LineageChoice(str, Enum):
     STRICT = "strict"
 
 
-class ParserChoice(str, Enum):
+class ParserChoice(StrEnum):
     """How POPE reads answers."""
 
     ROBUST = "robust"
     OFFICIAL = "official"
 
 
-class DtypeChoice(str, Enum):
+class DtypeChoice(StrEnum):
     """Types of weights."""
 
     AUTO = "auto"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,14 +26,14 @@ BATCH = 8
 PROMPT = "Please help me describe the image in detail"
 
 
-class ModeChoice(str, Enum):
+class ModeChoice(StrEnum):
     """RUDDER-Beta or RUDDER-Add."""
 
     BETA = "beta"
     ADD = "add"
 
 
-class DtypeChoice(str, Enum):
+class DtypeChoice(StrEnum):
     """Types of weights."""
 
     AUTO = "auto"

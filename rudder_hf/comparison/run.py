@@ -94,7 +94,7 @@ def compare(
             "calibration_pictures": [sample.image_id for sample in data.calibration.choosing],
             "costs": {key: value for key, value in asdict(report).items() if key not in ("costs", "format")},
             "command": options.command,
-            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "versions": versions(),
             "hardware": hardware(),
         },
@@ -240,7 +240,7 @@ def _costs(
         subject.model, methods, inputs, decodings, options.costs, lambda text: say(f"costs, {text}", 0, 1)
     )
     report = CostReport(
-        created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         model=subject.record(),
         prompt_tokens=prompt_length(inputs),
         batch_size=1,

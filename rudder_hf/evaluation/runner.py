@@ -121,7 +121,7 @@ def _batches(samples: Sequence[Sample], methods: int, size: int) -> list[tuple[i
 
 def _launch(options: RunOptions, process: Process) -> dict[str, Any]:
     return {
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": options.command,
         "process": process.rank,
         "processes": process.count,
@@ -176,7 +176,7 @@ def run_record(folder: RunFolder) -> dict[str, Any]:
         tokens[name] = tokens.get(name, 0) + sum(row["tokens"] for row in batch["rows"])
     launches.sort(key=lambda launch: (launch["started"], launch["process"]))
     return {
-        "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(sum(seconds.values()), 3),
         "seconds_by_method": seconds,
         "tokens_by_method": tokens,

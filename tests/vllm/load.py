@@ -89,7 +89,7 @@ def run_load(
         }
         if growth:
             result["growth"] = [
-                _grown(engines, words, batch, words_of_context, repeats)
+                _grown(engines, words, batch, words_of_context, max(repeats // 2, 3))
                 for batch, words_of_context in ((1, 40), (8, 40), (32, 40), (8, 256), (8, 1024))
             ]
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -11,8 +11,6 @@ from torch import Tensor
 from ...steering_rudder import StepConstants, step_constants, unit
 from .planning import BLOCK, STEER, Changes, Planner
 
-# Tokens at a time, so that the memory for intermediate results does not grow with the prompt.
-ROWS = 512
 # k, -k, c and the bounds of the gate.
 _SETTINGS = 5
 
@@ -69,8 +67,8 @@ class Buffers:
         self.steered = torch.zeros(0, dtype=torch.int64, device=device)
         """Places of the tokens that the coming forward steers."""
         self._stale = True
-        # What the steered tokens need, as long as neither they nor the sums change.
-        self._kept: tuple[Tensor, StepConstants] | None = None
+        # What `whole` returns, as long as neither the steered tokens nor the sums change.
+        self._kept: tuple[StepConstants, Tensor | None] | None = None
 
     def keep_blocks(self, blocks: int) -> None:
         """Make room for the sums of the prefix cache's blocks. Only before a graph is captured."""
@@ -89,17 +87,13 @@ class Buffers:
             torch.mul(self.strengths, self.cards.copy_(unit(self.sums)), out=self.pushes)
             self._stale, self._kept = False, None
 
-    def steps(self) -> Iterator[tuple[Tensor, StepConstants]]:
-        """Places of steered tokens, a few at a time, and what `steer_step` needs for them."""
-        if self._kept is not None:
-            yield self._kept
-            return
-        for start in range(0, len(self.steered), ROWS):
-            places = self.steered[start : start + ROWS]
-            step = (places, self.constants(self.tokens[STEER, places]))
-            if len(places) == len(self.steered):
-                self._kept = step
-            yield step
+    def whole(self, count: int) -> tuple[StepConstants, Tensor | None]:
+        """What `steer_step` needs for all tokens of the forward, and which of them are steered if not all are."""
+        if self._kept is None:
+            slots = self.tokens[STEER, :count]
+            mask = None if len(self.steered) == count else (slots != self.spare_slot)[:, None, None]
+            self._kept = (self.constants(slots), mask)
+        return self._kept
 
     def constants(self, slot: Tensor) -> StepConstants:
         """What `steer_step` needs for tokens that are steered by these slots."""

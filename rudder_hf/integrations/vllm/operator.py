@@ -15,12 +15,14 @@ from torch import Tensor
 from torch.library import Library
 
 from ...steering_rudder import steer_step
-from .buffers import ROWS, Buffers
+from .buffers import Buffers
 from .planning import BLOCK, READ, STEER
 
 LIBRARY: Any = Library("rudder_hf", "FRAGMENT")  # type: ignore[no-untyped-call]
 # Under this name vLLM's forward context holds the buffers, as it holds the KV cache of each attention layer.
 CONTEXT_NAME = "rudder_hf.buffers"
+# Tokens at a time, so that the memory for intermediate results does not grow with the prompt.
+ROWS = 512
 
 
 def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
@@ -73,12 +75,15 @@ def _push_all(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
 
 
 def _push_some(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
-    """Eq. 3-5 for the tokens that are steered."""
-    if len(buffers.steered) == len(update) <= ROWS:
-        ((_, constants),) = buffers.steps()
-        return steer_step(h, update, constants)[0]
+    """Eq. 3-5 for the tokens that are steered, or for all where these are most."""
+    steered = buffers.steered
+    if len(update) <= min(ROWS, 2 * len(steered)):
+        constants, mask = buffers.whole(len(update))
+        out = steer_step(h, update, constants)[0]
+        return out if mask is None else torch.where(mask, out, update)
     out = update.clone()
-    for places, constants in buffers.steps():
+    for _, places in _parts(steered):
+        constants = buffers.constants(buffers.tokens[STEER, places])
         out[places] = steer_step(h[places], update[places], constants)[0]
     return out
 
