@@ -246,10 +246,10 @@ def test_answers_token_by_token(cached: bool, branches: bool) -> None:
     jobs = [
         Job(
             f"{number}",
-            tuple(range(20 * number, 20 * number + 26)),
+            tuple(range(20 * number, 20 * number + 40)),
             6,
             extra,
-            blocks=[*range(8 * number, 8 * number + 7)],
+            blocks=[*range(10 * number, 10 * number + 10)],
         )
         for number, extra in enumerate((None, {"rudder": False}, {"rudder_alpha_max": 3.0}))
     ]
@@ -281,8 +281,29 @@ def test_answers_token_by_token(cached: bool, branches: bool) -> None:
     step((one, 8), (two, 1), (three, 1))
     for _ in range(2):
         step((one, 1), (two, 1), (three, 1))
-    alike = [0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1]
+    # Once more, and it begins with a single token.
+    engine.planner.release("0")
+    engine.admit(one, counted=counted)
+    for _ in range(9):
+        step((one, 1), (two, 1), (three, 1))
+    alike = [0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1, *[0] * 7, 1, 1]
     assert same == [bool(value) for value in alike]
+
+
+def test_blocks_that_answers_fill_token_by_token() -> None:
+    """An unsteered answer is part of the next prompt, which finds its blocks in the cache."""
+    engine = SmallEngine(cached=True)
+    tokens = tuple(range(16))
+    first = Job("first", tokens, 5, {"rudder": False}, blocks=[3, 1, 2, 4])
+    engine.admit(first)
+    engine.step([(first, 5)])
+    for _ in range(11):
+        engine.step([(first, 1)])
+    engine.planner.release("first")
+    second = Job("second", (*tokens, 30, 31), 17, None, blocks=[3, 1, 2, 4, 5])
+    engine.admit(second, hits=16)
+    engine.step([(second, 1)])
+    engine.step([(second, 1)])
 
 
 def test_a_prompt_that_grows_is_read_on() -> None:
@@ -293,11 +314,19 @@ def test_a_prompt_that_grows_is_read_on() -> None:
     engine.step([(job, 5)])
     engine.step([(job, 1)])
     engine.step([(job, 1)])
-    engine.planner.extend("streamed", 9, None)
-    changes = engine.planner.plan(["streamed"], np.array([7]), np.array([1]))
+    assert engine.planner.extend("streamed", 9, steered=True) != SLOTS
+    changes = engine.planner.plan(["streamed"], np.array([7]), np.array([1]), padded=1)
     assert changes.reads
     assert not changes.same
     assert not len(changes.steered)
+    # Its next part does not want it any more, and the one after that comes too late.
+    for wanted in (False, True):
+        assert engine.planner.extend("streamed", 9, steered=wanted) == SLOTS
+        changes = engine.planner.plan(["streamed"], np.array([8]), np.array([2]), padded=2)
+        assert not changes.reads
+        assert not len(changes.steered)
+    engine.planner.release("streamed")
+    assert engine.planner.free_slots == SLOTS
 
 
 def test_a_slot_that_nothing_is_read_into_has_no_direction() -> None:
@@ -321,7 +350,7 @@ def test_forwards_without_branches_are_the_same() -> None:
     engine.buffers.branches = False
     jobs = [make_job(random.Random(seed), seed) for seed in (1, 2, 3)]
     for number, job in enumerate(jobs):
-        job.blocks = list(range(8 * number, 8 * number + 8))
+        job.blocks = list(range(10 * number, 8 * number + 8))
         engine.admit(job)
     engine.step([(job, job.prompt) for job in jobs])
     for _ in range(min(len(job.tokens) - job.prompt for job in jobs)):

@@ -7,6 +7,8 @@ from typing import Any
 
 from tests.vllm.engines import SETTINGS
 
+# An architecture that is registered after RUDDER.
+_LATER = "LaterForConditionalGeneration"
 # Options and RUDDER settings of an engine, and what the refusal has to say.
 REFUSED: tuple[tuple[str, dict[str, Any], Any, str], ...] = (
     ("no such layer", {}, {"layer": 99}, "`layer` is 99"),
@@ -35,6 +37,13 @@ REFUSED: tuple[tuple[str, dict[str, Any], Any, str], ...] = (
         SETTINGS,
         "--scheduler-cls",
     ),
+    ("KV offloading", {"kv_offloading_size": 1.0}, SETTINGS, "--kv-offloading-size"),
+    (
+        "architecture of another plugin",
+        {"hf_overrides": {"architectures": [_LATER]}},
+        SETTINGS,
+        f"no way into vLLM's own {_LATER}",
+    ),
     (
         "another architecture",
         {"hf_overrides": {"architectures": ["Idefics3ForConditionalGeneration"]}},
@@ -47,7 +56,12 @@ REFUSED: tuple[tuple[str, dict[str, Any], Any, str], ...] = (
 def check_refusals(folder: Path) -> dict[str, Any]:
     """Try each engine and collect what was said."""
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.plugins import load_general_plugins
 
+    load_general_plugins()
+
+    ModelRegistry.register_model(_LATER, "vllm.model_executor.models.llava:LlavaForConditionalGeneration")
     said: dict[str, str] = {}
     failed = []
     for name, options, rudder, reason in REFUSED:

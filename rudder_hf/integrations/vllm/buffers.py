@@ -70,6 +70,11 @@ class Buffers:
         # What `whole` returns, as long as neither the steered tokens nor the sums change.
         self._kept: tuple[StepConstants, Tensor | None] | None = None
 
+    @property
+    def bytes_per_block(self) -> int:
+        """Memory for the sum of a block."""
+        return self.sums[0].nbytes
+
     def keep_blocks(self, blocks: int) -> None:
         """Make room for the sums of the prefix cache's blocks. Only before a graph is captured."""
         self.block_sums = torch.zeros(blocks + 1, self.sums.shape[1], dtype=torch.float32, device=self.device)
@@ -77,6 +82,10 @@ class Buffers:
     def open_slot(self, slot: int, row: Sequence[float]) -> None:
         """Begin a request in a slot with its alpha_max, k, c, g_min, g_max and norm_cap."""
         self.sums[slot] = 0.0
+        self.set_row(slot, row)
+
+    def set_row(self, slot: int, row: Sequence[float]) -> None:
+        """Change the settings of a slot, not what was read into it."""
         self.settings[slot] = _folded(tuple(row)).to(self.device)
         self.strengths[slot] = row[0] / self.multiplier
         self._stale = True

@@ -16,3 +16,7 @@ class RudderCPUWorker(CPUWorker):  # type: ignore[misc]
         """Build vLLM's runner and put RUDDER's plan in front of it."""
         super().init_device()
         steered_runner(self.model_runner, self.runner_mixin)
+
+    def determine_available_memory(self) -> int:
+        """Leave room for the sums of the prefix cache's blocks."""
+        return self.model_runner.beside_sums(super().determine_available_memory())  # type: ignore[no-any-return]

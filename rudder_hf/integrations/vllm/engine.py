@@ -1,8 +1,9 @@
 """What an engine's config has to be for RUDDER, checked and set when vLLM makes it; the rest is refused by name.
 
 vLLM has a table of checks, one for each architecture, that it runs on every config. `register_checks` adds RUDDER's to
-each entry. It does something only for an engine that was given RUDDER settings, and then runs for every architecture,
-so that one which RUDDER cannot steer stops the start instead of answering unsteered.
+each entry, also of architectures that other plugins add later. It does something only for an engine that was given
+RUDDER settings, and then runs for every architecture, so that one which RUDDER cannot steer stops the start instead of
+answering unsteered.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from vllm.logger import init_logger
-from vllm.model_executor.models import ModelRegistry
-from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
+from vllm.model_executor.models import ModelRegistry, config
+from vllm.model_executor.models.config import VerifyAndUpdateConfig
 
 from ...backbones_rudder import support
 from .layers import NATIVE, is_back_end
@@ -30,11 +31,23 @@ SCHEDULER = f"{_HERE}.scheduler.RudderScheduler"
 
 
 def register_checks() -> None:
-    """Add RUDDER's check to vLLM's table; a second call changes nothing."""
-    for architecture in ModelRegistry.get_supported_archs():
-        stock = MODELS_CONFIG_MAP.get(architecture, VerifyAndUpdateConfig)
-        if not issubclass(stock, _Check):
-            MODELS_CONFIG_MAP[architecture] = type(f"Rudder{stock.__name__}", (_Check, stock), {})
+    """Put RUDDER's check into vLLM's table; a second call changes nothing."""
+    if not isinstance(config.MODELS_CONFIG_MAP, _Checks):
+        config.MODELS_CONFIG_MAP = _Checks(config.MODELS_CONFIG_MAP)
+
+
+class _Checks(dict[str, Any]):
+    """vLLM's table, in which every architecture of its registry has an entry with RUDDER's check."""
+
+    def get(self, architecture: str, default: Any = None) -> Any:
+        """The entry of an architecture; the default if vLLM does not know it by this name."""
+        stock = super().get(architecture, VerifyAndUpdateConfig)
+        if issubclass(stock, _Check):
+            return stock
+        if architecture not in self and architecture not in ModelRegistry.get_supported_archs():
+            return default
+        self[architecture] = type(f"Rudder{stock.__name__}", (_Check, stock), {})
+        return self[architecture]
 
 
 class _Check(VerifyAndUpdateConfig):  # type: ignore[misc]
@@ -57,13 +70,22 @@ def prepare(vllm_config: Any) -> EngineSettings:
         ValueError: The settings are bad, or RUDDER cannot run beside another setting, which is named.
     """
     settings = engine_settings(vllm_config.additional_config[KEY])
-    if reasons := list(refusals(vllm_config)):
-        raise ValueError("RUDDER cannot steer this engine: " + " ".join(reasons))
+    refuse(vllm_config)
     check_layer(settings.layer, vllm_config.model_config.hf_text_config.num_hidden_layers)
     # Resolved once: workers need no network, and compiled graphs are kept apart by what the settings are.
     vllm_config.additional_config[KEY] = settings.to_dict()
     _take_parts(vllm_config, settings)
     return settings
+
+
+def refuse(vllm_config: Any) -> None:
+    """Refuse a config that RUDDER does not handle.
+
+    Raises:
+        ValueError: With what is in the way.
+    """
+    if reasons := list(refusals(vllm_config)):
+        raise ValueError("RUDDER cannot steer this engine: " + " ".join(reasons))
 
 
 def _take_parts(vllm_config: Any, settings: EngineSettings) -> None:
@@ -112,6 +134,8 @@ def refusals(vllm_config: Any) -> Iterator[str]:
         yield "Speculative decoding is not handled: leave out --speculative-config."
     if vllm_config.kv_transfer_config is not None:
         yield "KV connectors are not handled: leave out --kv-transfer-config."
+    if getattr(cache, "kv_offloading_size", None) is not None:
+        yield "KV offloading is not handled: leave out --kv-offloading-size."
     if getattr(vllm_config, "ec_transfer_config", None) is not None:
         yield "Encoder connectors are not handled: leave out --ec-transfer-config."
     for name in ("prefill_context_parallel_size", "decode_context_parallel_size", "data_parallel_size"):

@@ -132,11 +132,26 @@ class Planner:
             self._hits[request] = list(cached_blocks)
         return slot
 
-    def extend(self, request: str, prompt_length: int, counted: NDArray[np.bool_] | None) -> None:
-        """Go on with a request whose prompt has grown: what was read stays, what comes is read too."""
+    def extend(
+        self,
+        request: str,
+        prompt_length: int,
+        steered: bool,
+        first_token: bool = False,
+        counted: NDArray[np.bool_] | None = None,
+    ) -> int:
+        """Go on with a request whose prompt has grown: what was read stays, what comes is read too.
+
+        Returns:
+            Its slot; the spare one if it is not steered, now or from the beginning.
+        """
         self._steady = None
-        self.requests[request].prompt_length = prompt_length
-        self.requests[request].counted = counted
+        planned = self.requests[request]
+        planned.prompt_length, planned.first_token, planned.counted = prompt_length, first_token, counted
+        if not steered and planned.slot != self.spare_slot:
+            self._free.append(planned.slot)
+            planned.slot = self.spare_slot
+        return planned.slot
 
     def release(self, request: str) -> None:
         """Give back the slot of a request that ended or was preempted; unknown ones are ignored."""

@@ -31,11 +31,14 @@ class RequestCheck(LogitsProcessor):  # type: ignore[misc]
         Raises:
             ValueError: A setting is unknown or out of range, or the request is a step of vLLM's beam search.
         """
-        request_settings(cls.engine, sampling_params.extra_args)
+        settings = request_settings(cls.engine, sampling_params.extra_args)
+        if settings is None:
+            return
         if sampling_params.max_tokens == 1 and sampling_params.logprobs and not sampling_params.detokenize:
             raise ValueError(
                 "RUDDER does not steer vLLM's beam search: each step sends the answer so far as a prompt, so that "
-                "prompt and answer cannot be told apart. Use greedy decoding or sampling, or an engine without RUDDER."
+                "prompt and answer cannot be told apart. Use greedy decoding or sampling, or send rudder=false. Send "
+                "it too if this is no beam search but asks for one token, which RUDDER would not change."
             )
 
     def is_argmax_invariant(self) -> bool:

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from vllm.logger import init_logger
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from ...backbones_rudder import image_token_ids
 from .buffers import Buffers
+from .engine import refuse
 from .layers import install
 from .operator import CONTEXT_NAME, define_operator
 from .planning import Planner
-from .settings import KEY, EngineSettings, RequestSettings, engine_settings, request_settings
+from .settings import KEY, EngineSettings, RequestSettings, engine_settings, has_picture, request_settings
 
 logger = init_logger(__name__)
 
@@ -49,6 +51,11 @@ class SteeredRunner:
         super().load_model(*args, **kwargs)  # type: ignore[misc]
         define_operator()
         config = self.vllm_config
+        # vLLM goes on changing its config after it was checked.
+        refuse(config)
+        if len(self.model_config.logits_processors or ()) == 1:
+            # RUDDER's, which looks at no tokens: vLLM need not gather them for it at each step.
+            self.input_batch.logitsprocs_need_output_token_ids = False
         self.settings = engine_settings(config.additional_config[KEY])
         slots, tokens = config.scheduler_config.max_num_seqs, self._largest_batch()
         self.planner = self.make_planner(slots, tokens)
@@ -80,16 +87,25 @@ class SteeredRunner:
         if self.buffers is None or not self.vllm_config.cache_config.enable_prefix_caching:
             return
         groups = self.kv_cache_config.kv_cache_groups
-        if len(groups) != 1:
+        if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec):
+            kinds = ", ".join(type(group.kv_cache_spec).__name__ for group in groups)
             raise ValueError(
-                f"RUDDER sums up the blocks of one KV cache group, but this model has {len(groups)} (layers with "
-                "different kinds of attention). Switch prefix caching off: --no-enable-prefix-caching."
+                "RUDDER sums up the blocks of one KV cache group that holds whole prompts, but this model has other "
+                f"kinds of attention ({kinds}). Switch prefix caching off: --no-enable-prefix-caching."
             )
         self.planner.block_size = groups[0].kv_cache_spec.block_size
         self.planner.spare_block = self.kv_cache_config.num_blocks
         self.buffers.keep_blocks(self.kv_cache_config.num_blocks)
         self.buffers.neutral(self.planner)
         self._blocks_kept = True
+
+    def beside_sums(self, available: int) -> int:
+        """What is left of the memory for the KV cache when each of its blocks has a sum."""
+        if self.buffers is None or not self.vllm_config.cache_config.enable_prefix_caching:
+            return available
+        specs = self.get_kv_cache_spec().values()  # type: ignore[attr-defined]
+        block: int = sum(spec.page_size_bytes for spec in specs)
+        return available * block // (block + self.buffers.bytes_per_block)
 
     def _update_states(self, scheduler_output: Any) -> Any:
         """Follow requests as they come, go and come back."""
@@ -101,8 +117,7 @@ class SteeredRunner:
         for new in scheduler_output.scheduled_new_reqs:
             state = self.requests[new.req_id]
             if new.req_id in self.planner.requests:
-                # A streamed prompt goes on.
-                self.planner.extend(new.req_id, state.num_prompt_tokens, self._counted(state))
+                self._extend(new.req_id, state)
             else:
                 self._admit(new.req_id, state)
         for name in scheduler_output.scheduled_cached_reqs.resumed_req_ids:
@@ -126,11 +141,25 @@ class SteeredRunner:
         if settings is not None:
             self.buffers.open_slot(slot, settings.row())
 
+    def _extend(self, name: str, state: Any) -> None:
+        """Go on with a streamed prompt, whose next part may have other settings."""
+        assert self.buffers is not None
+        settings = self._settings_of(state)
+        first = settings is not None and settings.steer_first_token
+        counted = self._counted(state)
+        slot = self.planner.extend(name, state.num_prompt_tokens, settings is not None, first, counted)
+        if settings is None:
+            return
+        if slot == self.planner.spare_slot:
+            logger.warning_once("RUDDER leaves streamed prompts unsteered that were not steered from their beginning.")
+        else:
+            self.buffers.set_row(slot, settings.row())
+
     def _settings_of(self, state: Any) -> RequestSettings | None:
         """The request's settings, None if it is not steered."""
         params = state.sampling_params
         settings = request_settings(self.settings, params.extra_args if params is not None else None)
-        if settings is None or state.mm_features or settings.force:
+        if settings is None or has_picture(state.mm_features) or settings.force:
             return settings
         logger.warning_once(
             "RUDDER leaves requests without an image unsteered: there is no visual evidence to anchor to. "

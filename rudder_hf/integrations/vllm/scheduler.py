@@ -14,7 +14,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from .blocks import private_hashes
-from .settings import KEY, RequestSettings, engine_settings, request_settings
+from .settings import KEY, RequestSettings, engine_settings, has_picture, request_settings
 
 
 class RudderScheduler(Scheduler):  # type: ignore[misc]
@@ -37,6 +37,10 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
             # The position that emits the first token needs the sums of all blocks before it in the same forward.
             request.skip_reading_prefix_cache |= settings.steer_first_token
             self.separate(request, request.num_prompt_tokens - int(settings.steer_first_token))
+        if request.resumable and request._block_hasher is not None:
+            # A streamed prompt takes back tokens that it has computed ahead, which are counted in their block by then.
+            request.skip_reading_prefix_cache = True
+            self.separate(request, 0)
         super().add_request(request)
 
     def separate(self, request: Any, clean: int) -> None:
@@ -57,7 +61,7 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
         """The settings of a request that is steered."""
         params = request.sampling_params
         settings = None if params is None else request_settings(self.engine, params.extra_args)
-        return settings if settings is not None and (request.mm_features or settings.force) else None
+        return settings if settings is not None and (has_picture(request.mm_features) or settings.force) else None
 
 
 class RudderAsyncScheduler(RudderScheduler, AsyncScheduler):  # type: ignore[misc]

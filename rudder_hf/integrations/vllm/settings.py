@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,6 +174,11 @@ def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | Non
             values[name] = _value(engine, name, value)
     check_gate_order([values["g_min"]], [values["g_max"]])
     return RequestSettings(values, force) if steered else None
+
+
+def has_picture(features: Iterable[Any]) -> bool:
+    """Whether a picture or a video is among a request's multimodal features."""
+    return any(feature.modality in ("image", "video") for feature in features)
 
 
 def _value(engine: EngineSettings, name: str, value: Any) -> Any:
