@@ -300,8 +300,8 @@ def test_blocks_that_answers_fill_token_by_token() -> None:
     for _ in range(11):
         engine.step([(first, 1)])
     engine.planner.release("first")
-    second = Job("second", (*tokens, 30, 31), 17, None, blocks=[3, 1, 2, 4, 5])
-    engine.admit(second, hits=16)
+    second = Job("second", (*tokens[:12], 30, 31), 13, None, blocks=[3, 1, 2, 5])
+    engine.admit(second, hits=12)
     engine.step([(second, 1)])
     engine.step([(second, 1)])
 
