@@ -28,7 +28,7 @@ _BAD: tuple[tuple[dict[str, Any], str], ...] = (
     ({"rudder_alpha_max": "strong"}, "alpha_max"),
     ({"rudder_alpha": 3}, "alpha"),
     ({"rudder_g_min": 0.9, "rudder_g_max": 0.1}, "g_min"),
-    ({"rudder_mode": "gamma"}, "mode"),
+    ({"rudder_mode": "gamma"}, "`mode`"),
     ({"rudder_layer": 1}, "layer"),
     ({"rudder_span": "text"}, "span"),
     ({"rudder": 7}, "rudder"),

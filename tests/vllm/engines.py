@@ -248,5 +248,7 @@ def compare(configuration: Configuration, folder: Path, want: Wanted) -> dict[st
     outcome["proof"] = {name: metrics.get(name) for name in (*_PREEMPTED, *_HITS)}
     all_right = all(found["right"] == found["requests"] for found in outcome["rounds"])
     happened = all(metrics.get(name) for name in configuration.proof)
+    # Answers that steering does not change would prove nothing.
+    happened &= all(2 * found["steered that differ from unsteered"] > found["steered"] for found in outcome["rounds"])
     outcome["passed"] = not all_right if configuration.control else all_right and happened
     return outcome
