@@ -39,9 +39,10 @@ def _ratios(found: dict[str, Any]) -> list[str]:
 
 def load_table(part: str = "load") -> str:
     """Throughput of each mix as a ratio to vLLM without RUDDER."""
-    lines = ["| steered | tokens per second | ratio | ratio of CPU time |", "|---|---|---|---|"]
+    lines = ["| steered | requests per second | tokens per second | ratio | ratio of CPU time |", "|---" * 5 + "|"]
     for name, found in recorded(part)["mix"].items():
-        lines.append(f"| {name} | {found['tokens per second']:.0f} | {' | '.join(_ratios(found))} |")
+        rates = f"{found['requests per second']:.1f} | {found['tokens per second']:.0f}"
+        lines.append(f"| {name} | {rates} | {' | '.join(_ratios(found))} |")
     return "\n".join(lines)
 
 
