@@ -53,15 +53,17 @@ def summary(results: list[dict[str, Any]]) -> str:
 def models_table(records: dict[str, dict[str, Any]]) -> str:
     """Markdown of calibration records: what each model gained on its held-out pictures, also with others' CARDs."""
     lines = [
-        "| model | setting | CHAIR_S | CHAIR_I | Recall | CHAIR_S, another image's CARD | CHAIR_I |",
-        "|---" * 7 + "|",
+        "| model | setting | CHAIR_S | CHAIR_I | Recall | Broken | CHAIR_S, another image's CARD | CHAIR_I |",
+        "|---" * 8 + "|",
     ]
     for name, record in records.items():
         held, own, chosen = record["held_out"], record["held_out_own_minus_other_card"], record["settings"]
-        cells = [name, f"layer {chosen['layer']}, alpha_max {chosen['alpha_max']:g}, k {chosen['k']:g}"]
+        span = "" if chosen["span"] == "prompt" else f", span {chosen['span']}"
+        cells = [name, f"layer {chosen['layer']}, alpha_max {chosen['alpha_max']:g}, k {chosen['k']:g}{span}"]
         for score in ("chair_s", "chair_i", "recall"):
             before, after, *change = (100 * held[score][key] for key in ("left", "right", "value", "low", "high"))
             cells.append(f"{before:.1f} -> {after:.1f} ({change[0]:+.1f} [{change[1]:+.1f}, {change[2]:+.1f}])")
+        cells.append(" -> ".join(f"{100 * held['broken_sentences'][side]:.1f}" for side in ("left", "right")))
         cells += [f"{100 * own[score]['left']:.1f}" for score in ("chair_s", "chair_i")]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
