@@ -53,8 +53,8 @@ METHOD_ORDER = [
 
 # And within the plugin for vLLM.
 VLLM_ORDER = [
-    *("settings", "planning", "blocks", "buffers", "operator", "layers", "runner", "cpu_worker", "gpu_worker"),
-    *("requests", "scheduler", "engine", "__init__"),
+    *("settings", "planning", "blocks", "buffers", "operator", "layers", "requests", "scheduler", "engine"),
+    *("runner", "cpu_worker", "gpu_worker", "__init__"),
 ]
 
 
