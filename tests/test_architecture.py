@@ -54,7 +54,7 @@ METHOD_ORDER = [
 # And within the plugin for vLLM.
 VLLM_ORDER = [
     *("settings", "planning", "blocks", "buffers", "operator", "layers", "requests", "scheduler", "engine"),
-    *("runner", "cpu_worker", "gpu_worker", "__init__"),
+    *("runner", "worker", "cpu_worker", "gpu_worker", "__init__"),
 ]
 
 

@@ -14,7 +14,7 @@ and is otherwise as it was. What each file does, from the request to the layer:
 | `requests` | bad settings of a request become HTTP 400 |
 | `scheduler`, `blocks` | blocks of the prefix cache that steering changed are not shared |
 | `planning` | which token of a batch is prompt and which is answer; slots; blocks |
-| `runner`, `cpu_worker`, `gpu_worker` | the plan of each step, made before the forward |
+| `runner`, `worker`, `cpu_worker`, `gpu_worker` | the plan of each step, made before the forward |
 | `buffers`, `operator` | pooled sums and settings per slot; the equations on a flat batch |
 | `layers` | where the operator meets the target layer |
 

@@ -65,7 +65,7 @@ class Buffers:
         self.reads = True
         """Whether the coming forward reads any token into a slot."""
         self.steered = torch.zeros(0, dtype=torch.int64, device=device)
-        """Places of the tokens that the coming forward steers."""
+        """Places of the tokens that the coming forward steers, where it may branch."""
         self._stale = True
         # What `whole` returns, as long as neither the steered tokens nor the sums change.
         self._kept: tuple[StepConstants, Tensor | None] | None = None
@@ -120,7 +120,8 @@ class Buffers:
         self.reads = changes.reads
         if not changes.same:
             self.tokens[:, :padded] = torch.from_numpy(planner.tokens[:, :padded])
-            self.steered = torch.from_numpy(changes.steered).to(self.device)
+            # Where graphs are captured nobody asks for them.
+            self.steered = torch.from_numpy(changes.steered) if self.branches else self.steered
             self._kept = None
         elif self.block_sums is not None:
             self.tokens[BLOCK, :padded] = torch.from_numpy(planner.tokens[BLOCK, :padded])

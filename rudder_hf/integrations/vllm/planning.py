@@ -148,19 +148,25 @@ class Planner:
         self._steady = None
         planned = self.requests[request]
         planned.prompt_length, planned.first_token, planned.counted = prompt_length, first_token, counted
-        if not steered and planned.slot != self.spare_slot:
-            self._free.append(planned.slot)
-            planned.slot = self.spare_slot
+        if not steered:
+            self._give_back(request)
         return planned.slot
 
     def release(self, request: str) -> None:
         """Give back the slot of a request that ended or was preempted; unknown ones are ignored."""
         self._steady = None
-        planned = self.requests.pop(request, None)
+        if request in self.requests:
+            self._give_back(request)
+            del self.requests[request]
+
+    def _give_back(self, request: str) -> None:
+        """Leave a request without a slot of its own."""
+        planned = self.requests[request]
         self._hits.pop(request, None)
         self._ripe_hits.pop(request, None)
-        if planned is not None and planned.slot != self.spare_slot:
+        if planned.slot != self.spare_slot:
             self._free.append(planned.slot)
+            planned.slot = self.spare_slot
 
     def plan(
         self,
