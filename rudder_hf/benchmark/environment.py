@@ -1,10 +1,12 @@
-"""What a result was measured with: versions, machine, accelerators."""
+"""What a result was measured with: versions, machine, accelerators; and when."""
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,17 @@ PACKAGES = (
 )
 
 
-def versions() -> dict[str, str | None]:
+def timestamp() -> str:
+    """The time now, in UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
     """Versions of Python, of this package and of those it works with; None for what is not installed."""
     from .. import __version__
 
     found: dict[str, str | None] = {"python": platform.python_version(), "rudder_hf": __version__}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +12,7 @@ from torch.nn.functional import normalize
 from .. import interventions
 from ..interventions import Intervention
 from .costs import CostReport, CostSettings, Progress, measure_costs
-from .environment import hardware, versions
+from .environment import hardware, timestamp, versions
 from .runner import BenchmarkSettings
 from .variants import VANILLA, Subject, prompt_length
 
@@ -50,7 +49,7 @@ def method_costs(
     how = CostSettings(settings.new_tokens, settings.rounds, settings.warmup, seed=settings.seed)
     costs, runs = measure_costs(subject.model, methods, inputs, decodings, how, progress)
     return CostReport(
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created=timestamp(),
         model={"name": subject.name, **subject.description},
         prompt_tokens=prompt_length(inputs),
         batch_size=int(inputs["input_ids"].shape[0]),

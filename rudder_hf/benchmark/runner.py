@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 import statistics
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from transformers import PreTrainedModel
 from ..backbones_rudder import resolve_layer
 from ..configuration_rudder import RudderConfig
 from ..presets_rudder import get_preset
-from .environment import hardware, versions
+from .environment import hardware, timestamp, versions
 from .memory import ExtraMemory, extra_memory
 from .operators import OperatorCount, added_operators, count_operators
 from .prompts import long_prompt
@@ -124,7 +123,7 @@ def run_benchmark(
         settings: How to measure.
         progress: Is told what is being done.
     """
-    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    created = timestamp()
     cases = [run_case(make(), settings, progress) for make in subjects]
     asked = {**asdict(settings), "memory_prompts": list(settings.memory_prompts)}
     return BenchmarkReport(created, versions(), hardware(), asked, cases)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import time
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backbones_rudder import find_backbone, resolve_layer
-from ..benchmark.environment import hardware, versions
+from ..benchmark.environment import hardware, timestamp, versions
 from ..evaluation.answering import encode
 from ..evaluation.errors import InputError
 from ..evaluation.journal import write_new
@@ -152,7 +151,7 @@ def calibrate(
         confidence=options.confidence,
         seed=options.seed,
         environment={"versions": versions(), "hardware": hardware()},
-        finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        finished=timestamp(),
         **results,
     )
 

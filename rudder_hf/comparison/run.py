@@ -6,7 +6,6 @@ OUT/state/                                    answers of tuning and evaluation, 
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..benchmark.costs import CostReport, measure_costs
-from ..benchmark.environment import hardware, versions
+from ..benchmark.environment import hardware, timestamp, versions
 from ..benchmark.variants import VANILLA, prompt_length
 from ..calibration.data import CalibrationData, batches
 from ..calibration.layers import LayerStatistics, layer_statistics
@@ -94,7 +93,7 @@ def compare(
             "calibration_pictures": [sample.image_id for sample in data.calibration.choosing],
             "costs": {key: value for key, value in asdict(report).items() if key not in ("costs", "format")},
             "command": options.command,
-            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "finished": timestamp(),
             "versions": versions(),
             "hardware": hardware(),
         },
@@ -240,7 +239,7 @@ def _costs(
         subject.model, methods, inputs, decodings, options.costs, lambda text: say(f"costs, {text}", 0, 1)
     )
     report = CostReport(
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        created=timestamp(),
         model=subject.record(),
         prompt_tokens=prompt_length(inputs),
         batch_size=1,

