@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from .common import choose_device, copyable, refusing_bad_input, reporting_failure
-from .generate import DtypeChoice, ModeChoice
+from .evaluate_options import DtypeChoice
+from .generate import ModeChoice
 
 EXAMPLES = copyable(
     "rudder demo",

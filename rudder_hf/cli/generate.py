@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .common import choose_device, copyable, refusing_bad_input, reporting_failure
+from .evaluate_options import DtypeChoice
 
 if TYPE_CHECKING:
     from .answers import Answer
@@ -31,15 +32,6 @@ class ModeChoice(StrEnum):
 
     BETA = "beta"
     ADD = "add"
-
-
-class DtypeChoice(StrEnum):
-    """Types of weights."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
 
 
 def generate(
