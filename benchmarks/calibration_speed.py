@@ -25,13 +25,20 @@ from typing import Any
 import torch
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf.benchmark.environment import hardware, versions
-from rudder_hf.calibration import Grid, Setting, SettingsDecoder, data_source, find_data, layer_statistics
-from rudder_hf.calibration.data import batches
-from rudder_hf.calibration.search import ROWS
-from rudder_hf.evaluation.answering import encode, end_ids
-from rudder_hf.evaluation.journal import write_new
-from rudder_hf.evaluation.subject import Subject, load_subject
+from rudder_hf.calibrate import (
+    Grid,
+    Setting,
+    SettingsDecoder,
+    data_source,
+    find_data,
+    layer_statistics,
+)
+from rudder_hf.calibrate.data import batches
+from rudder_hf.calibrate.search import ROWS
+from rudder_hf.runtime.environment import hardware, versions
+from rudder_hf.runtime.inputs import encode, end_ids
+from rudder_hf.runtime.journal import write_new
+from rudder_hf.runtime.models import Subject, load_subject
 
 Answers = dict[tuple[str, Setting], tuple[int, ...]]
 NEW_TOKENS = 120

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from rudder_hf import interventions
-from rudder_hf.interventions import Branch, LoopIntervention, Run
+from rudder_hf import methods as interventions
+from rudder_hf.methods import Branch, LoopIntervention, Run
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.captions import noun
 from rudder_hf.scenes.words import prompt

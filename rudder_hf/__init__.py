@@ -7,18 +7,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .version_rudder import __version__
+from .core.version import __version__
 
 if TYPE_CHECKING:
-    from .attach_rudder import SteeringHandle, attach, detach
-    from .backbones_rudder import UnsupportedModelError
-    from .configuration_rudder import RudderConfig
-    from .modeling_rudder import RudderForConditionalGeneration
-    from .pipelines import pipeline
-    from .presets_rudder import get_preset, list_presets
-    from .sharing_rudder import push_repo, write_repo
-    from .trace_rudder import RudderTrace
-    from .warnings_rudder import RudderWarning
+    from .core.backbones import UnsupportedModelError
+    from .core.configuration import RudderConfig
+    from .core.errors import RudderWarning
+    from .core.handle import SteeringHandle, attach, detach
+    from .core.trace import RudderTrace
+    from .hub.modeling import RudderForConditionalGeneration
+    from .hub.pipelines import pipeline
+    from .hub.push import push_repo, write_repo
+    from .presets import get_preset, list_presets
 
 __all__ = [
     "RudderConfig",
@@ -39,19 +39,19 @@ __all__ = [
 
 # Imported when first used: a command of `rudder` needs few of them.
 _HOMES = {
-    "RudderConfig": "configuration_rudder",
-    "RudderForConditionalGeneration": "modeling_rudder",
-    "RudderTrace": "trace_rudder",
-    "RudderWarning": "warnings_rudder",
-    "SteeringHandle": "attach_rudder",
-    "UnsupportedModelError": "backbones_rudder",
-    "attach": "attach_rudder",
-    "detach": "attach_rudder",
-    "get_preset": "presets_rudder",
-    "list_presets": "presets_rudder",
-    "pipeline": "pipelines",
-    "push_repo": "sharing_rudder",
-    "write_repo": "sharing_rudder",
+    "RudderConfig": "core.configuration",
+    "RudderForConditionalGeneration": "hub.modeling",
+    "RudderTrace": "core.trace",
+    "RudderWarning": "core.errors",
+    "SteeringHandle": "core.handle",
+    "UnsupportedModelError": "core.backbones",
+    "attach": "core.handle",
+    "detach": "core.handle",
+    "get_preset": "presets",
+    "list_presets": "presets",
+    "pipeline": "hub.pipelines",
+    "push_repo": "hub.push",
+    "write_repo": "hub.push",
 }
 
 
@@ -78,6 +78,6 @@ def _is_command() -> bool:
 
 if not _is_command():
     # `import rudder_hf` is enough for AutoModel and its kin to know the settings, whatever is imported first.
-    from .registration import register
+    from .hub.registration import register
 
     register()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-from .backbones_rudder import support
+from .core.backbones import support
 
 
 def support_by_status() -> dict[str, list[str]]:

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--write-configs", action="store_true", help="write the configs anew and leave")
     arguments = parser.parse_args()
 
-    from rudder_hf.evaluation import recipe
+    from rudder_hf.evaluate import paper_tables as recipe
 
     if arguments.write_configs:
         for config in recipe.paper_configs():

@@ -5,7 +5,7 @@ Set the variable RUDDER_MODEL of the Space to a Hub id; without it the embedded 
 
 import os
 
-from rudder_hf.cli import answers
+from rudder_hf.cli import ask as answers
 from rudder_hf.cli.common import choose_device
 from rudder_hf.demo.serve import serve_until_interrupted
 from rudder_hf.scenes.embedded import embedded_name

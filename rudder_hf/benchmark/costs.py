@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backbones_rudder import find_backbone
-from ..interventions import Intervention
+from ..core.backbones import find_backbone
+from ..methods import Intervention
 from .forwards import ForwardCount, count_forwards
 from .memory import StorageLedger, allocator_peak
 from .timing import Ratio, garbage_collector_off, summarize

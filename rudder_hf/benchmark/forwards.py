@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ..backbones_rudder import Backbone
+from ..core.backbones import Backbone
 
 
 @dataclass

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..backbones_rudder import attention_update, resolve_layer
+from ..core.backbones import attention_update, resolve_layer
 from .timing import garbage_collector_off
 from .variants import VANILLA, Subject, prompt_length
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch.nn.functional import normalize
 
-from .. import interventions
-from ..interventions import Intervention
+from .. import methods as interventions
+from ..methods import Intervention
+from ..runtime.environment import hardware, timestamp, versions
 from .costs import CostReport, CostSettings, Progress, measure_costs
-from .environment import hardware, timestamp, versions
 from .runner import BenchmarkSettings
 from .variants import VANILLA, Subject, prompt_length
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..backbones_rudder import resolve_layer
-from ..configuration_rudder import RudderConfig
-from ..presets_rudder import get_preset
-from .environment import hardware, timestamp, versions
+from ..core.backbones import resolve_layer
+from ..core.configuration import RudderConfig
+from ..presets import get_preset
+from ..runtime.environment import hardware, timestamp, versions
+from ..runtime.prompts import long_prompt
 from .memory import ExtraMemory, extra_memory
 from .operators import OperatorCount, added_operators, count_operators
-from .prompts import long_prompt
 from .report import BenchmarkReport, CaseResult, Target, VariantResult
 from .shapes import Shape, build_model, random_prompt
 from .timing import Ratio, Run, paired_ratios, summarize, time_rounds

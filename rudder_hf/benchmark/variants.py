@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..attach_rudder import attach
-from ..backbones_rudder import Backbone, find_backbone
-from ..configuration_rudder import RudderConfig
+from ..core.backbones import Backbone, find_backbone
+from ..core.configuration import RudderConfig
+from ..core.handle import attach
 
 VANILLA = "vanilla"
 VARIANTS = (VANILLA, "beta", "add")

@@ -11,13 +11,20 @@ import typer
 
 from . import analyze_options as options
 from . import evaluate_options as shared
-from .common import BAD_INPUT, choose_device, copyable, refusing_bad_input, reporting_failure, stop
+from .common import (
+    BAD_INPUT,
+    choose_device,
+    copyable,
+    refusing_bad_input,
+    reporting_failure,
+    stop,
+)
 
 if TYPE_CHECKING:
-    from ..analysis import AnalysisOptions
-    from ..configuration_rudder import RudderConfig
-    from ..evaluation.subject import Subject
-    from ..evaluation.tasks import Task
+    from ..analyze import AnalysisOptions
+    from ..core.configuration import RudderConfig
+    from ..evaluate.tasks import Task
+    from ..runtime.models import Subject
 
 EXAMPLES = copyable(
     "rudder analyze --out analysis",
@@ -63,15 +70,15 @@ def analyze(
     """
     given = dict(locals())
     with refusing_bad_input():
-        from ..analysis.extras import require
-        from ..analysis.store import Store
+        from ..analyze.extras import require
+        from ..analyze.store import Store
 
         require()
         Store(out).check()
         wanted = _options(given)
         found = None
         if calibration is not None:
-            from ..analysis.ablations import ablations, read_calibration
+            from ..analyze.ablations import ablations, read_calibration
 
             found = read_calibration(calibration)
             ablations(found)  # whether it can be used, before a model is loaded
@@ -81,9 +88,9 @@ def analyze(
     bar = _Bar()
     try:
         with reporting_failure():
-            from ..analysis import analyse
-            from ..backbones_rudder import UnsupportedModelError
-            from ..evaluation.errors import InputError
+            from ..analyze import analyse
+            from ..core.backbones import UnsupportedModelError
+            from ..metrics.errors import InputError
 
             try:
                 numbers = analyse(out, subject, task, config, wanted, found, bar)
@@ -98,7 +105,7 @@ def analyze(
 
 
 def _options(given: dict[str, Any]) -> AnalysisOptions:
-    from ..analysis import PARTS, AnalysisOptions
+    from ..analyze import PARTS, AnalysisOptions
 
     named = tuple(part.strip() for part in (given["parts"] or "").split(",") if part.strip())
     unknown = [part for part in named if part not in PARTS]
@@ -119,8 +126,8 @@ def _options(given: dict[str, Any]) -> AnalysisOptions:
 
 def _subject(given: dict[str, Any]) -> tuple[Subject, Task, RudderConfig]:
     """Pictures, then the model and its settings."""
-    from ..analysis import find_pictures
-    from ..evaluation.tasks import DataOptions
+    from ..analyze import find_pictures
+    from ..evaluate.tasks import DataOptions
     from .evaluate import read_ids
 
     chosen = None if given["ids"] is None else read_ids(given["ids"])
@@ -132,9 +139,9 @@ def _subject(given: dict[str, Any]) -> tuple[Subject, Task, RudderConfig]:
     if asked is not None and asked not in {sample.id for sample in task.samples}:
         raise ValueError(f"--token-picture {asked} is not among the pictures, such as {task.samples[0].id}.")
 
-    from ..analysis import settings_for
-    from ..evaluation.methods import parse_settings
-    from ..evaluation.subject import load_subject
+    from ..analyze import settings_for
+    from ..evaluate.methods import parse_settings
+    from ..runtime.models import load_subject
 
     parsed = parse_settings(given["settings"] or [])
     if set(parsed) - {""}:

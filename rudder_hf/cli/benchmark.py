@@ -113,7 +113,7 @@ def benchmark(
 
 def _method_names(methods: str, shape: ShapeChoice, model: str | None) -> list[str]:
     """The methods to compare, vanilla first; one model at a time."""
-    from ..evaluation.methods import parse_names
+    from ..evaluate.methods import parse_names
 
     if model is None and shape is ShapeChoice.BOTH:
         raise ValueError("--methods compares on one model: add --model embedded, --model ID, or --shape deep.")
@@ -125,8 +125,8 @@ def _compare_methods(names: list[str], make: Callable[[], Subject], settings: Be
     from rich.console import Console
 
     from ..benchmark.methods import method_costs
-    from ..comparison.table import costs_markdown
-    from ..evaluation.journal import write_new
+    from ..compare.table import costs_markdown
+    from ..runtime.journal import write_new
 
     with Console(stderr=True).status("starting") as status, reporting_failure():
         report = method_costs(names, make(), settings, status.update)

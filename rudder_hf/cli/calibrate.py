@@ -10,10 +10,18 @@ import typer
 
 from . import calibrate_options as options
 from . import evaluate_options as shared
-from .common import BAD_INPUT, FAILED, choose_device, copyable, refusing_bad_input, reporting_failure, stop
+from .common import (
+    BAD_INPUT,
+    FAILED,
+    choose_device,
+    copyable,
+    refusing_bad_input,
+    reporting_failure,
+    stop,
+)
 
 if TYPE_CHECKING:
-    from ..calibration import CalibrationData, CalibrationOptions, Outcome
+    from ..calibrate import CalibrationData, CalibrationOptions, Outcome
 
 EXAMPLES = copyable(
     "rudder calibrate --out calibration",
@@ -75,16 +83,16 @@ def calibrate(
     """
     given = dict(locals())
     with refusing_bad_input():
-        from ..backbones_rudder import UnsupportedModelError
-        from ..evaluation.errors import InputError
-        from ..evaluation.processes import process_device, this_process
+        from ..core.backbones import UnsupportedModelError
+        from ..metrics.errors import InputError
+        from ..runtime.processes import process_device, this_process
 
         process = this_process()
         found, wanted = _prepare(given)
 
-        from ..calibration import calibrate as run
-        from ..calibration import pope_task
-        from ..evaluation.subject import load_subject
+        from ..calibrate import calibrate as run
+        from ..calibrate import pope_task
+        from ..runtime.models import load_subject
 
         pope = pope_task(found, seed, POPE_PICTURES) if check is options.CheckChoice.POPE else None
         subject = load_subject(model, dtype.value, process_device(choose_device(device), process), None, revision)
@@ -107,7 +115,7 @@ def calibrate(
 def _finish(outcome: Outcome, out: Path, model: str | None, revision: str) -> None:
     """Write the results and say what they are; without a choice the command has failed."""
     with reporting_failure():
-        from ..calibration import save_outcome
+        from ..calibrate import save_outcome
         from ..scenes import embedded
 
         commit = revision if not revision.startswith(("files-", "unknown")) else None
@@ -120,7 +128,7 @@ def _finish(outcome: Outcome, out: Path, model: str | None, revision: str) -> No
 
 def _prepare(given: dict[str, Any]) -> tuple[CalibrationData, CalibrationOptions]:
     """Pictures and options, checked before a model is loaded."""
-    from ..calibration import CalibrationOptions, Grid, Limits, data_source, find_data
+    from ..calibrate import CalibrationOptions, Grid, Limits, data_source, find_data
     from .evaluate import read_ids
 
     exclude = [] if given["exclude"] is None else [str(i) for i in read_ids(given["exclude"])]
@@ -178,8 +186,8 @@ def _words(name: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
 
 def _tell(outcome: Outcome, folder: Path) -> None:
     """The result in a few lines; the report has the rest."""
-    from ..calibration.plots import available
-    from ..calibration.wording import name
+    from ..calibrate.format import name
+    from ..calibrate.plots import available
 
     typer.echo(f"Chosen: {name(outcome.choice.best)}")
     for mode, choice in outcome.by_mode.items():

@@ -10,7 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from . import evaluate_options as shared
-from .common import BAD_INPUT, choose_device, copyable, refusing_bad_input, reporting_failure, stop
+from .common import (
+    BAD_INPUT,
+    choose_device,
+    copyable,
+    refusing_bad_input,
+    reporting_failure,
+    stop,
+)
 
 EXAMPLES = copyable(
     "rudder compare --out comparison",
@@ -78,16 +85,16 @@ def compare(
     """
     given = dict(locals())
     with refusing_bad_input():
-        from ..evaluation.methods import parse_names
-        from ..evaluation.tasks import DataOptions
+        from ..evaluate.methods import parse_names
+        from ..evaluate.tasks import DataOptions
 
         names = tuple(parse_names(methods))
         source = DataOptions(data, captions, images, split, seed=seed)
 
-        from ..comparison.options import find_pictures
-        from ..comparison.run import compare as run
-        from ..evaluation.errors import InputError
-        from ..evaluation.subject import load_subject
+        from ..compare.options import find_pictures
+        from ..compare.run import compare as run
+        from ..metrics.errors import InputError
+        from ..runtime.models import load_subject
 
         options = _options(given, names)
         found = find_pictures(source, options)
@@ -104,8 +111,8 @@ def compare(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         bar.close()
-    from ..calibration.plots import available
-    from ..comparison.table import markdown
+    from ..calibrate.plots import available
+    from ..compare.table import markdown
 
     typer.echo(markdown(comparison))
     if not available():
@@ -115,9 +122,9 @@ def compare(
 
 def _options(given: dict[str, Any], names: tuple[str, ...]) -> Any:
     from ..benchmark.costs import CostSettings
-    from ..calibration.run import CalibrationOptions
-    from ..calibration.scoring import Limits
-    from ..comparison.options import CompareOptions
+    from ..calibrate.run import CalibrationOptions
+    from ..calibrate.scoring import Limits
+    from ..compare.options import CompareOptions
 
     limits = Limits(recall_floor=given["recall_floor"], nll_rise=given["nll_rise"])
     same = (

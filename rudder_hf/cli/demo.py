@@ -46,7 +46,7 @@ def demo(
     with reporting_failure():
         with refusing_bad_input():
             from ..scenes.embedded import NOTE, embedded_name
-            from . import answers
+            from . import ask as answers
 
             settings = {name: value for name, value in given.items() if value is not None}
             steered, processor = answers.load(model, settings, choose_device(device), dtype.value)

@@ -14,7 +14,7 @@ EXAMPLES = copyable("rudder env", "rudder env --json")
 
 def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print versions and hardware, to paste into a bug report."""
-    from ..benchmark.environment import hardware, versions
+    from ..runtime.environment import hardware, versions
 
     report = {"versions": versions(), "hardware": hardware()}
     if as_json:

@@ -13,8 +13,8 @@ from . import evaluate_options as options
 from .common import choose_device, copyable, refusing_bad_input, reporting_failure
 
 if TYPE_CHECKING:
-    from ..evaluation.result import EvaluationResult
-    from ..evaluation.scoring import Scoring
+    from ..evaluate.result import EvaluationResult
+    from ..evaluate.scoring import Scoring
 
 EXAMPLES = copyable(
     "rudder evaluate --out results/scenes",
@@ -85,7 +85,7 @@ def evaluate(
 
 
 def _scoring(given: dict[str, Any]) -> Scoring:
-    from ..evaluation.scoring import Scoring
+    from ..evaluate.scoring import Scoring
 
     return Scoring(given["lineage"].value, given["parser"].value, given["bootstrap"])
 
@@ -95,9 +95,9 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
     with refusing_bad_input():
         if given["out"] is None:
             raise ValueError("Say where the results go: --out FOLDER.")
-        from ..evaluation import methods as method_names
-        from ..evaluation.processes import process_device, this_process
-        from ..evaluation.tasks import DataOptions, make_task
+        from ..evaluate import methods as method_names
+        from ..evaluate.tasks import DataOptions, make_task
+        from ..runtime.processes import process_device, this_process
 
         names = method_names.parse_names(given["methods"])
         settings = method_names.parse_settings(given["settings"] or [])
@@ -107,10 +107,10 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
         task = make_task(given["task"].value, DataOptions(**{name: given[name] for name in fields}, wanted=wanted))
         task.skip_unreadable(given["skip_unreadable"])
 
-        from ..evaluation import session
-        from ..evaluation.decoding import Decoding
-        from ..evaluation.runner import RunOptions
-        from ..evaluation.subject import load_subject
+        from ..evaluate import run as session
+        from ..evaluate.runner import RunOptions
+        from ..runtime.decoding import Decoding
+        from ..runtime.models import load_subject
 
         decoding = Decoding(
             given["decoding"].value,
@@ -192,7 +192,7 @@ class _Bar:
 
 
 def _print_result(result: EvaluationResult, latex: bool) -> None:
-    from ..evaluation import tables
+    from ..evaluate import tables
 
     if latex:
         typer.echo(tables.paper_latex([result]))
@@ -215,9 +215,9 @@ def _print_result(result: EvaluationResult, latex: bool) -> None:
 
 def _print_tables(paths: list[Path], latex: bool) -> None:
     with refusing_bad_input():
-        from ..comparison.join import joined, read_parts
-        from ..comparison.table import markdown
-        from ..evaluation import tables
+        from ..compare.join import joined, read_parts
+        from ..compare.table import markdown
+        from ..evaluate import tables
 
         results, costs = read_parts(paths)
         if costs or len({result.kind for result in results}) > 1:
@@ -230,8 +230,8 @@ def _print_tables(paths: list[Path], latex: bool) -> None:
 
 def _compare(sides: tuple[str, str], scoring: Scoring) -> None:
     with refusing_bad_input():
-        from ..evaluation import tables
-        from ..evaluation.session import compare_runs
+        from ..evaluate import tables
+        from ..evaluate.run import compare_runs
 
         for name, differences in compare_runs(*sides, scoring).items():
             rows = [
@@ -242,8 +242,8 @@ def _compare(sides: tuple[str, str], scoring: Scoring) -> None:
 
 def _rescore(given: dict[str, Any], scoring: Scoring) -> None:
     with refusing_bad_input():
-        from ..evaluation import session
-        from ..evaluation.tasks import DataOptions, coco_annotations
+        from ..evaluate import run as session
+        from ..evaluate.tasks import DataOptions, coco_annotations
 
         source: Path = given["rescore"]
         if source.is_dir():

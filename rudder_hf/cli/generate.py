@@ -13,8 +13,8 @@ from .common import choose_device, copyable, refusing_bad_input, reporting_failu
 from .evaluate_options import DtypeChoice
 
 if TYPE_CHECKING:
-    from .answers import Answer
-    from .subjects import Subject
+    from .ask import Answer
+    from .inputs import Subject
 
 EXAMPLES = copyable(
     "rudder generate",
@@ -85,12 +85,12 @@ def generate(
     with refusing_bad_input():
         if stream and as_json:
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
-        from . import subjects
+        from . import inputs as subjects
 
         shown = subjects.subjects(images or [], example, annotations)
     with reporting_failure():
         with refusing_bad_input():
-            from . import answers
+            from . import ask as answers
 
             settings = {name: value for name, value in given.items() if value is not None}
             steered, processor = answers.load(model, settings, choose_device(device), dtype.value)
@@ -150,7 +150,7 @@ class _Shown:
             return
         from rich.console import Console
 
-        from .answers import trace_table
+        from .ask import trace_table
 
         if not self.stream:
             self.head(answer.settings)

@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push
+from . import (
+    analyze,
+    benchmark,
+    calibrate,
+    compare,
+    demo,
+    env,
+    evaluate,
+    generate,
+    push,
+)
 from .common import copyable
 
 app = typer.Typer(

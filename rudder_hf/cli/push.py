@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import BAD_INPUT, FAILED, copyable, refusing_bad_input, reporting_failure, stop
+from .common import (
+    BAD_INPUT,
+    FAILED,
+    copyable,
+    refusing_bad_input,
+    reporting_failure,
+    stop,
+)
 
 if TYPE_CHECKING:
-    from ..configuration_rudder import RudderConfig
+    from ..core.configuration import RudderConfig
 
 EXAMPLES = copyable(
     "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
@@ -42,7 +49,7 @@ def push(
     A card (README.md) that you edited in the folder is pushed as it is; otherwise it is written anew.
     """
     with refusing_bad_input():
-        from ..trust_rudder import check_revision, is_hub_id
+        from ..core.trust import check_revision, is_hub_id
 
         if not is_hub_id(repo_id):
             raise ValueError(f"{repo_id!r} is not the id of a repository: give namespace/name.")
@@ -50,7 +57,7 @@ def push(
         if create_pr and revision not in (None, "main"):
             raise ValueError("--create-pr opens a pull request against main: leave out --revision.")
         config, card = read_source(source, repo_id)
-        from ..sharing_rudder import check_shareable, repo_files
+        from ..hub.push import check_shareable, repo_files
 
         check_shareable(config)
         if dry_run:
@@ -61,7 +68,7 @@ def push(
     with reporting_failure():
         from huggingface_hub.errors import HfHubHTTPError
 
-        from ..sharing_rudder import push_repo
+        from ..hub.push import push_repo
 
         try:
             commit = push_repo(
@@ -87,9 +94,9 @@ def read_source(source: str, repo_id: str) -> tuple[RudderConfig, str | None]:
     Raises:
         ValueError: There is neither a folder with settings nor a preset of that name.
     """
-    from ..card_rudder import render_card
-    from ..configuration_rudder import RudderConfig
-    from ..presets_rudder import get_preset, list_presets
+    from ..core.configuration import RudderConfig
+    from ..hub.card import render_card
+    from ..presets import get_preset, list_presets
 
     folder = Path(source)
     if not folder.is_dir():

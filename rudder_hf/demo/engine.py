@@ -15,12 +15,12 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from ..backbones_rudder import resolve_layer
-from ..benchmark.prompts import picture_prompts, to_model
-from ..calibration.layers import layer_statistics
-from ..evaluation.answering import end_ids
-from ..loop_rudder import newest_observation
-from ..modeling_rudder import RudderForConditionalGeneration
+from ..calibrate.layers import layer_statistics
+from ..core.backbones import resolve_layer
+from ..core.loop import newest_observation
+from ..hub.modeling import RudderForConditionalGeneration
+from ..runtime.inputs import end_ids
+from ..runtime.prompts import picture_prompts, to_model
 from . import pictures
 from .tokens import Pieces, Token
 from .view import Limits, View

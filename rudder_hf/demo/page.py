@@ -12,11 +12,18 @@ import gradio as gr
 from PIL.Image import Image
 from starlette.middleware import Middleware
 
-from ..cli.marks import absent
+from ..metrics.highlight import absent
 from . import pictures
+from .css import ONLY_THIS_SERVER, STYLE, head, notes
 from .engine import Engine, Frame
-from .look import ONLY_THIS_SERVER, STYLE, head, notes
-from .tokens import COLOURS, caption, legend, panel, scale, verdict
+from .tokens import (
+    COLOURS,
+    caption,
+    legend,
+    panel,
+    scale,
+    verdict,
+)
 from .view import (
     LONGEST_PROMPT,
     MODES,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..cli.marks import Span
+from ..metrics.highlight import Span
 
 COLOURS = ("gate", "similarity")
 # One hue that darkens all the way: order survives greyscale and every kind of colour blindness.

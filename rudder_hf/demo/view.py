@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from ..configuration_rudder import MODES, RudderConfig, check_setting
-from ..trust_rudder import is_on_hub
+from ..core.configuration import MODES, RudderConfig, check_setting
+from ..core.trust import is_on_hub
 from .tokens import COLOURS, escape
 
 LONGEST_PROMPT = 2000  # characters

@@ -18,12 +18,12 @@ from lmms_eval.api.model import lmms
 from PIL import Image
 from tqdm import tqdm
 
-from ..benchmark.prompts import picture_prompts, to_model
-from ..evaluation.answering import answers
-from ..evaluation.decoding import Decoding, sample_seed
-from ..evaluation.methods import make_methods
-from ..evaluation.processes import process_device, this_process
-from ..evaluation.subject import load_subject
+from ..evaluate.methods import make_methods
+from ..runtime.decoding import Decoding, sample_seed
+from ..runtime.inputs import answers
+from ..runtime.models import load_subject
+from ..runtime.processes import process_device, this_process
+from ..runtime.prompts import picture_prompts, to_model
 
 __all__ = ["RudderHF", "manifest"]
 

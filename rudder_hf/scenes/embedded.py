@@ -13,8 +13,8 @@ from typing import Any
 
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from ..configuration_rudder import RudderConfig
-from ..modeling_rudder import RudderForConditionalGeneration
+from ..core.configuration import RudderConfig
+from ..hub.modeling import RudderForConditionalGeneration
 from .pictures import Scene, draw, split_scenes
 
 __all__ = [

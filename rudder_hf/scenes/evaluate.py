@@ -1,6 +1,6 @@
 """How the embedded model describes the scenes: CHAIR, recall, fluency, repetition and POPE, exact by construction.
 
-The grammar is the project's own, so object names are found by plain look-up here; `rudder_hf.evaluation` has the
+The grammar is the project's own, so object names are found by plain look-up here; `rudder_hf.evaluate` has the
 full metrics for free English.
 """
 

@@ -9,7 +9,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from .batches import CAPTION, NAMED, REPLY, Batch, WordIds, patch_words, pixel_values, place_labels
+from .batches import (
+    CAPTION,
+    NAMED,
+    REPLY,
+    Batch,
+    WordIds,
+    patch_words,
+    pixel_values,
+    place_labels,
+)
 from .families import Family
 from .pictures import Scene
 from .words import BACKGROUND_WORD

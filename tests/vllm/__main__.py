@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace) -> bool:
-    from tests.toy import words
+    from tests.support.toy import words
     from tests.vllm.cases import make_cases
     from tests.vllm.checkpoints import CHECKPOINTS
     from tests.vllm.environment import versions
@@ -110,7 +110,7 @@ def _run(options: argparse.Namespace) -> bool:
 
 def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
     """Every configuration in turn; a result is on disk as soon as it is there."""
-    from tests.toy import words
+    from tests.support.toy import words
     from tests.vllm.cases import make_cases
     from tests.vllm.checkpoints import CHECKPOINTS
     from tests.vllm.engines import CONFIGURATIONS, compare, wanted

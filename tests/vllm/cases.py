@@ -15,7 +15,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf.configuration_rudder import ROW_SETTINGS
+from rudder_hf.core.configuration import ROW_SETTINGS
 
 # A request's `rudder` argument, in turn. None says nothing, so that the engine's settings hold.
 OVERRIDES: tuple[Any, ...] = (

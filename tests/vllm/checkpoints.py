@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from rudder_hf.benchmark.shapes import Shape, build_model
-from tests.toy import toy_processor, words
+from tests.support.toy import toy_processor, words
 
 # vLLM's attention on a CPU wants heads of 32 and more.
 SERVED = Shape("served", hidden_size=128, intermediate_size=256, heads=4, layers=4, vocabulary=128)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rudder_hf.benchmark import environment
+from rudder_hf.runtime import environment
 
 
 def versions() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ...steering_rudder import StepConstants, step_constants, unit
+from ...core.steering import StepConstants, step_constants, unit
 from .planning import BLOCK, STEER, Changes, Planner
 
 # k, -k, c and the bounds of the gate.

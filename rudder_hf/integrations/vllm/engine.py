@@ -15,7 +15,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.models import ModelRegistry, config
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 
-from ...backbones_rudder import support
+from ...core.backbones import support
 from .layers import NATIVE, is_back_end
 from .settings import KEY, EngineSettings, engine_settings
 

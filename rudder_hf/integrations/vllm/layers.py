@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...backbones_rudder import AttentionUpdate, Backbone, attention_update, decoder_layers, resolve_layer
+from ...core.backbones import AttentionUpdate, Backbone, attention_update, decoder_layers, resolve_layer
 from .operator import steer
 
 # vLLM's own models and the class of their decoder layers whose forward was read and is tested.

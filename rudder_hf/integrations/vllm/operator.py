@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from ...steering_rudder import steer_step
+from ...core.steering import steer_step
 from .buffers import Buffers
 from .planning import BLOCK, READ, STEER
 

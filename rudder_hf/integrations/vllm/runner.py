@@ -14,13 +14,20 @@ from numpy.typing import NDArray
 from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from ...backbones_rudder import image_token_ids
+from ...core.backbones import image_token_ids
 from .buffers import Buffers
 from .engine import refuse
 from .layers import install
 from .operator import CONTEXT_NAME, define_operator
 from .planning import Planner
-from .settings import KEY, EngineSettings, RequestSettings, engine_settings, has_picture, request_settings
+from .settings import (
+    KEY,
+    EngineSettings,
+    RequestSettings,
+    engine_settings,
+    has_picture,
+    request_settings,
+)
 
 logger = init_logger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...configuration_rudder import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_gate_order, check_setting
+from ...core.configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_gate_order, check_setting
 
 KEY = "rudder"
 PREFIX = "rudder_"

@@ -1,1 +1,0 @@
-../../rudder_hf/backbones_rudder.py

@@ -1,1 +1,0 @@
-../../../rudder_hf/generation_rudder.py

@@ -1,1 +1,0 @@
-../../../rudder_hf/version_rudder.py

@@ -1,1 +1,0 @@
-../../rudder_hf/hooks_rudder.py

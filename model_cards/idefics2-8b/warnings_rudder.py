@@ -1,1 +1,0 @@
-../../rudder_hf/warnings_rudder.py

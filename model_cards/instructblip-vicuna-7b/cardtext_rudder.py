@@ -1,1 +1,0 @@
-../../rudder_hf/cardtext_rudder.py

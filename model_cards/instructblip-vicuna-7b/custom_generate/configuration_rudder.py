@@ -1,1 +1,0 @@
-../../../rudder_hf/configuration_rudder.py

@@ -1,1 +1,0 @@
-../../../rudder_hf/request_rudder.py

@@ -1,1 +1,0 @@
-../../rudder_hf/modeling_rudder.py

@@ -1,1 +1,0 @@
-../../rudder_hf/processing_rudder.py

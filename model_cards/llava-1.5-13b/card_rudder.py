@@ -1,1 +1,0 @@
-../../rudder_hf/card_rudder.py

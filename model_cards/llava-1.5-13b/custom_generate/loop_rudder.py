@@ -1,1 +1,0 @@
-../../../rudder_hf/loop_rudder.py

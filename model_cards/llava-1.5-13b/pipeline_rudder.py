@@ -1,1 +1,0 @@
-../../rudder_hf/pipeline_rudder.py

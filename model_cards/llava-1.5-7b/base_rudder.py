@@ -1,1 +1,0 @@
-../../rudder_hf/base_rudder.py

@@ -1,1 +1,0 @@
-../../rudder_hf/inplace_rudder.py

@@ -1,1 +1,0 @@
-../../rudder_hf/settings_rudder.py

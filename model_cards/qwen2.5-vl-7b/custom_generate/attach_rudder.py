@@ -1,1 +1,0 @@
-../../../rudder_hf/attach_rudder.py

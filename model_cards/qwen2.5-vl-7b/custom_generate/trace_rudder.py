@@ -1,1 +1,0 @@
-../../../rudder_hf/trace_rudder.py

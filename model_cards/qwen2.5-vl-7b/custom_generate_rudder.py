@@ -1,1 +1,0 @@
-../../rudder_hf/custom_generate_rudder.py

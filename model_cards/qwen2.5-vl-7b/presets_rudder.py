@@ -1,1 +1,0 @@
-../../rudder_hf/presets_rudder.py

@@ -1,1 +1,0 @@
-../../rudder_hf/sharing_rudder.py

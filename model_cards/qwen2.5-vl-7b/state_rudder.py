@@ -1,1 +1,0 @@
-../../rudder_hf/state_rudder.py

@@ -1,1 +1,0 @@
-../../rudder_hf/steering_rudder.py

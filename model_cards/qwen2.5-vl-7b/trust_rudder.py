@@ -1,1 +1,0 @@
-../../rudder_hf/trust_rudder.py

@@ -1,0 +1,195 @@
+"""`Prompt`: prompts that a model has read, and the rows that go on from copies of them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.hooks import STATE_KEY
+from .caches import RoomyLayer
+from .steering import SettingsState
+
+# Arguments with pictures start like this; they are needed for the prefill alone.
+_PICTURES = ("pixel_", "image_", "video_", "images_", "videos_", "patches_", "mm_encoder", "num_local_", "high_res_")
+_KEPT = ("image_attention_mask", "image_embeds_position_mask", "image_hidden_states")
+# Several tokens in one forward give these something else than decoding does (PaliGemma looks both ways in them).
+_STEP_BY_STEP = ("paligemma", "kosmos-2", "kosmos-2.5", "minimax_m3_vl", "mistral_large4")
+
+
+class Prompt:
+    """A batch of prompts in a cache, with the arguments that `generate` keeps from forward to forward.
+
+    Args:
+        model: The model that runs the token loop.
+        input_ids: All ids so far, (rows, length); the last of them may not be forwarded yet.
+        kwargs: What `generate` would pass to the next forward, the cache included.
+        logits: Of the last forwarded position, float32, (rows, vocabulary).
+    """
+
+    def __init__(self, model: Any, input_ids: Tensor, kwargs: dict[str, Any], logits: Tensor) -> None:
+        self.model = model
+        self.input_ids = input_ids
+        self.kwargs = kwargs
+        self.logits = logits
+
+    @property
+    def batch(self) -> int:
+        """Number of rows."""
+        return self.input_ids.shape[0]
+
+    def rows(self, rows: Tensor) -> Prompt:
+        """A copy with the given rows, repetitions allowed; the original stays as it is."""
+        clone = Prompt(self.model, self.input_ids, dict(self.kwargs), self.logits)
+        clone.kwargs["past_key_values"] = copy.copy(self.kwargs["past_key_values"])
+        cache = clone.kwargs["past_key_values"]
+        # Layers replace their tensors when rows are picked and when they grow, so copies may share them.
+        cache.layers = [_shallow(layer) for layer in cache.layers]
+        clone.keep(rows)
+        # From here on the rows have tensors of their own, which may be written to in place.
+        cache.layers = [RoomyLayer.of(layer) for layer in cache.layers]
+        return clone
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with the given rows only."""
+        batch = self.batch
+        self.kwargs["past_key_values"].reorder_cache(rows)
+        for name, value in self.kwargs.items():
+            if not isinstance(value, Tensor):
+                continue
+            # Multimodal positions come as (3, rows, positions).
+            dimension = 1 if name == "position_ids" and value.dim() == 3 else 0
+            if value.dim() > dimension and value.shape[dimension] == batch:
+                self.kwargs[name] = value.index_select(dimension, rows.to(value.device))
+        self.input_ids = self.input_ids[rows]
+        self.logits = self.logits[:0]
+
+    def append(self, tokens: Tensor) -> None:
+        """Add one token to each row; it is forwarded by the next `step`."""
+        self.input_ids = torch.cat([self.input_ids, tokens[:, None]], dim=1)
+
+    def step(self, state: SettingsState) -> Tensor:
+        """Forward the newest token of each row and return its logits."""
+        self._grow(1)
+        return forward(self.model, state, self.input_ids, 1, self.kwargs)[:, -1].float()
+
+    def repeat_last(self, state: SettingsState) -> Tensor:
+        """Forward the last prompt position again, and return its logits.
+
+        Raises:
+            ValueError: The cache cannot forget a position.
+        """
+        cache = self.kwargs["past_key_values"]
+        length = cache.get_seq_length()
+        # Layers of another length hold something else than positions: pictures that are attended to (Mllama).
+        lengths = {layer.get_seq_length() for layer in cache.layers if hasattr(layer, "get_seq_length")}
+        if not cache.is_croppable or not lengths <= {0, length}:
+            raise ValueError(
+                "steer_first_token=True cannot be calibrated for this model: its cache cannot forget the last prompt "
+                "position (recurrent or sliding-window layers). Leave it off."
+            )
+        cache.crop(-1)
+        return forward(self.model, state, self.input_ids, 1, self.kwargs, again=True)[:, -1].float()
+
+    def read_on(self, tokens: Tensor) -> Tensor:
+        """Forward given tokens unsteered and return the logits at each of them, (rows, tokens, vocabulary)."""
+        count = tokens.shape[1]
+        if count == 0:
+            return self.logits.new_empty(self.batch, 0, self.logits.shape[-1])
+        if getattr(self.model.config, "model_type", "") in _STEP_BY_STEP:
+            steps = []
+            for column in tokens.T:
+                self.append(column)
+                self._grow(1)
+                steps.append(forward(self.model, None, self.input_ids, 1, self.kwargs)[:, -1])
+            return torch.stack(steps, dim=1)
+        self.input_ids = torch.cat([self.input_ids, tokens], dim=1)
+        self._grow(count)
+        if "logits_to_keep" in self.kwargs:
+            self.kwargs["logits_to_keep"] = count
+        return forward(self.model, None, self.input_ids, count, self.kwargs)[:, -count:]
+
+    def _grow(self, count: int) -> None:
+        """Let masks and positions cover `count` more tokens, one at a time as decoding does."""
+        for _ in range(count):
+            self.kwargs = self.model._update_model_kwargs_for_generation(
+                _Unchanged(self.kwargs), self.kwargs, is_encoder_decoder=False
+            )
+
+
+class _Unchanged:
+    """Stands for the output of a forward whose extras (Idefics' picture states) are among the arguments already."""
+
+    def __init__(self, kwargs: dict[str, Any]) -> None:
+        self._kwargs = kwargs
+
+    def __contains__(self, name: str) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return self._kwargs.get(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The argument of that name."""
+        return self._kwargs.get(name, default)
+
+
+def read_prompt(
+    model: Any, state: SettingsState, input_ids: Tensor, kwargs: dict[str, Any], repeated: bool = False
+) -> Prompt:
+    """Prefill: forward whole prompts, unsteered, while the state pools what it needs.
+
+    Args:
+        model: The model that runs the token loop.
+        state: Reads the target layer.
+        input_ids: The prompts.
+        kwargs: What `generate` prepared.
+        repeated: Whether the last position will be forwarded again, so that windowed caches must keep it apart.
+    """
+    if repeated:
+        kwargs["past_key_values"].activate_past_recording()
+    embeds = kwargs.get("inputs_embeds")
+    positions = input_ids.shape[1] if embeds is None else embeds.shape[1]
+    state.read(input_ids, kwargs.get("attention_mask"), positions)
+    model_inputs = model.prepare_inputs_for_generation(input_ids, is_first_iteration=True, **kwargs)
+    output = model(**model_inputs, **{STATE_KEY: state}, return_dict=True)
+    _check_fired(state)
+    kept = {name: value for name, value in kwargs.items() if name in _KEPT or not name.startswith(_PICTURES)}
+    later = model._update_model_kwargs_for_generation(output, dict(kwargs), is_encoder_decoder=False)
+    kept |= {name: value for name, value in later.items() if name not in kwargs}
+    kept["past_key_values"] = output.past_key_values
+    return Prompt(model, input_ids, kept, output.logits[:, -1].float())
+
+
+def forward(
+    model: Any, state: SettingsState | None, input_ids: Tensor, count: int, kwargs: dict[str, Any], again: bool = False
+) -> Tensor:
+    """Forward the last `count` positions from the cache; `again` if they belong to the prompt."""
+    # A prompt given as embeddings has no ids to look its positions up by.
+    first = again and kwargs.get("inputs_embeds") is not None
+    model_inputs = model.prepare_inputs_for_generation(
+        input_ids, next_sequence_length=count, is_first_iteration=first, **kwargs
+    )
+    if state is None:
+        logits: Tensor = model(**model_inputs, return_dict=True).logits
+        return logits
+    state.fired = False
+    logits = model(**model_inputs, **{STATE_KEY: state}, return_dict=True).logits
+    _check_fired(state)
+    return logits
+
+
+def _shallow(layer: Any) -> Any:
+    """A copy of a cache's layer that shares tensors but no container with it."""
+    clone = copy.copy(layer)
+    for name, value in vars(layer).items():
+        if isinstance(value, (list, dict)):
+            setattr(clone, name, copy.copy(value))
+    return clone
+
+
+def _check_fired(state: SettingsState) -> None:
+    if not state.fired:
+        raise RuntimeError("RUDDER's hook did not run, so the rows would be unsteered: use the model uncompiled.")

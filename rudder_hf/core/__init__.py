@@ -1,0 +1,1 @@
+"""RUDDER itself: the paper's equations, one generation, and the hooks on the model."""

@@ -1,0 +1,326 @@
+"""Where a vision-language model keeps what RUDDER needs: decoder layers, attention update, generation loop.
+
+One general rule covers every decoder-only model of `AutoModelForImageTextToText`: the text decoder's list of layers,
+in each layer the self-attention module, and, in sandwich-norm layers, the norm after it. Families for which adding a
+vector to the attention update is not Eq. 5 of the paper are refused by name, with the reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from .errors import warn
+
+# Names of the self-attention module of a decoder layer, in order of preference.
+_ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
+# Where a layer has one of these, it stands between self-attention and the residual stream: its output is the update.
+_AFTER_ATTENTION_NAMES = ("post_self_attn_layernorm", "attn_sconv", "post_norm1")
+# "post_attention_layernorm" norms the attention output where the MLP has norms of its own (Gemma, OLMo 2, EXAONE 4);
+# elsewhere (Llama) it is the norm before the MLP.
+_MLP_NORM_NAMES = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+# Parts of a model that have layers of their own but write no text.
+_NON_TEXT_PARTS = (
+    "vision",
+    "visual",
+    "image",
+    "audio",
+    "qformer",
+    "speech",
+    "projector",
+    "connector",
+    "vq",
+    "perceiver",
+)
+_IMAGE_TOKEN_NAMES = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
+
+_ENCODER_DECODER = (
+    "it is an encoder-decoder: the image is read by the encoder, so that no decoder self-attention reads image and "
+    "prompt together in a prefill"
+)
+_MANY_STREAMS = (
+    "it keeps several residual streams and mixes them with learned weights, so that 'the residual stream right after "
+    "self-attention' (Eq. 5) does not exist"
+)
+REFUSED: dict[str, str] = {
+    "blip": _ENCODER_DECODER,
+    "florence2": _ENCODER_DECODER,
+    "pix2struct": _ENCODER_DECODER,
+    "pp_formulanet": _ENCODER_DECODER,
+    "t5gemma2": _ENCODER_DECODER,
+    "udop": _ENCODER_DECODER,
+    "vision-encoder-decoder": _ENCODER_DECODER,
+    "gemma3n": _MANY_STREAMS,
+    "glm5_next": _MANY_STREAMS,
+    "qwen4_exp": _MANY_STREAMS,
+    "muse_spark": "it gates residual stream and attention output with learned vectors, so that Eq. 5 does not exist",
+    "git": "its layers are post-norm, so that the attention output is not a residual update (Eq. 1), and its image "
+    "positions are not part of the prompt's ids",
+    "diffusion_gemma": "it writes blocks of text by diffusion, not token by token",
+    "pi0": "it produces robot actions, not text",
+    "mistral4": "it takes no image",
+    "evolla": "it reads proteins, not images",
+}
+"""Model types that cannot be steered, with the reason."""
+
+
+TESTED = frozenset(
+    """
+    aria aya_vision blip-2 chameleon cohere2_vision cohere_compass cosmos3_edge cosmos3_omni deepseek_vl
+    deepseek_vl_hybrid emu3 ernie4_5_vl_moe exaone4_5 fast_vlm fuyu gemma3 gemma4 gemma4_unified glm46v glm4v
+    glm4v_moe glm_ocr glmga got_ocr2 granite4_vision hunyuan_vl hyperclovax_vision_v2 idefics idefics2 idefics3
+    inkling_mm_model instructblip instructblipvideo internvl janus kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lighton_ocr
+    llama4 llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m3_vl
+    mistral3 mistral_large4 mllama molmo2 muse_glimmer nemotron_h_omni ovis2 paddleocr_vl paligemma pp_chart2table
+    qianfan_ocr qwen2_5_omni_thinker qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_omni_moe_thinker qwen3_vl
+    qwen3_vl_moe shieldgemma2 smolvlm step3p7 video_llama_3 video_llava vipllava
+    """.split()  # noqa: SIM905 - one name a line would hide the list
+)
+"""Model types whose steering is tested against a slow reference on a tiny model."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """What RUDDER can do for a model type.
+
+    Attributes:
+        status: "supported" (tested), "refused" (it cannot work), or "unknown" (the general rule is tried).
+        reason: Why it is refused.
+    """
+
+    status: str
+    reason: str = ""
+
+
+def support(model_type: str) -> Support:
+    """The verdict on a `model_type` of transformers."""
+    if model_type in REFUSED:
+        return Support("refused", REFUSED[model_type])
+    return Support("supported" if model_type in TESTED else "unknown")
+
+
+class UnsupportedModelError(ValueError):
+    """The model cannot be steered; the message says why and what can be done."""
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The parts of a model that RUDDER touches.
+
+    Attributes:
+        model: The model without PEFT's wrapping; its `generate` is what users call.
+        loop: The module whose `generate` runs the token loop: `model`, or the language model it delegates to.
+        layers: The decoder's layers.
+        layers_path: Where they are, from `loop`.
+    """
+
+    model: nn.Module
+    loop: nn.Module
+    layers: nn.ModuleList
+    layers_path: str
+
+
+@dataclass(frozen=True)
+class AttentionUpdate:
+    """The module of one decoder layer whose output is added to the residual stream after self-attention.
+
+    Attributes:
+        name: Attribute path in the layer.
+        module: The module.
+        multiplier: Factor that the layer applies to the output before it adds it (1 in most models).
+    """
+
+    name: str
+    module: nn.Module
+    multiplier: float = 1.0
+
+
+def without_peft(model: nn.Module) -> nn.Module:
+    """The model that PEFT or `torch.compile` wraps, or the model itself."""
+    model = getattr(model, "_orig_mod", model)
+    get_base_model = getattr(model, "get_base_model", None)
+    return get_base_model() if callable(get_base_model) and hasattr(model, "peft_config") else model
+
+
+def model_type(model: nn.Module) -> str:
+    """The `model_type` of a model's config, for messages."""
+    return str(getattr(getattr(model, "config", None), "model_type", type(model).__name__))
+
+
+def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
+    """Locate decoder layers and generation loop.
+
+    Args:
+        model: A vision-language model, or a PEFT model around one.
+        of_part: Whether it may also be the language model that such a model delegates `generate` to.
+
+    Raises:
+        UnsupportedModelError: The model has no decoder-only text generator that RUDDER can steer.
+    """
+    base = without_peft(model)
+    name = model_type(base)
+    if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
+        raise UnsupportedModelError(
+            "RUDDER cannot steer a model with learned prompts (PEFT prompt tuning and kin): they are put before the "
+            "prompt where RUDDER cannot tell them from it. LoRA and other adapters in the weights work."
+        )
+    if name in REFUSED:
+        raise UnsupportedModelError(f"RUDDER cannot steer {name!r} ({type(base).__name__}): {REFUSED[name]}.")
+    if not hasattr(base, "generate") or not hasattr(base, "config"):
+        raise UnsupportedModelError(
+            f"RUDDER steers the `generate` of a Hugging Face vision-language model, got {type(base).__name__}. "
+            "Load the model with AutoModelForImageTextToText."
+        )
+    loop = _generation_loop(base)
+    for part in (base, loop):
+        if getattr(part.config, "is_encoder_decoder", False):
+            raise UnsupportedModelError(
+                f"RUDDER cannot steer {name!r} with {type(part).__name__}: its language model is an encoder-decoder. "
+                "The image is read by the encoder, so that no decoder self-attention reads image and prompt in a "
+                "prefill. Use a checkpoint with a decoder-only language model (for InstructBLIP: Vicuna)."
+            )
+    path, layers = decoder_layers(loop)
+    language_model = type(base).__name__.endswith("ForCausalLM") and not hasattr(base.config, "vision_config")
+    if support(name).status == "unknown" and not (of_part and language_model):
+        warn(
+            f"RUDDER is not tested on {name!r}: layers were found at {path!r} by a general rule. Compare a few "
+            "outputs with rudder=False, and please report what you find."
+        )
+    return Backbone(model=base, loop=loop, layers=layers, layers_path=path)
+
+
+def _generation_loop(model: nn.Module) -> nn.Module:
+    """The module that runs the token loop: InstructBLIP and its kin delegate to their language model."""
+    source_class = next((cls for cls in type(model).__mro__ if "generate" in vars(cls)), None)
+    if source_class is None or source_class.__name__ == "GenerationMixin":
+        return model
+    for name in ("language_model", "text_model"):
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module) and callable(getattr(type(inner), "generate", None)):
+            return inner
+    return model
+
+
+def decoder_layers(loop: Any) -> tuple[str, nn.ModuleList]:
+    """The decoder's layers: of the lists of modules with self-attention that are not part of a vision tower, those as
+    long as the config says, and of these the one nearest to the top.
+    """
+    candidates: list[tuple[str, nn.ModuleList]] = []
+    for path, module in loop.named_modules():
+        if not isinstance(module, nn.ModuleList) or len(module) == 0:
+            continue
+        if any(part in name for name in path.split(".") for part in _NON_TEXT_PARTS):
+            continue
+        if any(_attention_name(layer) is not None for layer in module):
+            candidates.append((path, module))
+    expected = getattr(_text_config(loop), "num_hidden_layers", None)
+    matching = [candidate for candidate in candidates if len(candidate[1]) == expected] or candidates
+    if not matching:
+        raise UnsupportedModelError(
+            f"RUDDER found no decoder layers with self-attention in {type(loop).__name__} ({model_type(loop)!r}). "
+            "It needs a decoder-only language model."
+        )
+    return min(matching, key=lambda candidate: candidate[0].count("."))
+
+
+def _text_config(loop: Any) -> Any:
+    """The config of the text decoder."""
+    return loop.config.get_text_config(decoder=True)
+
+
+def _attention_name(layer: nn.Module) -> str | None:
+    """Name of the layer's self-attention module, None for layers without one (convolution, state space, ...)."""
+    for name in _ATTENTION_NAMES:
+        if _is_module(layer, name):
+            return name
+    # Layers with one interchangeable mixer (Nemotron-H) tell by its class what it is.
+    if _is_module(layer, "mixer") and "Attention" in type(layer.mixer).__name__:
+        return "mixer"
+    return None
+
+
+def steerable_layers(backbone: Backbone) -> list[int]:
+    """Indices of the layers that have self-attention."""
+    return [index for index, layer in enumerate(backbone.layers) if _attention_name(layer) is not None]
+
+
+def resolve_layer(backbone: Backbone, layer: int) -> int:
+    """Turn a possibly negative layer index into one from 0 on.
+
+    Raises:
+        ValueError: There is no such layer, or it has no self-attention; the message lists those that have it.
+    """
+    count = len(backbone.layers)
+    if not -count <= layer < count:
+        raise ValueError(
+            f"RUDDER setting `layer` is {layer}, but {model_type(backbone.model)!r} has {count} decoder layers: "
+            f"choose from {-count} to {count - 1}."
+        )
+    index = layer % count
+    if _attention_name(backbone.layers[index]) is None:
+        usable = ", ".join(map(str, steerable_layers(backbone)))
+        raise ValueError(
+            f"Layer {layer} of {model_type(backbone.model)!r} is a {type(backbone.layers[index]).__name__} without "
+            f"self-attention, so it has no update to read or steer. Layers with self-attention: {usable}."
+        )
+    return index
+
+
+def self_attention(layer: nn.Module) -> nn.Module:
+    """The self-attention module of a decoder layer.
+
+    Raises:
+        UnsupportedModelError: The layer has none.
+    """
+    name = _attention_name(layer)
+    if name is None:
+        raise UnsupportedModelError(f"{type(layer).__name__} has no self-attention.")
+    return getattr(layer, name)  # type: ignore[no-any-return]
+
+
+def attention_update(layer: nn.Module) -> AttentionUpdate:
+    """The module whose output is the residual update Delta of Eq. 1.
+
+    In sandwich-norm layers (Gemma 2 and later, GLM-4) the attention output is normed before it is added, so that the
+    norm's output is the update. Granite scales the output by a factor when it adds it.
+    """
+    name = _attention_name(layer)
+    if name is None:
+        raise UnsupportedModelError(f"{type(layer).__name__} has no self-attention.")
+    if any(_is_module(layer, norm) for norm in _MLP_NORM_NAMES) and _is_module(layer, "post_attention_layernorm"):
+        name = "post_attention_layernorm"
+    # Molmo 2 and Chameleon have variants that norm the output of a sublayer instead of its input, under the same name.
+    if getattr(layer, "norm_after", False) or type(layer).__name__ == "ChameleonSwinDecoderLayer":
+        name = "input_layernorm"
+    name = next((after for after in _AFTER_ATTENTION_NAMES if _is_module(layer, after)), name)
+    return AttentionUpdate(name, getattr(layer, name), float(getattr(layer, "residual_multiplier", 1.0)))
+
+
+def _is_module(layer: nn.Module, name: str) -> bool:
+    return isinstance(getattr(layer, name, None), nn.Module)
+
+
+def forwards_keywords(backbone: Backbone, layer: nn.Module) -> bool:
+    """Whether a keyword argument given to the loop's forward is passed down to its decoder layers.
+
+    Judged by signature: every module between the two has to take `**kwargs`.
+    """
+    modules: list[nn.Module] = [backbone.loop]
+    for name in backbone.layers_path.split(".")[:-1]:
+        modules.append(getattr(modules[-1], name))
+    return all(_takes_keywords(module) for module in (*modules, layer))
+
+
+def _takes_keywords(module: nn.Module) -> bool:
+    parameters = inspect.signature(type(module).forward).parameters.values()
+    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def image_token_ids(model: nn.Module) -> tuple[int, ...]:
+    """Ids of the placeholder tokens that stand for image or video features in the prompt; empty if there are none."""
+    config = model.config
+    ids = {getattr(config, name, None) for name in _IMAGE_TOKEN_NAMES}
+    return tuple(sorted(value for value in ids if isinstance(value, int)))

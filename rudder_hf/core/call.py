@@ -1,0 +1,163 @@
+"""What a `generate` call asks for: its prompt, its images, the options that RUDDER has to know or refuse."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import warn
+from .settings import Override
+
+# Arguments whose names start like this carry pictures.
+_IMAGE_ARGUMENTS = ("pixel_values", "image", "video", "mm_encoder_outputs", "high_res_pixel_values")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the caller of `generate` wants of RUDDER.
+
+    Attributes:
+        owner: The handle that was asked.
+        override: The `rudder=` argument.
+        output_trace: The `output_rudder=` argument.
+        has_images: Whether the call carries images.
+    """
+
+    owner: Any
+    override: Override
+    output_trace: bool
+    has_images: bool
+
+
+class Call:
+    """The arguments of one `generate` call, by name.
+
+    Args:
+        model: The model whose `generate` is called.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+    """
+
+    def __init__(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.model = model
+        signature = inspect.signature(type(model).generate)
+        bound = signature.bind_partial(model, *args, **kwargs).arguments
+        extra = {}
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                extra = bound.pop(name, {})
+        self.arguments: dict[str, Any] = {**bound, **extra}
+        # Read now: the cache that the caller passed in grows while the call runs.
+        self.cache: Any = self.arguments.get("past_key_values")
+        length = getattr(self.cache, "get_seq_length", None)
+        self.cached_length = int(length()) if length is not None else 0
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """A generation option: from the call, its `generation_config`, or the model's, in this order.
+
+        None in the call itself unsets the option.
+        """
+        if name in self.arguments:
+            return default if self.arguments[name] is None else self.arguments[name]
+        for config in (self.arguments.get("generation_config"), getattr(self.model, "generation_config", None)):
+            value = getattr(config, name, None)
+            if value is not None:
+                return value
+        return default
+
+    @property
+    def has_images(self) -> bool:
+        """Whether any argument carries images."""
+        return any(value is not None and name.startswith(_IMAGE_ARGUMENTS) for name, value in self.arguments.items())
+
+    @property
+    def input_ids(self) -> Tensor | None:
+        """The prompt's ids, wherever they were passed."""
+        for name in ("input_ids", "inputs"):
+            value = self.arguments.get(name)
+            if isinstance(value, Tensor) and not torch.is_floating_point(value):
+                return value
+        return None
+
+    @property
+    def inputs_embeds(self) -> Tensor | None:
+        """The prompt's embeddings, if they were passed."""
+        return self.arguments.get("inputs_embeds")
+
+    @property
+    def batch(self) -> int:
+        """Number of prompts."""
+        for value in (self.input_ids, self.inputs_embeds, self.arguments.get("inputs")):
+            if isinstance(value, Tensor):
+                return value.shape[0]
+        return 1
+
+    @property
+    def prompt_length(self) -> int:
+        """Length that `input_ids` starts with; a call without any starts with the one token that `generate` adds."""
+        if self.input_ids is not None:
+            return self.input_ids.shape[1]
+        return 1 if self.inputs_embeds is None else 0
+
+    @property
+    def remaining_prompt(self) -> int:
+        """Number of prompt positions that are still to be forwarded."""
+        if self.inputs_embeds is not None:
+            return self.inputs_embeds.shape[1] - self.cached_length
+        mask = self.arguments.get("attention_mask")
+        whole = mask is None or mask.shape[1] == self.prompt_length
+        return self.prompt_length - (self.cached_length if whole else 0)
+
+    def rows_with_image(self, image_tokens: Sequence[int], has_images: bool) -> list[bool]:
+        """For each prompt whether it contains an image, judged by placeholder tokens where the model has them."""
+        # Kosmos-2 and Idefics say by a mask which positions belong to an image.
+        for name in ("image_embeds_position_mask", "image_attention_mask"):
+            if isinstance(mask := self.arguments.get(name), Tensor):
+                return [bool(row.any()) for row in mask]
+        ids = self.input_ids
+        if ids is not None and image_tokens:
+            rows: list[bool] = torch.isin(ids, torch.tensor(image_tokens, device=ids.device)).any(dim=1).tolist()
+            if any(rows):
+                return [row and (has_images or self.inputs_embeds is not None) for row in rows]
+        elif self.inputs_embeds is not None:
+            # Embeddings alone do not tell: whoever made them most likely put an image in.
+            return [True] * self.batch
+        # Pictures without any placeholder: a model that takes them by another way than the prompt's ids.
+        return [has_images] * self.batch
+
+    def refuse_unsupported(self) -> None:
+        """Raise where stock transformers would lose the image or break the spans, with the reason."""
+        if self.option("cache_implementation") == "paged":
+            raise ValueError(
+                "RUDDER does not steer continuous batching (cache_implementation='paged'): it bypasses the generation "
+                "loop. Use another cache, or pass rudder=False."
+            )
+        if self.option("prefill_chunk_size") is not None and self.has_images:
+            raise ValueError(
+                "transformers drops the images of a prompt when it is prefilled in chunks, so there is nothing for "
+                "RUDDER to anchor to. Unset `prefill_chunk_size`."
+            )
+        if self.option("token_healing"):
+            raise ValueError("RUDDER cannot tell prompt from answer under token_healing=True. Unset it.")
+        assisted = self.option("prompt_lookup_num_tokens") or self.arguments.get("assistant_model") is not None
+        if assisted and self.inputs_embeds is not None:
+            raise ValueError(
+                f"{type(self.model).__name__} is prompted with embeddings, and transformers then drops the candidates "
+                "of assisted decoding and prompt lookup, with or without RUDDER. Unset them."
+            )
+
+
+def warn_without_image(rows: Sequence[bool]) -> None:
+    """Say that prompts without an image are left unsteered."""
+    which = (
+        "The prompt has" if not any(rows) and len(rows) == 1 else f"{rows.count(False)} of {len(rows)} prompts have"
+    )
+    warn(
+        f"{which} no image, so there is no visual evidence to anchor to: left unsteered. "
+        "Pass rudder={'force': True} to steer all the same, or rudder=False to silence this."
+    )

@@ -1,0 +1,284 @@
+"""`attach`: steer a stock model's own `generate` in place, and take everything back out again."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from .backbones import Backbone, attention_update, find_backbone, forwards_keywords, resolve_layer
+from .call import Call, Request
+from .configuration import RudderConfig, check_setting
+from .generation import Conversations
+from .hooks import LayerHooks
+from .loop import (
+    HANDLE_NAME,
+    generate_in_loop,
+    handle_of,
+    prepare_inputs_for_generation,
+    refuse_continuous_batching,
+    steered_generate,
+)
+from .settings import Override
+from .state import CardMap
+
+# Seconds that removing and moving hooks wait for generations of other threads.
+_PATIENCE = 60.0
+_CONTINUOUS_BATCHING = ("generate_batch", "init_continuous_batching", "continuous_batching_context_manager")
+
+
+class SteeringHandle:
+    """RUDDER on one model: what is installed, its settings, and the way back.
+
+    Made by [`attach`]; also a context manager that removes everything at the end of the block.
+
+    Attributes:
+        backbone: The parts of the model that are touched.
+        layer: Index of the installed layer, from 0 on.
+    """
+
+    # Whether the model may be the language model of the one that users call.
+    of_part = False
+
+    def __init__(self, model: nn.Module, config: RudderConfig) -> None:
+        self.config = config
+        self.backbone: Backbone = find_backbone(model, self.of_part)
+        self.layer = resolve_layer(self.backbone, config.layer)
+        self.multiplier = 1.0
+        self._installed = False
+        self._hooks: list[RemovableHandle] = []
+        self._saved: list[tuple[nn.Module, str, Any]] = []
+        self._lock = threading.Condition()
+        self._running: list[int] = []
+        self._disabled = 0
+        self.conversations = Conversations()
+        # Set by control experiments, which steer with something else than CARD.
+        self.card_map: CardMap | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SteeringHandle:
+        """Copy with the model: hooks and bound methods of the copy belong to the copied modules."""
+        clone = type(self).__new__(type(self))
+        memo[id(self)] = clone
+        # What belongs to calls on the original, running or disabled, does not come along.
+        clone._lock, clone._running, clone._disabled = threading.Condition(), [], 0
+        clone.conversations = Conversations()
+        rest = {name: value for name, value in vars(self).items() if name not in vars(clone)}
+        vars(clone).update({name: copy.deepcopy(value, memo) for name, value in rest.items()})
+        return clone
+
+    def __reduce__(self) -> Any:
+        raise TypeError("A model that is steered by RUDDER cannot be pickled: remove RUDDER first (`.remove()`).")
+
+    def __enter__(self) -> SteeringHandle:
+        if not self._installed:
+            self.install()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.remove()
+
+    @property
+    def config(self) -> RudderConfig:
+        """The settings; changes take effect at the next `generate`."""
+        return self._config
+
+    @config.setter
+    def config(self, config: RudderConfig) -> None:
+        # A config loaded from a folder with code of its own is of another class, but of the same type.
+        if getattr(config, "model_type", None) != RudderConfig.model_type:
+            raise TypeError(
+                f"config is {config!r}, but has to be RudderConfig(layer=..., alpha_max=..., k=...), or "
+                "get_preset(name).config() for one of list_presets()."
+            )
+        config.validate_settings()
+        self._config = config
+
+    @property
+    def installed(self) -> bool:
+        """Whether the hooks are on the model."""
+        return self._installed
+
+    # Installing and removing
+
+    def install(self) -> None:
+        """Put the hooks on the model. On failure the model is left as it was.
+
+        Raises:
+            ValueError: The model is steered already.
+        """
+        loop, model = self.backbone.loop, self.backbone.model
+        if any(HANDLE_NAME in vars(part) for part in (model, loop, self.backbone.layers)):
+            raise ValueError(
+                "This model is already steered by RUDDER; steering it twice would add the push twice. "
+                "Change the settings with `rudder=` or `.config`, or remove the first: `.remove()`, `.unwrap()`, or "
+                "rudder_hf.detach(model)."
+            )
+        try:
+            for part in {id(part): part for part in (model, loop)}.values():
+                self._set(part, HANDLE_NAME, self)
+            # Only a mark: whoever copies the decoder alone must not copy the whole model with it.
+            self._set(self.backbone.layers, HANDLE_NAME, True)
+            self.bind_generate()
+            self.bind(loop, "prepare_inputs_for_generation", prepare_inputs_for_generation)
+            self._hooks = self._install_hooks(self.layer)
+            self._installed = True
+        except BaseException:
+            self.uninstall()
+            raise
+
+    def bind_generate(self) -> None:
+        """Make every `generate` of the model a steered one."""
+        loop, model = self.backbone.loop, self.backbone.model
+        self.bind(model, "generate", steered_generate)
+        if loop is not model:
+            self.bind(loop, "generate", generate_in_loop)
+        for name in _CONTINUOUS_BATCHING:
+            if hasattr(type(model), name):
+                self.bind(model, name, refuse_continuous_batching)
+
+    def _install_hooks(self, index: int) -> list[RemovableHandle]:
+        layer = self.backbone.layers[index]
+        update = attention_update(layer)
+        hooks = LayerHooks(index, forwards_keywords(self.backbone, layer))
+        handles = hooks.install(self.backbone.loop, layer, update)
+        self.multiplier = update.multiplier
+        return handles
+
+    def bind(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
+        """Bind a function to one instance, with the signature of the method that it stands before."""
+
+        @functools.wraps(getattr(type(module), name))
+        def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return function(self, *args, **kwargs)
+
+        # `copy.deepcopy` rebinds a MethodType to the copied instance; a closure over `module` would not be.
+        self._set(module, name, types.MethodType(method, module))
+
+    def _set(self, module: nn.Module, name: str, value: Any) -> None:
+        self._saved.append((module, name, vars(module).get(name)))
+        vars(module)[name] = value
+
+    def original(self, module: nn.Module, name: str) -> Callable[..., Any]:
+        """The method that a bound one stands before."""
+        for saved_module, saved_name, value in self._saved:
+            if saved_module is module and saved_name == name and value is not None:
+                return value  # type: ignore[no-any-return]
+        return types.MethodType(getattr(type(module), name), module)
+
+    def remove(self) -> None:
+        """Take everything off the model, after generations of other threads have ended. Twice is harmless.
+
+        Raises:
+            RuntimeError: Called from within a generation on the model, or one of another thread does not end.
+        """
+        with self._lock:
+            self._wait_for_generations("removing RUDDER")
+            self.uninstall()
+
+    def _wait_for_generations(self, what_for: str) -> None:
+        """Let generations of other threads end: a streamer's reader is done shortly before its generation is."""
+        if threading.get_ident() in self._running:
+            raise RuntimeError(f"A generation is running around this very call: wait for it before {what_for}.")
+        if not self._lock.wait_for(lambda: not self._running, timeout=_PATIENCE):
+            raise RuntimeError(f"A generation is running on this model: wait for it before {what_for}.")
+
+    def uninstall(self) -> None:
+        """Take everything off the model at once, whatever runs on it."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        for module, name, value in reversed(self._saved):
+            vars(module).pop(name, None)
+            if value is not None:
+                vars(module)[name] = value
+        self._saved = []
+        self._installed = False
+
+    def _follow_config(self) -> None:
+        """Move the hooks if `config.layer` has changed."""
+        if not self._installed:
+            return
+        layer = resolve_layer(self.backbone, check_setting("layer", self.config.layer))
+        if layer == self.layer:
+            return
+        self._wait_for_generations("changing the layer")
+        hooks = self._install_hooks(layer)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self.layer = hooks, layer
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Leave the model unsteered within the block, for all threads. For a single call pass `rudder=False`."""
+        with self._lock:
+            self._disabled += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._disabled -= 1
+
+    # Generating
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Mark a generation as running, so that the hooks stay where they are."""
+        with self._lock:
+            self._follow_config()
+            self._running.append(threading.get_ident())
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.remove(threading.get_ident())
+                self._lock.notify_all()
+
+    def open_request(self, call: Call, override: Override, output_trace: bool | None) -> Request | None:
+        """What a call wants of RUDDER; None if it is to run as if RUDDER were not there."""
+        if override is None:
+            # Servers pass a request's generation config on, and nothing that they do not know.
+            override = call.option("rudder")
+        if self._disabled:
+            override = False
+        if override is False and not output_trace:
+            return None
+        call.refuse_unsupported()
+        return Request(self, override, bool(output_trace), call.has_images)
+
+
+def attach(model: nn.Module, config: RudderConfig) -> SteeringHandle:
+    """Steer a model's own `generate` in place, without a wrapper.
+
+    ```python
+    with attach(model, RudderConfig(layer=30, alpha_max=20.0, k=5.0)):
+        model.generate(**inputs)          # steered; takes rudder= and output_rudder= too
+    ```
+
+    Args:
+        model: A vision-language model, or a PEFT model around one.
+        config: The settings. `handle.config` can be changed between calls.
+
+    Returns:
+        A handle with `remove()`, which is also a context manager.
+
+    Raises:
+        UnsupportedModelError: The model cannot be steered, with the reason.
+        ValueError: The layer does not exist, or the model is steered already.
+    """
+    handle = SteeringHandle(model, config)
+    handle.install()
+    return handle
+
+
+def detach(model: nn.Module) -> None:
+    """Remove RUDDER from a model whose handle is lost. Harmless if it is not steered."""
+    handle: SteeringHandle | None = handle_of(find_backbone(model).model)
+    if handle is not None:
+        handle.remove()

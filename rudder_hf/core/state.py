@@ -1,0 +1,263 @@
+"""The state of one generation: which positions are prompt and which are answer, the pooled sum, CARD, the trace.
+
+A fresh `GenerationState` lives from the start to the end of one `generate` call and is handed down as an argument, so
+that threads and nested calls cannot meet. `plan` runs before each forward, outside of any compiled graph; `steer` runs
+inside the target layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .settings import CallSettings
+from .steering import (
+    TINY_NORM,
+    StepConstants,
+    add_step,
+    pool_updates,
+    steer_step,
+    step_constants,
+    step_similarity,
+    unit,
+)
+from .trace import TraceRecorder
+
+CardMap = Callable[[Tensor, Sequence[bool]], Tensor]
+"""Replaces CARD, (rows, hidden size), given for each prompt whether it has an image; rows of a prompt lie together."""
+
+
+class GenerationState:
+    """Everything RUDDER knows during one `generate`.
+
+    Args:
+        layer: Index of the target layer. The layer's hook reads it, so that a graph compiled for another layer is not
+            reused.
+        settings: The call's settings.
+        with_image: For each prompt, whether it has an image; the others are steered only if the settings force it.
+        prompt_length: Length of `input_ids` at the start of `generate`.
+        remaining_prompt: Number of prompt positions that are still to be forwarded (less than the prompt's length
+            when a cache already holds its beginning).
+        image_tokens: Ids of image placeholders, for spans.
+        multiplier: Factor that the layer applies to its attention output.
+        pooled: Sum of the updates of earlier prompt spans of the same conversation.
+        skip: Number of positions at the start of the prompt that belong to an earlier answer and are not pooled.
+        traced: Whether to record similarity, gate and push per token.
+        card_map: What CARD is replaced by before it is used, for control experiments.
+    """
+
+    def __init__(
+        self,
+        *,
+        layer: int,
+        settings: CallSettings,
+        with_image: Sequence[bool],
+        prompt_length: int,
+        remaining_prompt: int,
+        image_tokens: Sequence[int] = (),
+        multiplier: float = 1.0,
+        pooled: Tensor | None = None,
+        skip: int = 0,
+        traced: bool = False,
+        card_map: CardMap | None = None,
+    ) -> None:
+        self.layer = layer
+        self.settings = settings
+        self.with_image = list(with_image)
+        self.prompt_length = prompt_length
+        self.remaining_prompt = remaining_prompt
+        self.image_tokens = list(image_tokens)
+        self.multiplier = multiplier
+        self.pooled = pooled
+        self.skip = skip
+        self.traced = traced
+        self.card_map = card_map
+        self.gated = settings.mode == "beta"
+        self.recorder = TraceRecorder()
+        # Set while the prompt is read, before anything is steered.
+        self.card: Tensor
+        self.strength: Tensor
+        self.applied: Tensor
+        self.constants: StepConstants
+        # The plan of the coming forward.
+        self.forwards = 0
+        self.fired = False
+        self.query_length = 0
+        self.prompt_span = (0, 0)
+        self.prompt_weights: Tensor | None = None
+        self.steer_count = 0
+        self.first_token = 0
+        self.watch_last_prompt = False
+        self.observed: tuple[Tensor, Tensor, Tensor] | None = None
+        self._observe_newest_only = False
+        self._prompt_seen = 0
+
+    def plan(self, input_ids: Tensor, query_length: int, attention_mask: Any, cached: bool) -> None:
+        """Decide what each position of the coming forward is.
+
+        The last positions of a forward are answer, as many as `input_ids` is longer than the prompt was; the others
+        are prompt. That holds for single steps, candidates of assisted decoding, chunks, and without a cache.
+
+        Args:
+            input_ids: All ids so far, or the chunk's ids in a chunked prefill, (rows, length).
+            query_length: Number of positions of the forward.
+            attention_mask: The two-dimensional mask over all positions so far, or None if nothing is masked.
+            cached: Whether earlier positions come from a cache; without one every forward repeats the prompt.
+        """
+        self.collect()
+        self.check_fired()
+        self.forwards += 1
+        self.fired = False
+        self.query_length = query_length
+        generated = max(input_ids.shape[1] - self.prompt_length, 0)
+        answer = min(generated, query_length)
+        prompt = query_length - answer
+        new = prompt if cached else max(0, prompt - self._prompt_seen)
+        self._prompt_seen += new
+        self.remaining_prompt -= new
+        self.prompt_span = (prompt - new, prompt)
+        self.prompt_weights = self._weights(input_ids, query_length, attention_mask) if new else None
+        has_last_prompt = prompt > 0 and self.remaining_prompt <= 0
+        self.steer_count = answer + int(has_last_prompt and self.settings.steer_first_token)
+        self.watch_last_prompt = self.traced and has_last_prompt and not self.settings.steer_first_token
+        watched = self.steer_count + int(self.watch_last_prompt)
+        self.first_token = generated - (watched - 1)
+        # Without a cache earlier positions are seen again, with beams in another order than when they emitted tokens.
+        self._observe_newest_only = not cached
+
+    def _weights(self, input_ids: Tensor, query_length: int, attention_mask: Any) -> Tensor | None:
+        """1 for the new prompt positions that count for CARD, else 0; None if all of them count."""
+        start, stop = self.prompt_span
+        weights: Tensor | None = None
+        if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
+            # A view: the memory that RUDDER needs must not grow with the prompt.
+            weights = attention_mask[:, -query_length:][:, start:stop]
+        if self.skip:
+            start_of_answer = torch.ones(input_ids.shape[0], stop - start, device=input_ids.device)
+            start_of_answer[:, : self.skip] = 0
+            weights = start_of_answer if weights is None else weights.to(input_ids.device) * start_of_answer
+            self.skip = 0
+        if self.settings.span != "prompt":
+            ids = input_ids[:, -query_length:][:, start:stop]
+            is_image = torch.isin(ids, torch.tensor(self.image_tokens, device=ids.device))
+            in_span = is_image if self.settings.span == "image" else ~is_image
+            weights = in_span if weights is None else (weights.to(ids.device) > 0) & in_span
+        return weights
+
+    def check_fired(self) -> None:
+        """Refuse to go on unsteered: raise if the last forward did not pass through the target layer's hook."""
+        if self.forwards and not self.fired:
+            raise RuntimeError(
+                "RUDDER's hook did not run in a forward of this generation, so the output would be unsteered. "
+                "The model was compiled in a way that leaves the hooks out: before attaching, in parts, or although "
+                "its forward does not hand keyword arguments to its layers. Compile after attaching (static caches do "
+                "so by themselves), or pass rudder=False."
+            )
+
+    def collect(self) -> None:
+        """Move what the last forward observed into the trace."""
+        if self.observed is None:
+            return
+        similarity, gate, push = self.observed
+        if self._observe_newest_only:
+            self.first_token += similarity.shape[1] - 1
+            similarity, gate, push = similarity[:, -1:], gate[:, -1:], push[:, -1:]
+        self.recorder.add(self.first_token, (similarity, gate, push))
+        self.observed = None
+
+    def steer(self, h: Tensor, update: Tensor) -> Tensor:
+        """Read the prompt's updates and steer the answer's, as planned.
+
+        Args:
+            h: What entered the layer, (rows, positions, hidden size).
+            update: What self-attention adds to it, same shape.
+
+        Returns:
+            The update with v_t^steer added at the answer positions; `update` itself is never written to.
+        """
+        self.fired = True
+        if update.shape[1] != self.query_length:
+            raise RuntimeError(
+                f"RUDDER planned {self.query_length} positions for this forward but its layer sees {update.shape[1]}: "
+                "this model changes the length of the prompt inside its forward and cannot be steered."
+            )
+        if h.device != update.device:
+            h = h.to(update.device)
+        if torch.is_autocast_enabled(update.device.type):
+            # Autocast would take the matrix products down to half precision.
+            with torch.autocast(update.device.type, enabled=False):
+                return self._steer(h, update)
+        return self._steer(h, update)
+
+    def _steer(self, h: Tensor, update: Tensor) -> Tensor:
+        if self.prompt_span[1] > self.prompt_span[0]:
+            self._read(update)
+        if self.watch_last_prompt:
+            return self._watch_and_push(h, update)
+        if self.steer_count == 0:
+            return update
+        if self.steer_count == update.shape[1]:
+            return self._push(h, update)
+        cut = update.shape[1] - self.steer_count
+        return torch.cat([update[:, :cut], self._push(h[:, cut:], update[:, cut:])], dim=1)
+
+    def _read(self, update: Tensor) -> None:
+        """Add the new prompt positions to the pooled sum and fold CARD into the constants of the coming steps."""
+        start, stop = self.prompt_span
+        rows = update.shape[0]
+        total = pool_updates(update[:, start:stop], self.prompt_weights, self.settings.pool)
+        self.prompt_weights = None
+        if self.pooled is not None:
+            earlier = self.pooled.to(total.device)
+            total = total + earlier.repeat_interleave(rows // earlier.shape[0], dim=0)
+        self.pooled = total
+        self.card = unit(total)
+        if self.card_map is not None:
+            self.card = self.card_map(self.card, self.with_image)
+        steered = [self.settings.force or image for image in self.with_image]
+        settings = self.settings.row_tensors(rows // len(steered), steered, total.device)
+        self.strength = settings["alpha_max"]
+        if not self.gated:
+            settings["alpha_max"] = torch.minimum(settings["alpha_max"], settings["norm_cap"])
+        self.applied = settings["alpha_max"] / self.strength.clamp_min(TINY_NORM)
+        constants = step_constants(self.card, **settings)
+        self.constants = constants._replace(push=constants.push / self.multiplier)
+
+    def _push(self, h: Tensor, update: Tensor) -> Tensor:
+        """Steer every position of `update`."""
+        if not self.gated:
+            if self.traced:
+                self._observe(h, step_similarity(h.float(), self.constants), None)
+            return add_step(update, self.constants)
+        steered, s, g = steer_step(h, update, self.constants)
+        if self.traced:
+            self._observe(h, s, g)
+        return steered
+
+    def _watch_and_push(self, h: Tensor, update: Tensor) -> Tensor:
+        """Steer the answer positions (if any) and record the unsteered last prompt position before them."""
+        cut = update.shape[1] - self.steer_count
+        last = step_similarity(h[:, cut - 1 : cut].float(), self.constants).squeeze(-1)
+        nothing = torch.zeros_like(last)
+        if self.steer_count == 0:
+            self.observed = (last, nothing, nothing)
+            return update
+        steered = torch.cat([update[:, :cut], self._push(h[:, cut:], update[:, cut:])], dim=1)
+        similarity, gate, push = self.observed or (nothing, nothing, nothing)
+        self.observed = (
+            torch.cat([last, similarity], dim=1),
+            torch.cat([nothing, gate], dim=1),
+            torch.cat([nothing, push], dim=1),
+        )
+        return steered
+
+    def _observe(self, h: Tensor, s: Tensor, g: Tensor | None) -> None:
+        """Keep similarity, gate and relative push of the steered positions until `collect`."""
+        strength = self.strength[:, None, None]
+        gate = torch.where(strength > 0, self.applied[:, None, None].expand_as(s) if g is None else g, 0.0)
+        length = torch.linalg.vector_norm(h.float(), dim=-1, keepdim=True).clamp_min(TINY_NORM)
+        push = strength * gate / length
+        self.observed = (s.squeeze(-1), gate.squeeze(-1), push.squeeze(-1))

@@ -1,0 +1,1 @@
+"""The Hub: loading settings and what they name, pipelines, cards, and pushing."""

@@ -1,0 +1,87 @@
+"""Steering one call of a stock model: what `custom_generate/generate.py` of a settings repository runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from ..core.backbones import find_backbone
+from ..core.configuration import RudderConfig
+from ..core.handle import SteeringHandle
+from ..core.loop import generate_apart, generate_by_request, handle_of
+from ..core.settings import Override
+
+# They say where the settings are, and reach the function all the same.
+_HUB_ARGUMENTS = (
+    *("cache_dir", "force_download", "local_files_only", "proxies", "revision", "code_revision", "subfolder"),
+    *("token", "repo_type", "trust_remote_code", "custom_generate"),
+)
+_LOCK = threading.Lock()
+
+
+class BorrowedHandle(SteeringHandle):
+    """Hooks for as long as calls need them. Other calls on the same model are not steered meanwhile."""
+
+    of_part = True
+
+    def __init__(self, model: nn.Module, config: RudderConfig) -> None:
+        super().__init__(model, config)
+        self.borrowers = 0
+
+    def bind_generate(self) -> None:
+        """Keep a call within a steered one, from a streamer for example, apart from it."""
+        self.bind(self.backbone.model, "generate", generate_apart)
+
+
+def generate_steered(
+    model: Any,
+    settings: Mapping[str, Any],
+    rudder: Override = None,
+    output_rudder: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Run a model's own `generate` once, steered.
+
+    Args:
+        model: The stock model, or the language model that it delegates `generate` to.
+        settings: RUDDER settings, as a config stores them.
+        rudder: As for `RudderForConditionalGeneration.generate`.
+        output_rudder: As for `RudderForConditionalGeneration.generate`.
+        **kwargs: As for the model's `generate`.
+
+    Returns:
+        What the model's `generate` returns.
+
+    Raises:
+        ValueError: The model is steered already, or steered meanwhile with other settings.
+    """
+    kwargs = {name: value for name, value in kwargs.items() if name not in _HUB_ARGUMENTS}
+    with _borrowed(model, RudderConfig.from_dict(dict(settings))):
+        return generate_by_request(model, rudder, output_rudder, kwargs)
+
+
+@contextmanager
+def _borrowed(model: nn.Module, config: RudderConfig) -> Iterator[None]:
+    """Hooks on the model. Calls that run at the same time share them, and the last one takes them off."""
+    with _LOCK:
+        handle = handle_of(find_backbone(model, BorrowedHandle.of_part).model)
+        if handle is None:
+            handle = BorrowedHandle(model, config)
+            handle.install()
+        elif not isinstance(handle, BorrowedHandle) or handle.config != config:
+            raise ValueError(
+                "This model is already steered by RUDDER, and steering it twice would add the push twice. Leave out "
+                "custom_generate, or remove the other first: `.remove()`, `.unwrap()`, or rudder_hf.detach(model)."
+            )
+        handle.borrowers += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            handle.borrowers -= 1
+            if handle.borrowers == 0:
+                handle.uninstall()

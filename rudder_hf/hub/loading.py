@@ -1,0 +1,294 @@
+"""Loading what settings name: whose argument is whose, at which revision, and how far the base is trusted."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import is_offline_mode
+from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedConfig
+from transformers.utils import find_adapter_config_file, is_peft_available
+from transformers.utils.hub import resolve_revision
+
+from ..core.configuration import CALL_SETTINGS, SETTING_NAMES, RudderConfig
+from ..core.errors import logger
+from ..core.trust import check_base_name, check_revision, is_commit, is_on_hub
+
+# These speak of the repository with the settings, or come from the Auto classes: never for the base.
+_OURS = ("revision", "subfolder", "code_revision", "variant")
+_DROPPED = ("trust_remote_code", "adapter_kwargs", "_from_auto", "_from_pipeline", "_commit_hash")
+# Of these, what is for the base if there is nothing but a base.
+_OF_NAMED_BASE = ("subfolder", "variant", "code_revision", "adapter_kwargs")
+# These speak of the way to the Hub, which is the same for both.
+_SHARED = ("cache_dir", "token", "local_files_only", "force_download", "proxies")
+# Arguments for the base that a config takes when it is loaded with them.
+_SWALLOWED = ("attn_implementation", "experts_implementation", "output_attentions", "output_hidden_states")
+# What `from_pretrained` of a model takes beside the fields of its config.
+_MODEL_ARGUMENTS = frozenset(
+    """
+    adapter_name allow_all_kernels attn_implementation device_map device_mesh disable_mmap distributed_config dtype
+    experts_implementation fusion_config generation_config gguf_file ignore_mismatched_sizes kernel_config key_mapping
+    low_cpu_mem_usage max_memory offload_buffers offload_folder offload_state_dict output_attentions
+    output_hidden_states output_loading_info quantization_config return_dict state_dict torch_dtype tp_plan tp_size
+    tqdm_class use_kernels use_safetensors weights_only
+    """.split()  # noqa: SIM905 - one name a line would hide the list
+)
+
+
+@dataclass
+class LoadArguments:
+    """The arguments of a `from_pretrained` call on settings, each with its owner.
+
+    Attributes:
+        settings: RUDDER settings to override.
+        ours: For the repository that holds the settings.
+        shared: For both repositories (`token`, `cache_dir`, ...).
+        base: For loading the base.
+        base_trust: Whether code of the base's repository may run. Trust in the settings' repository is another matter.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    ours: dict[str, Any] = field(default_factory=dict)
+    shared: dict[str, Any] = field(default_factory=dict)
+    base: dict[str, Any] = field(default_factory=dict)
+    base_trust: bool = False
+
+    @classmethod
+    def sort(cls, kwargs: Mapping[str, Any]) -> LoadArguments:
+        """Give each argument to its owner."""
+        sorted_arguments = cls(base_trust=kwargs.get("base_trust_remote_code") or False)
+        for name, value in kwargs.items():
+            if name in SETTING_NAMES:
+                sorted_arguments.settings[name] = value
+            elif name in _OURS:
+                sorted_arguments.ours[name] = value
+            elif name in _SHARED:
+                sorted_arguments.shared[name] = value
+            elif name not in (*_DROPPED, "base_trust_remote_code"):
+                sorted_arguments.base[name] = value
+        return sorted_arguments
+
+    def for_processor(self) -> dict[str, Any]:
+        """What of the base's arguments a processor takes: a pipeline passes those of the model to it as well."""
+        return {name: value for name, value in self.base.items() if name not in _MODEL_ARGUMENTS}
+
+
+def load_settings(source: str | Path, arguments: LoadArguments, config: Any = None) -> RudderConfig:
+    """Read settings from a folder or the Hub, put those on top that the user gave, and check what they name.
+
+    Args:
+        source: Folder or Hub id.
+        arguments: The arguments of the call.
+        config: Settings that are loaded already, by an Auto class, and are used instead of reading.
+
+    Raises:
+        ValueError: There is a model instead of settings, a setting is wrong, or the base's name is missing or leads
+            elsewhere than it may.
+    """
+    if config is None:
+        stored, _ = RudderConfig.get_config_dict(source, **arguments.ours, **arguments.shared)
+        if stored.get("model_type") != RudderConfig.model_type:
+            raise ValueError(
+                f"{source!s} holds a {stored.get('model_type')!r} model, not RUDDER settings. To steer it: "
+                f"from_base({str(source)!r}, RudderConfig(layer=..., alpha_max=..., k=...))."
+            )
+        config = RudderConfig.from_dict(stored)
+    # By its type: a config that came with the code of a repository is of a class of its own.
+    if getattr(config, "model_type", None) != RudderConfig.model_type:
+        raise TypeError(f"config is {config!r}, but has to be a RudderConfig.")
+    settings: RudderConfig = config
+    settings.take(arguments.settings)
+    if not settings.base_model_name_or_path:
+        raise ValueError(
+            f"The settings in {source!s} name no base model (base_model_name_or_path). "
+            "Load the base yourself and use RudderForConditionalGeneration.from_base(model, config)."
+        )
+    if "base_model_name_or_path" not in settings.given:
+        # A name that the user typed may lead anywhere; one that came with the settings may not.
+        check_base_name(settings.base_model_name_or_path, from_hub=not os.path.exists(source))
+    return settings
+
+
+@dataclass(frozen=True)
+class Base:
+    """Where a base is loaded from.
+
+    Attributes:
+        name: Hub id or folder.
+        revision: What is loaded, resolved to a commit where the Hub or the cache knows it; None for a folder.
+        adapter_of: The model that an adapter in this place belongs to; None if this is no adapter.
+        shared: Arguments for the way to the Hub.
+    """
+
+    name: str
+    revision: Any
+    adapter_of: str | None
+    shared: Mapping[str, Any]
+
+    @property
+    def commit(self) -> str | None:
+        """The commit that is loaded, if it is known."""
+        resolved = getattr(self.revision, "resolved", self.revision)
+        return resolved if is_commit(resolved) else None
+
+    def location(self) -> dict[str, Any]:
+        """Keyword arguments that lead any `from_pretrained` to the files."""
+        return dict(self.shared) | ({} if self.revision is None else {"revision": self.revision})
+
+
+def find_base(config: RudderConfig, shared: Mapping[str, Any]) -> Base:
+    """Look up the base that settings name, at their revision; what is at its default branch if they name none."""
+    name = str(config.base_model_name_or_path)
+    check_revision(config.base_model_revision)
+    if not is_on_hub(name):
+        return Base(name, None, _adapter_base(name, {}), shared)
+    way = {key: value for key, value in shared.items() if key in ("token", "cache_dir", "local_files_only")}
+    revision = resolve_revision(name, config.base_model_revision, **way)
+    located = {**way, **({} if revision is None else {"revision": revision})}
+    return Base(name, revision, _adapter_base(name, located), shared)
+
+
+def _adapter_base(name: str, located: dict[str, Any]) -> str | None:
+    """The model that an adapter belongs to, if there is an adapter and no model of its own beside it."""
+    if not is_peft_available():
+        return None
+    path = find_adapter_config_file(name, **located)
+    if path is None or (os.path.isdir(name) and os.path.exists(os.path.join(name, "config.json"))):
+        return None
+    try:
+        base = json.loads(Path(path).read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"The adapter_config.json of {name!r} names no base_model_name_or_path.") from error
+    if is_on_hub(name):
+        # It is the adapter's author who wrote that name.
+        check_base_name(base, from_hub=True)
+    return str(base)
+
+
+def load_base(config: RudderConfig, arguments: LoadArguments, *args: Any) -> Any:
+    """Load the model that the settings name, and write into them which commit that was.
+
+    Returns:
+        The model, or what `from_pretrained` returns with `output_loading_info=True`.
+
+    Raises:
+        ValueError: An argument is unknown, the base is no model, or it needs code that is not trusted.
+    """
+    base = find_base(config, arguments.shared)
+    _report_moved(base, config.base_model_revision)
+    _check_base(base, arguments)
+    location = base.location()
+    if base.adapter_of is not None and "revision" in location:
+        # As `revision`, transformers would look for the adapter's commit in the repository of its base.
+        given = arguments.base.get("adapter_kwargs") or {}
+        location["adapter_kwargs"] = {"revision": location.pop("revision"), **given}
+    try:
+        loaded = AutoModelForImageTextToText.from_pretrained(
+            base.name, *args, trust_remote_code=arguments.base_trust, **{**arguments.base, **location}
+        )
+    except ValueError as error:
+        raise _about_trust(error, base, arguments) from error
+    if base.commit is not None:
+        config.base_model_revision = base.commit
+    return loaded
+
+
+def _check_base(base: Base, arguments: LoadArguments) -> None:
+    """Refuse arguments that nobody takes, before gigabytes are loaded, and bases that are settings themselves."""
+    if base.adapter_of is not None:
+        return
+    location = base.location() | {key: value for key, value in arguments.base.items() if key == "subfolder"}
+    stored, _ = PreTrainedConfig.get_config_dict(base.name, **location)
+    if stored.get("model_type") == RudderConfig.model_type:
+        raise ValueError(
+            f"The settings name {base.name!r} as their base model, but that holds RUDDER settings itself. "
+            "base_model_name_or_path has to name the model that is steered."
+        )
+    known = {*_MODEL_ARGUMENTS, *_OF_NAMED_BASE}
+    unknown = [name for name in arguments.base if name not in known and not name.startswith("_")]
+    if not unknown:
+        return
+    try:
+        config = AutoConfig.from_pretrained(base.name, trust_remote_code=arguments.base_trust, **location)
+    except ValueError as error:
+        raise _about_trust(error, base, arguments) from error
+    # Fields of the base's config may be overridden at load, as for any model.
+    if missing := [name for name in unknown if not hasattr(config, name)]:
+        raise _unknown_arguments(missing, base.name)
+
+
+def _unknown_arguments(names: list[str], base: str) -> ValueError:
+    hints = [close[0] for name in names if (close := difflib.get_close_matches(name, SETTING_NAMES, n=1, cutoff=0.5))]
+    hint = f" Did you mean {', '.join(hints)}?" if hints else ""
+    return ValueError(
+        f"{names} are neither RUDDER settings (layer, {', '.join(CALL_SETTINGS)}) nor arguments for loading "
+        f"{base!r}.{hint}"
+    )
+
+
+def _about_trust(error: ValueError, base: Base, arguments: LoadArguments) -> ValueError:
+    """The error itself, or which trust is missing where transformers names the wrong one."""
+    if arguments.base_trust or "trust_remote_code" not in str(error):
+        return error
+    return ValueError(
+        f"The base model {base.name!r} brings code of its own, and trusting the settings is not trusting the base. "
+        "Read its code, then pass base_trust_remote_code=True."
+    )
+
+
+def _report_moved(base: Base, pinned: str | None) -> None:
+    """Say if the base's default branch is no longer at the commit that the settings were made with."""
+    if base.commit is None or base.commit != pinned or is_offline_mode() or base.shared.get("local_files_only"):
+        return
+    way = {key: value for key, value in base.shared.items() if key in ("token", "cache_dir")}
+    head = getattr(resolve_revision(base.name, None, **way), "resolved", None)
+    if head is not None and head != pinned:
+        logger.warning(
+            f"{base.name} has moved on to {head[:12]} since these settings were made. It is loaded as it was then, at "
+            f"{pinned[:12]}; pass base_model_revision='main' for its present state."
+        )
+
+
+def load_settings_and_base(
+    source: str | Path, config: RudderConfig | None, kwargs: Mapping[str, Any], *args: Any
+) -> tuple[RudderConfig, Any]:
+    """What `from_pretrained` of settings loads: the settings, and the model that they name.
+
+    Args:
+        source: Folder or Hub id of the settings.
+        config: Settings to use instead of the stored ones, as an Auto class loaded them.
+        kwargs: The arguments of the call, whoever they are for.
+        *args: For the base's `from_pretrained`.
+
+    Returns:
+        The settings, and the model or a tuple of it and its loading info.
+
+    Raises:
+        ValueError: As for [`load_settings`] and [`load_base`].
+    """
+    arguments = LoadArguments.sort(kwargs)
+    if config is not None:
+        config = copy.deepcopy(config)
+        # AutoModel puts these into the config that it loads, which is ours and not the base's.
+        swallowed = {name: getattr(config, f"_{name}", getattr(config, name, None)) for name in _SWALLOWED}
+        arguments.base = {name: value for name, value in swallowed.items() if value} | arguments.base
+    settings = load_settings(source, arguments, config)
+    return settings, load_base(settings, arguments, *args)
+
+
+def load_named_base(name: str, config: RudderConfig, kwargs: Mapping[str, Any]) -> Any:
+    """Load a base that the user named, with arguments that are all meant for it; settings among them override."""
+    arguments = LoadArguments.sort(kwargs)
+    config.take(arguments.settings)
+    config.base_model_name_or_path = name
+    config.base_model_revision = kwargs.get("revision") or config.base_model_revision
+    # Here the user speaks of the base alone.
+    arguments.base |= {key: kwargs[key] for key in _OF_NAMED_BASE if key in kwargs}
+    arguments.base_trust = bool(kwargs.get("trust_remote_code") or arguments.base_trust)
+    return load_base(config, arguments)

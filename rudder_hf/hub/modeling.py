@@ -1,0 +1,313 @@
+"""`RudderForConditionalGeneration`: a vision-language model with RUDDER around its `generate`."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+
+from ..core.backbones import without_peft
+from ..core.configuration import RudderConfig
+from ..core.errors import logger
+from ..core.handle import SteeringHandle, attach
+from ..core.settings import Override
+from ..presets import get_preset
+from .loading import load_named_base, load_settings_and_base
+from .push import push_repo, write_repo
+
+
+def _of_base(name: str) -> Any:
+    """A method that the base model answers."""
+    inherited = getattr(PreTrainedModel, name, None) or getattr(GenerationMixin, name)
+
+    @functools.wraps(inherited)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.model, name)(*args, **kwargs)
+
+    return method
+
+
+class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
+    r"""A vision-language model whose `generate` is steered by RUDDER. Everything else is the base model's.
+
+    Make one with [`~RudderForConditionalGeneration.from_base`] or
+    [`~RudderForConditionalGeneration.from_pretrained`].
+
+    Args:
+        config ([`RudderConfig`]):
+            The settings. They can be changed between calls: `model.config.alpha_max = 12.0`.
+        base (`nn.Module`):
+            The loaded base model, or a PEFT model around it. It is hooked in place, not copied.
+        named (`bool`, defaults to `False`):
+            Whether the whole base was loaded from where the config says, adapters included.
+    """
+
+    config_class = RudderConfig
+    config: RudderConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+
+    def __init__(self, config: RudderConfig, base: nn.Module | None = None, named: bool = False) -> None:
+        if base is None:
+            raise ValueError(
+                "RUDDER holds no weights of its own: use RudderForConditionalGeneration.from_base(base, config) or "
+                "from_pretrained(config_repo)."
+            )
+        if isinstance(base, RudderForConditionalGeneration):
+            raise ValueError("This model is steered by RUDDER already. Change its settings, or unwrap() it first.")
+        super().__init__(config)
+        self._handle: SteeringHandle | None = attach(base, config)
+        self.model: Any = base
+        self._named = named
+        config.describe_base(without_peft(base).config)
+        # The base keeps its mode; the wrapper takes it over.
+        self.training = base.training
+
+    # Making and unmaking
+
+    @classmethod
+    def from_base(
+        cls, base: nn.Module | str | Path, config: RudderConfig | str | None = None, **kwargs: Any
+    ) -> RudderForConditionalGeneration:
+        """Wrap a base model.
+
+        Args:
+            base: A loaded model (hooked in place), or a Hub id or folder to load with
+                `AutoModelForImageTextToText.from_pretrained`.
+            config: The settings, or the name of a preset. None takes the preset of the base's id.
+            **kwargs: When an id is given: passed on to `from_pretrained` of the base (`dtype`, `device_map`,
+                `revision`, ...), except for settings that are to override those of the config (`alpha_max=15.0`).
+
+        Raises:
+            ValueError: There is neither a config nor a preset for the base, or a setting does not fit it.
+            UnsupportedModelError: The base cannot be steered, with the reason.
+        """
+        loaded = isinstance(base, nn.Module)
+        if not loaded and not isinstance(base, (str, Path)):
+            raise TypeError(f"base is {base!r}, but has to be a loaded model, or the id or folder of one.")
+        if loaded and kwargs:
+            raise ValueError(f"{sorted(kwargs)} are for loading a base by id, but a loaded model was given.")
+        name = str(base)
+        if loaded:
+            name = str(getattr(getattr(without_peft(base), "config", None), "name_or_path", ""))  # type: ignore[arg-type]
+        if config is None or isinstance(config, str):
+            preset = get_preset(name if config is None else config)
+            config = preset.config()
+            if not preset.calibrated:
+                logger.warning(f"RUDDER settings for {preset.name} are not calibrated: {preset.source}.")
+        elif getattr(config, "model_type", None) != RudderConfig.model_type:
+            raise TypeError(f"config is {config!r}, but has to be a RudderConfig or the name of a preset.")
+        else:
+            config = copy.deepcopy(config)
+            if name and config.base_model_name_or_path not in (None, name):
+                logger.warning(f"Settings made for {config.base_model_name_or_path!r} are used on {name!r}.")
+        # The config names what is really steered, so that it is what a saved config loads.
+        config.base_model_name_or_path = name or None
+        if loaded:
+            return cls(config, base)  # type: ignore[arg-type]
+        return cls(config, load_named_base(name, config, kwargs), named=True)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, pretrained_model_name_or_path: str | Path, *args: Any, config: RudderConfig | None = None, **kwargs: Any
+    ) -> Any:
+        """Load settings that `save_pretrained` or `push_to_hub` wrote, and the base model that they name.
+
+        Args:
+            pretrained_model_name_or_path: Folder or Hub id that holds the settings.
+            *args: Passed on to the base's `from_pretrained`.
+            config: Settings to use instead of the stored ones.
+            **kwargs: RUDDER settings to override (`alpha_max=11.0`), and arguments for loading the base (`dtype`,
+                `device_map`, `quantization_config`, `attn_implementation`, ...). `revision` is that of the settings;
+                that of the base stands in them (`base_model_revision`). `base_trust_remote_code=True` lets code of
+                the base's repository run, which `trust_remote_code` does not.
+
+        Returns:
+            The steered model; with `output_loading_info=True` a tuple of it and the info.
+
+        Raises:
+            ValueError: An argument is unknown, the settings name no base model, or do not fit it.
+        """
+        settings, loaded = load_settings_and_base(pretrained_model_name_or_path, config, kwargs, *args)
+        if isinstance(loaded, tuple):
+            return cls(settings, loaded[0], named=True), loaded[1]
+        return cls(settings, loaded, named=True)
+
+    def save_pretrained(  # type: ignore[override]
+        self,
+        save_directory: str | Path,
+        is_main_process: bool = True,
+        push_to_hub: bool = False,
+        repo_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Write a settings repository: `config.json`, code and a card. The base's weights stay where they are.
+
+        Args:
+            save_directory: Folder to write into.
+            is_main_process: Whether to write at all, for scripts on several processes.
+            push_to_hub: Push it as well.
+            repo_id: Where to push; None takes the folder's name.
+            **kwargs: With `push_to_hub`, those of [`~RudderForConditionalGeneration.push_to_hub`]. Arguments that are
+                about weights are ignored.
+        """
+        if not is_main_process:
+            return
+        if not self.config.base_model_name_or_path:
+            logger.warning(
+                "The base model has no name, so the saved settings can only be used with from_base(model, ...)."
+            )
+        if hasattr(self.model, "peft_config") and not self._named:
+            logger.warning(
+                "The base carries PEFT adapters, which the saved settings do not: save and load them with PEFT."
+            )
+        write_repo(self.config, save_directory, repo_id)
+        if push_to_hub:
+            names = set(inspect.signature(push_repo).parameters)
+            options = {name: value for name, value in kwargs.items() if name in names}
+            self.push_to_hub(repo_id or Path(save_directory).resolve().name, **options)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
+        """Push the settings, with code and a card, to the Hub. The base's weights stay where they are.
+
+        Args:
+            repo_id: Where to push; made if it does not exist.
+            **kwargs: `private`, `token`, `revision`, `create_pr`, `commit_message`, `commit_description`,
+                `evaluation`, as for [`push_repo`].
+
+        Returns:
+            Address of the commit, or of the pull request.
+        """
+        commit = push_repo(self.config, repo_id, **kwargs)
+        return str(commit.pr_url or commit.commit_url)
+
+    def unwrap(self) -> nn.Module:
+        """Remove every hook and bound method and return the base model as it was. The wrapper is then of no use."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+        base: nn.Module = self.model
+        return base
+
+    @property
+    def handle(self) -> SteeringHandle:
+        """What is installed on the base model.
+
+        Raises:
+            RuntimeError: The model was unwrapped.
+        """
+        handle: SteeringHandle | None = self.__dict__.get("_handle")
+        if handle is None or not handle.installed:
+            raise RuntimeError("This wrapper was unwrapped. Wrap the base again with from_base(model, config).")
+        return handle
+
+    # Running
+
+    def generate(self, *args: Any, rudder: Override = None, output_rudder: bool | None = None, **kwargs: Any) -> Any:
+        """Generate with the base model, steered.
+
+        Args:
+            *args: As for the base's `generate`.
+            rudder: None for the model's settings; False for the unsteered base; a dictionary of settings for this
+                call, whose strength and gate settings may be lists with one value per prompt
+                (`{"alpha_max": [0.0, 10.0]}`; `{"force": True}` steers prompts without an image too); or a list with
+                one dictionary, None or False for each prompt. What is None is taken from the generation config
+                (`GenerationConfig(rudder=...)`), which servers let each request choose.
+            output_rudder: Return what RUDDER saw and did per token as `out.rudder`, a [`RudderTrace`]. Needs
+                `return_dict_in_generate=True`.
+            **kwargs: As for the base's `generate`.
+
+        Returns:
+            What the base's `generate` returns.
+        """
+        # Raises for a wrapper that was unwrapped, whose base would run bare; and follows an exchanged config.
+        if self.handle.config is not self.config:
+            self.handle.config = self.config
+            self.config.describe_base(without_peft(self.model).config)
+        if isinstance(assistant := kwargs.get("assistant_model"), RudderForConditionalGeneration):
+            kwargs["assistant_model"] = assistant.model
+        return self.model.generate(*args, rudder=rudder, output_rudder=output_rudder, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The base model's forward. It is never steered: RUDDER acts in `generate`."""
+        return self.model(*args, **kwargs)
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The base model's, for decoding loops of your own."""
+        prepared: dict[str, Any] = self.model.prepare_inputs_for_generation(*args, **kwargs)
+        return prepared
+
+    @contextmanager
+    def rudder_disabled(self) -> Iterator[None]:
+        """Leave the model unsteered within the block, in every thread. For one call pass `rudder=False`."""
+        with self.handle.disabled():
+            yield
+
+    # Everything else is the base's
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            base = self.__dict__.get("_modules", {}).get("model")
+            if base is None:
+                raise
+            return getattr(base, name)
+
+    @property
+    def input_modalities(self) -> Any:
+        """What the base model takes."""
+        return without_peft(self.model).input_modalities
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The base model's generation config."""
+        config: GenerationConfig = without_peft(self.model).generation_config
+        return config
+
+    @generation_config.setter
+    def generation_config(self, value: GenerationConfig) -> None:
+        base = self.__dict__.get("_modules", {}).get("model")
+        # PreTrainedModel assigns one while the wrapper has no base yet: that one is of no use.
+        if base is not None:
+            without_peft(base).generation_config = value
+
+    def to(self, *args: Any, **kwargs: Any) -> RudderForConditionalGeneration:
+        """Move or cast the base model by its own rules (which differ for offloaded and quantised models)."""
+        self.model.to(*args, **kwargs)
+        return self
+
+    # What PreTrainedModel and GenerationMixin would answer from the wrapper's own config or modules.
+    get_input_embeddings = _of_base("get_input_embeddings")
+    set_input_embeddings = _of_base("set_input_embeddings")
+    get_output_embeddings = _of_base("get_output_embeddings")
+    set_output_embeddings = _of_base("set_output_embeddings")
+    resize_token_embeddings = _of_base("resize_token_embeddings")
+    get_decoder = _of_base("get_decoder")
+    get_encoder = _of_base("get_encoder")
+    tie_weights = _of_base("tie_weights")
+    set_attn_implementation = _of_base("set_attn_implementation")
+    gradient_checkpointing_enable = _of_base("gradient_checkpointing_enable")
+    gradient_checkpointing_disable = _of_base("gradient_checkpointing_disable")
+    add_adapter = _of_base("add_adapter")
+    load_adapter = _of_base("load_adapter")
+    set_adapter = _of_base("set_adapter")
+    delete_adapter = _of_base("delete_adapter")
+    enable_adapters = _of_base("enable_adapters")
+    disable_adapters = _of_base("disable_adapters")
+    active_adapters = _of_base("active_adapters")
+    get_adapter_state_dict = _of_base("get_adapter_state_dict")
+    compute_transition_scores = _of_base("compute_transition_scores")
+    generate_batch = _of_base("generate_batch")
+    init_continuous_batching = _of_base("init_continuous_batching")
+    continuous_batching_context_manager = _of_base("continuous_batching_context_manager")

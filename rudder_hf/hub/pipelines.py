@@ -1,0 +1,80 @@
+"""`rudder_hf.pipeline`: pipelines for a steered model at hand, which `transformers.pipeline` cannot know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers
+from torch import nn
+from transformers import PreTrainedConfig
+
+from ..core.backbones import without_peft
+from ..core.configuration import RudderConfig
+from ..core.loop import handle_of
+from .modeling import RudderForConditionalGeneration
+from .pipeline import RudderImageTextToTextPipeline, RudderImageToTextPipeline
+from .processing import load_processor
+
+TASKS: dict[str, type[transformers.Pipeline]] = {
+    "image-to-text": RudderImageToTextPipeline,
+    "image-text-to-text": RudderImageTextToTextPipeline,
+}
+# What loads the model, in the names of `transformers.pipeline`.
+_LOADING = ("dtype", "device_map", "revision", "token")
+
+
+def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwargs: Any) -> transformers.Pipeline:
+    """A pipeline for a steered model.
+
+    Args:
+        task: `"image-to-text"` (a picture and a prompt, as before transformers 5) or `"image-text-to-text"` (chats).
+        model: A steered model; or the folder or Hub id of settings, or of a base model that has a preset.
+        processor: Its processor; None loads that of the base model.
+        **kwargs: As for `transformers.pipeline` (`device`, `dtype`, `device_map`, `batch_size`, `model_kwargs`, ...).
+
+    Raises:
+        ValueError: The task is another one, or the model is not steered.
+    """
+    if task not in TASKS:
+        raise ValueError(f"task is {task!r}, but has to be one of {', '.join(map(repr, TASKS))}.")
+    if isinstance(model, nn.Module):
+        steered: Any = model
+    else:
+        steered = _load(str(model), kwargs)
+    config = _settings_of(steered)
+    if processor is None:
+        processor = load_processor(config)
+    # Under this name also for "image-to-text", which transformers would announce as removed.
+    made = transformers.pipeline(
+        "image-text-to-text", model=steered, processor=processor, pipeline_class=TASKS[task], **kwargs
+    )
+    made.task = task
+    return made
+
+
+def _load(name: str, kwargs: dict[str, Any]) -> RudderForConditionalGeneration:
+    """A steered model from settings, or from a base model with a preset."""
+    options = kwargs.pop("model_kwargs", None) or {}
+    options |= {key: kwargs.pop(key) for key in _LOADING if key in kwargs}
+    hub = {key: options[key] for key in ("revision", "token", "cache_dir", "local_files_only") if key in options}
+    stored, _ = PreTrainedConfig.get_config_dict(name, **hub)
+    if stored.get("model_type") == RudderConfig.model_type:
+        loaded: RudderForConditionalGeneration = RudderForConditionalGeneration.from_pretrained(name, **options)
+        return loaded
+    return RudderForConditionalGeneration.from_base(name, **options)
+
+
+def _settings_of(model: Any) -> RudderConfig:
+    """The settings of a model that is wrapped or attached."""
+    if getattr(model.config, "model_type", None) == RudderConfig.model_type:
+        return model.config  # type: ignore[no-any-return]
+    base: Any = without_peft(model)
+    handle = handle_of(base)
+    if handle is None:
+        raise ValueError(
+            f"{type(base).__name__} is not steered: wrap it with RudderForConditionalGeneration.from_base(model, ...) "
+            "or attach(model, ...) first."
+        )
+    if handle.config.base_model_name_or_path is None:
+        return RudderConfig(base_model_name_or_path=base.config.name_or_path)
+    return handle.config  # type: ignore[no-any-return]

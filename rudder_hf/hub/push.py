@@ -1,0 +1,234 @@
+"""A settings repository: `config.json`, the code that reads it, and a card. It holds no weights and no pickles."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, EvalResult, HfApi
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+from transformers.utils.hub import resolve_revision
+
+from ..core.configuration import CALL_SETTINGS, RudderConfig
+from ..core.errors import logger
+from ..core.trust import is_on_hub
+from ..core.version import __version__
+from .bundle import custom_generate_source, modeling_source
+from .card import render_card
+
+# Seconds to wait for a Hub that does not answer.
+_HUB_PATIENCE = 10.0
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", "adapter_config.json")
+
+
+def _in_modeling(name: str) -> str:
+    """How `config.json` refers to a class of the joined file."""
+    return f"modeling_rudder.{name}"
+
+
+_MODEL = "RudderForConditionalGeneration"
+AUTO_MAP = {
+    "AutoConfig": _in_modeling("RudderConfig"),
+    "AutoModel": _in_modeling(_MODEL),
+    "AutoModelForImageTextToText": _in_modeling(_MODEL),
+    "AutoModelForMultimodalLM": _in_modeling(_MODEL),
+    "AutoModelForCausalLM": _in_modeling("RudderInPlace"),
+    "AutoProcessor": _in_modeling("RudderProcessor"),
+}
+# `transformers serve` looks the first up in transformers and loads the model with it, the base model steered in place.
+ARCHITECTURES = ["AutoModelForCausalLM", _MODEL]
+CUSTOM_PIPELINES = {
+    "image-to-text": {"impl": _in_modeling("RudderImageToTextPipeline"), "pt": ["AutoModelForImageTextToText"]},
+}
+
+
+def repo_files(
+    config: RudderConfig,
+    repo_id: str | None = None,
+    evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
+    card: str | None = None,
+) -> dict[str, str]:
+    """Everything that a settings repository holds: path in the repository -> text.
+
+    Args:
+        config: The settings.
+        repo_id: Where the repository will live, for the snippets in its card.
+        evaluation: Measured results for the card, see `render_card`.
+        card: A card to use instead of one that is rendered.
+    """
+    config.validate_settings()
+    readme = render_card(config, repo_id, evaluation) if card is None else card
+    settings = {name: getattr(config, name) for name in ("layer", *CALL_SETTINGS)} | {"rudder_version": __version__}
+    return {
+        "README.md": readme,
+        "config.json": _config_json(config),
+        "modeling_rudder.py": modeling_source(),
+        "custom_generate/generate.py": custom_generate_source(settings),
+    }
+
+
+def _config_json(config: RudderConfig) -> str:
+    stored = json.loads(config.to_json_string())
+    # It would say something about weights, and there are none.
+    stored.pop("dtype", None)
+    stored |= {"architectures": ARCHITECTURES, "auto_map": AUTO_MAP, "custom_pipelines": CUSTOM_PIPELINES}
+    return json.dumps(stored, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def write_repo(
+    config: RudderConfig,
+    folder: str | Path,
+    repo_id: str | None = None,
+    evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
+) -> list[Path]:
+    """Write a settings repository into a folder, which may exist.
+
+    Args:
+        config: The settings.
+        folder: Where to write.
+        repo_id: As for [`repo_files`].
+        evaluation: As for [`repo_files`].
+
+    Returns:
+        The files written.
+
+    Raises:
+        NotADirectoryError: There is a file in the folder's place.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file: give a folder to write the settings into.")
+    # All texts are made before the first is written, and none is ever there in part.
+    files = repo_files(config, repo_id, evaluation)
+    written = []
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            unfinished.write_text(text, encoding="utf-8", newline="\n")
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        written.append(path)
+    return written
+
+
+def push_repo(
+    config: RudderConfig,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | bool | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    commit_message: str | None = None,
+    commit_description: str | None = None,
+    evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
+    card: str | None = None,
+) -> CommitInfo:
+    """Push a settings repository to the Hub, in one commit. Without a change there is none.
+
+    Args:
+        config: The settings. If they name no revision of their base, that of its default branch is pinned.
+        repo_id: Where to push; made if it does not exist.
+        private: Whether a new repository is private; None for the namespace's default.
+        token: A token with write access; None for the stored one.
+        revision: Branch to push to, made if it does not exist.
+        create_pr: Open a pull request instead.
+        commit_message: What the history says.
+        commit_description: More of it.
+        evaluation: As for [`repo_files`].
+        card: As for [`repo_files`].
+
+    Raises:
+        ValueError: The settings name no base on the Hub, so that nobody else could load them; or there is a model in
+            the repository, or it is public and was to be private.
+        ConnectionError: The Hub cannot be reached, or hung up.
+    """
+    check_shareable(config)
+    api = HfApi(token=token)
+    with _connected(api.endpoint, repo_id):
+        repo_id = _ready_repo(api, repo_id, private)
+        files = repo_files(with_pinned_base(config, token), repo_id, evaluation, card)
+        if revision is not None and not revision.startswith("refs/pr/"):
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        return api.create_commit(
+            repo_id,
+            [CommitOperationAdd(path_in_repo=name, path_or_fileobj=text.encode()) for name, text in files.items()],
+            commit_message=commit_message or f"RUDDER settings for {config.base_model_name_or_path}",
+            commit_description=commit_description,
+            revision=revision,
+            create_pr=create_pr,
+        )
+
+
+@contextmanager
+def _connected(endpoint: str, repo_id: str) -> Iterator[None]:
+    """Say in plain words that the Hub is not there. What it answers, refusals included, passes."""
+    try:
+        yield
+    except (HfHubHTTPError, OSError, ValueError):
+        raise
+    except Exception as error:
+        # The errors of the HTTP library have no base class in common with those of Python.
+        if not type(error).__module__.startswith(("httpx", "httpcore")):
+            raise
+        raise ConnectionError(
+            f"The Hub at {endpoint} cannot be reached, or hung up ({error or type(error).__name__}). A push is one "
+            f"commit: {repo_id} has all of it or nothing. Push again when the Hub is back."
+        ) from error
+
+
+def _ready_repo(api: HfApi, repo_id: str, private: bool | None) -> str:
+    """Make the repository if there is none, and return its full id."""
+    try:
+        # The client waits forever by default; whoever answers this one is there for the rest.
+        found = api.model_info(repo_id, timeout=_HUB_PATIENCE)
+    except RepositoryNotFoundError:
+        found = None
+    if found is None or "/" not in repo_id:
+        # A name without namespace is in the user's own, whatever else is called so.
+        return api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    if private and not found.private:
+        raise ValueError(f"{repo_id} exists and is public: make it private in its settings on the Hub first.")
+    names = [sibling.rfilename for sibling in found.siblings or []]
+    if weights := [name for name in names if name.endswith(_WEIGHTS)]:
+        raise ValueError(
+            f"{repo_id} holds a model ({weights[0]}), whose config.json and card would be overwritten. Push settings "
+            "to a repository of their own."
+        )
+    return repo_id
+
+
+def check_shareable(config: RudderConfig) -> None:
+    """Refuse settings that others could not use.
+
+    Raises:
+        ValueError: They name no base on the Hub.
+    """
+    base = config.base_model_name_or_path
+    if base is None or not is_on_hub(base):
+        raise ValueError(
+            f"The settings name {base!r} as their base model, which others cannot load: push them with the id of a "
+            "model on the Hub (config.base_model_name_or_path = 'namespace/name')."
+        )
+
+
+def with_pinned_base(config: RudderConfig, token: str | bool | None = None) -> RudderConfig:
+    """The settings with the commit of their base; as they are where it is named already or cannot be found out."""
+    base = config.base_model_name_or_path
+    if config.base_model_revision is not None or base is None or not is_on_hub(base):
+        return config
+    commit = getattr(resolve_revision(base, None, token=token), "resolved", None)
+    if commit is None:
+        logger.warning(f"The commit of {base} could not be found out: its revision is not pinned.")
+        return config
+    pinned = copy.deepcopy(config)
+    pinned.base_model_revision = commit
+    return pinned

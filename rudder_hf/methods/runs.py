@@ -1,0 +1,240 @@
+"""One `generate` call of a method that works inside the stock token loop.
+
+Greedy search, sampling, beams, streamers and stopping criteria stay transformers' own: a method only hooks layers, and
+replaces the logits that a forward of the loop returns. Hooks exist while a call runs; they do nothing in forwards of
+other threads, of side branches and of other generations.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig
+
+from ..core.backbones import Backbone, find_backbone
+from ..core.call import Call
+from .base import Generate, Intervention, check_sample_ids, refuse_steered
+from .branches import Branch, arguments_of
+
+# Options under which the loop does more, or less, than forward one new token for each row.
+_REFUSED_OPTIONS = {
+    "prompt_lookup_num_tokens": "it forwards several candidates at once",
+    "assistant_model": "it forwards several candidates at once",
+    "prefill_chunk_size": "transformers drops the images of a prompt that is prefilled in chunks",
+    "token_healing": "it changes the prompt",
+    "custom_generate": "it replaces the token loop",
+    "dola_layers": "it replaces the token loop",
+    "penalty_alpha": "it replaces the token loop",
+}
+
+
+class Run:
+    """What a method sees and hooks during one `generate`.
+
+    Args:
+        method: The method's name, for messages.
+        backbone: The parts of the model.
+        call: The arguments of `generate`.
+        sample_ids: One id for each prompt, or None.
+
+    Attributes:
+        arguments: Those of `generate`, by name.
+        on_logits: Called after each forward of the loop with the last position's logits, (rows, vocabulary) in
+            float32; returns those that the loop goes on with.
+        branch: A side branch, whose cache follows the beams; `advance_branch` moves it on.
+        steps: Number of forwards of the loop that are complete.
+    """
+
+    def __init__(self, method: str, backbone: Backbone, call: Call, sample_ids: Sequence[str] | None) -> None:
+        self.method = method
+        self.backbone = backbone
+        self.call = call
+        self.arguments = arguments_of(call)
+        # InstructBLIP and its kin hand options to a language model with defaults of its own.
+        self._loop_call = Call(backbone.loop, (), self.arguments)
+        self.sample_ids = check_sample_ids(sample_ids, call.batch)
+        self.on_logits: Callable[[Tensor], Tensor] | None = None
+        self.branch: Branch | None = None
+        self.steps = 0
+        self.exits = ExitStack()
+        self._thread = threading.get_ident()
+        self._inside = False
+        self._cache: Any = None
+        self._tokens: Tensor | None = None
+        self._refuse_unsupported()
+
+    def _refuse_unsupported(self) -> None:
+        for name, reason in _REFUSED_OPTIONS.items():
+            if self.arguments.get(name) is not None or self.option(name) not in (None, False):
+                raise ValueError(f"{self.method} cannot run with `{name}`: {reason}. Unset it.")
+        if self.option("cache_implementation") == "paged":
+            raise ValueError(f"{self.method} cannot run with continuous batching (cache_implementation='paged').")
+        if self.call.cached_length:
+            raise ValueError(
+                f"{self.method} needs the whole prompt in one call, but `past_key_values` already holds "
+                f"{self.call.cached_length} positions. Pass the whole conversation without a cache."
+            )
+
+    # What the call is
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """A generation option as the loop sees it: from the call, its `generation_config`, or the loop's own."""
+        return self._loop_call.option(name, default)
+
+    @property
+    def beams(self) -> int:
+        """Number of beams."""
+        return int(self.option("num_beams", 1))
+
+    @property
+    def expansion(self) -> int:
+        """Rows of the loop for each prompt."""
+        return max(self.beams, int(self.option("num_return_sequences", 1)))
+
+    def options(self) -> dict[str, Any]:
+        """The generation options among the arguments, without prompt and pictures."""
+        known = ("generation_config", *vars(GenerationConfig()))
+        return {name: value for name, value in self.arguments.items() if name in known}
+
+    def expand(self, values: Tensor) -> Tensor:
+        """One row for each row of the loop, from one for each prompt."""
+        return values.repeat_interleave(self.expansion, dim=0)
+
+    def sample_name(self, prompt: int) -> str:
+        """What tells the draws for one prompt from those for another: its id, or its place in the batch."""
+        return f"row {prompt}" if self.sample_ids is None else self.sample_ids[prompt]
+
+    # Hooks
+
+    @property
+    def active(self) -> bool:
+        """Whether this thread is within a forward of the loop: not of a branch, nor of another generation."""
+        return self._inside and threading.get_ident() == self._thread
+
+    def hook_output(self, module: nn.Module, change: Callable[[Tensor], Tensor | None]) -> None:
+        """Within forwards of the loop, show a module's output to `change`, and replace it if that returns a tensor."""
+
+        def after(module: nn.Module, args: Any, output: Any) -> Any:
+            if not self.active:
+                return None
+            changed = change(output[0] if isinstance(output, tuple) else output)
+            if changed is None or not isinstance(output, tuple):
+                return changed
+            return (changed, *output[1:])
+
+        self.exits.callback(module.register_forward_hook(after).remove)
+
+    def hook_input(self, module: nn.Module, look: Callable[[Tensor], None]) -> None:
+        """Within forwards of the loop, show `look` the hidden states that enter a module."""
+
+        def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            if self.active:
+                look(args[0] if args else kwargs["hidden_states"])
+
+        self.exits.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+
+    def _before_forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        cache = kwargs.get("past_key_values")
+        if self.steps == 0 and not self._inside:
+            self._adopt(cache)
+        self._inside = cache is self._cache
+        ids = kwargs.get("input_ids")
+        if self._inside and ids is not None:
+            self._tokens = ids[:, -1:]
+
+    def _adopt(self, cache: Any) -> None:
+        """Know the loop's forwards by their cache, and let the side branch follow its beams."""
+        self._cache = cache
+        if self.branch is None or self.beams == 1:
+            return
+        if cache is None:
+            raise ValueError(f"{self.method} with beams needs the cache, which tells how beams move: unset use_cache.")
+        reorder, branch = cache.reorder_cache, self.branch
+
+        def reorder_both(beams: Tensor) -> None:
+            reorder(beams)
+            branch.reorder(beams)
+
+        cache.reorder_cache = reorder_both
+        self.exits.callback(vars(cache).pop, "reorder_cache", None)
+
+    def _after_forward(self, module: nn.Module, args: Any, output: Any) -> Any:
+        if not self.active:
+            return None
+        self._inside = False
+        self.steps += 1
+        if self.on_logits is None:
+            return None
+        output.logits = self.on_logits(output.logits[:, -1].float()).unsqueeze(1)
+        return output
+
+    def advance_branch(self) -> Tensor:
+        """Forward the side branch to where the loop is; its logits, (rows, vocabulary) in float32."""
+        assert self.branch is not None
+        if self.steps == 1:
+            return self.branch.prefill()
+        assert self._tokens is not None
+        return self.branch.step(self._tokens)
+
+    # Running
+
+    def generate(self) -> Any:
+        """Run the model's own `generate` under the hooks."""
+        loop = self.backbone.loop
+        self.exits.callback(loop.register_forward_pre_hook(self._before_forward, with_kwargs=True).remove)
+        self.exits.callback(loop.register_forward_hook(self._after_forward).remove)
+        # A compiled forward would keep the hooks of the call that it was compiled in.
+        arguments = {**self.arguments, "disable_compile": True}
+        return self.backbone.model.generate(**arguments)  # type: ignore[operator]
+
+
+class LoopIntervention(Intervention):
+    """A method that works inside the stock token loop: subclasses say in `prepare` what they hook."""
+
+    @abstractmethod
+    def prepare(self, run: Run) -> None:
+        """Set up one call: register hooks, side branch and change of logits on `run`."""
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[Generate]:
+        """See `Intervention.applied`."""
+        refuse_steered(model)
+        backbone = find_backbone(model)
+
+        @torch.no_grad()
+        def generate(*args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any) -> Any:
+            run = Run(self.name, backbone, Call(backbone.model, args, kwargs), sample_ids)
+            with run.exits:
+                self.prepare(run)
+                return run.generate()
+
+        yield generate
+
+
+def refuse_beam_sampling(run: Run) -> None:
+    """Refuse sampling from beams for methods whose plausibility cut-off may leave fewer tokens than it has to draw."""
+    if run.beams > 1 and run.option("do_sample", False):
+        raise ValueError(
+            f"{run.method} cannot sample from beams: its plausibility cut-off may leave fewer tokens than beams have "
+            "to be drawn. Use do_sample=False with beams, or num_beams=1 with sampling."
+        )
+
+
+def plausible(scores: Tensor, share: float) -> Tensor:
+    """True for tokens that are at least `share` times as likely as the likeliest, (rows, vocabulary).
+
+    Args:
+        scores: Logits or log-probabilities; a constant added to a row makes no difference.
+        share: 0 keeps every token.
+    """
+    if share == 0:
+        return torch.ones_like(scores, dtype=torch.bool)
+    return scores >= scores.max(dim=-1, keepdim=True).values + torch.log(torch.tensor(share, device=scores.device))

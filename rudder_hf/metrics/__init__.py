@@ -1,0 +1,1 @@
+"""Metrics as pure functions of saved answers: CHAIR, POPE, MME, fluency, statistics."""

@@ -1,0 +1,62 @@
+"""Where in a caption its object mentions stand, to the character."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from .chair_parsers import DASHES, Lineage, parse
+from .resources import DOUBLE_WORDS
+from .words import singular, words
+
+
+@dataclass(frozen=True)
+class Span:
+    """A mention in a text: characters `start` to `stop`, and the COCO category it means."""
+
+    start: int
+    stop: int
+    category: str
+
+
+def mentions(text: str, lineage: Lineage = "pattern") -> list[Span]:
+    """The COCO objects that a text names, with their places in it."""
+    lowered = text.lower()
+    if lineage == "strict":
+        lowered = DASHES.sub(" ", lowered)  # as its parser does; places stay where they are
+    split = words(lowered)
+    places = _word_places(lowered, split)
+    found = []
+    for mention in parse(text, lineage).mentions:
+        start, stop = places[mention.place]
+        if _is_joined(split[mention.place : mention.place + 2], mention.word):
+            stop = places[mention.place + 1][1]
+        found.append(Span(start, stop, mention.category))
+    return found
+
+
+def _is_joined(pair: list[str], word: str) -> bool:
+    """Whether two words stand for the one that was matched, as "baby elephant" does for "elephant"."""
+    if len(pair) < 2:
+        return False
+    return any(DOUBLE_WORDS.get(f"{one} {two}") == word for one in _forms(pair[0]) for two in _forms(pair[1]))
+
+
+def _forms(word: str) -> tuple[str, str]:
+    return word, singular(word)
+
+
+def absent(text: str, present: Collection[str], lineage: Lineage = "pattern") -> list[Span]:
+    """The mentions of objects that are not in the picture."""
+    return [span for span in mentions(text, lineage) if span.category not in present]
+
+
+def _word_places(lowered: str, split: list[str]) -> list[tuple[int, int]]:
+    """Where each word of CHAIR's tokenisation stands in the text."""
+    places, position = [], 0
+    for word in split:
+        found = lowered.find(word, position)
+        start = position if found < 0 else found  # rewritten words ("``" for quotes) have no place of their own
+        position = start + (0 if found < 0 else len(word))
+        places.append((start, position))
+    return places

@@ -1,0 +1,131 @@
+"""Settings for the models of the paper, each with its provenance.
+
+The paper gives layer, alpha_max and k for three models. For the other two it evaluated but did not publish settings:
+those presets are starting points derived from the published ones, and say so when they are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .core.configuration import RudderConfig
+
+_PAPER = "RUDDER (ICML 2026), section 4.1: calibrated on 100 held-out MSCOCO images at >= 95 % of vanilla recall"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings for one base model.
+
+    Attributes:
+        name: What users type.
+        base_model: The model's id on the Hub.
+        layer: 0-based decoder layer.
+        alpha_max: Strength of the push.
+        k: Sensitivity of the gate.
+        calibrated: Whether the settings were tuned on this very model.
+        source: Where the settings come from.
+        reported: The paper's results with these settings, greedy decoding: metric -> (vanilla, RUDDER-Beta).
+    """
+
+    name: str
+    base_model: str
+    layer: int
+    alpha_max: float
+    k: float
+    calibrated: bool
+    source: str
+    reported: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def config(self) -> RudderConfig:
+        """The preset as a `RudderConfig`."""
+        return RudderConfig(
+            base_model_name_or_path=self.base_model,
+            layer=self.layer,
+            alpha_max=self.alpha_max,
+            k=self.k,
+            calibration={"source": "paper", "detail": self.source} if self.calibrated else None,
+        )
+
+
+def _reported(*pairs: tuple[float, float]) -> dict[str, tuple[float, float]]:
+    return dict(zip(("CHAIR_S", "CHAIR_I", "POPE accuracy", "POPE F1", "MME"), pairs, strict=True))
+
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            "llava-1.5-7b",
+            "llava-hf/llava-1.5-7b-hf",
+            30,
+            20.0,
+            5.0,
+            True,
+            _PAPER,
+            _reported((48.6, 39.5), (13.6, 10.5), (85.34, 86.53), (84.91, 86.03), (1745.87, 1724.17)),
+        ),
+        Preset(
+            "idefics2-8b",
+            "HuggingFaceM4/idefics2-8b",
+            28,
+            8.0,
+            5.0,
+            True,
+            _PAPER,
+            _reported((46.6, 28.4), (14.9, 10.9), (78.40, 78.74), (74.86, 76.52), (1518.84, 1540.56)),
+        ),
+        Preset(
+            "instructblip-vicuna-7b",
+            "Salesforce/instructblip-vicuna-7b",
+            1,
+            6.5,
+            8.0,
+            True,
+            _PAPER,
+            _reported((39.2, 27.1), (12.8, 8.5), (85.74, 86.02), (84.75, 84.93), (1566.77, 1592.07)),
+        ),
+        Preset(
+            "llava-1.5-13b",
+            "llava-hf/llava-1.5-13b-hf",
+            37,
+            22.0,
+            5.0,
+            False,
+            "starting point: the relative depth of LLaVA-1.5-7B (30 of 32 layers) and its strength scaled with the "
+            "square root of the hidden size; the paper evaluates this model but gives no settings",
+        ),
+        Preset(
+            "qwen2.5-vl-7b",
+            "Qwen/Qwen2.5-VL-7B-Instruct",
+            1,
+            6.0,
+            8.0,
+            False,
+            "starting point: InstructBLIP's early layer, because the paper finds early layers better for both, and "
+            "its strength scaled with the square root of the hidden size; the paper gives no settings",
+        ),
+    )
+}
+
+
+def list_presets() -> list[str]:
+    """Names of the presets, as accepted by `get_preset`."""
+    return list(PRESETS)
+
+
+def get_preset(name: str) -> Preset:
+    """Find a preset by its name or by the Hub id of its base model.
+
+    Raises:
+        ValueError: There is no such preset; the message lists those there are.
+    """
+    for preset in PRESETS.values():
+        if name in (preset.name, preset.base_model):
+            return preset
+    known = ", ".join(f"{preset.name} ({preset.base_model})" for preset in PRESETS.values())
+    raise ValueError(
+        f"There is no preset for {name!r}. Presets: {known}. "
+        "For another model pass RudderConfig(layer=..., alpha_max=..., k=...)."
+    )

@@ -1,0 +1,342 @@
+"""`rudder analyze` from beginning to end: numbers, figures, report, resuming, pictures without annotations."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from rudder_hf import RudderConfig, attach
+from rudder_hf.analyze import AnalysisOptions, analyse, find_pictures, settings_for
+from rudder_hf.analyze.ablations import ablations, read_calibration
+from rudder_hf.analyze.gathering import Gatherer, open_gate
+from rudder_hf.analyze.numbers import present_objects
+from rudder_hf.analyze.store import Store
+from rudder_hf.calibrate import (
+    CalibrationOptions,
+    Grid,
+    Limits,
+    calibrate,
+    find_data,
+    pope_task,
+    save_outcome,
+)
+from rudder_hf.calibrate.store import UNSTEERED
+from rudder_hf.cli.main import app
+from rudder_hf.evaluate.tasks import DataOptions
+from rudder_hf.metrics.chair import chair
+from rudder_hf.metrics.statistics import scores
+from rudder_hf.runtime.inputs import encode
+from rudder_hf.runtime.models import Subject
+from tests.support.evaluating import subject
+from tests.support.processors import PROCESSORS
+from tests.support.toy import toy_model, toy_processor
+from tests.support.zoo import FAMILIES
+
+NEW = 8
+
+
+@pytest.fixture(autouse=True)
+def _extras() -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib, of the extra plots, is not installed")
+    pytest.importorskip("sklearn", reason="scikit-learn, of the extra plots, is not installed")
+
+
+def rudder(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+class Page(HTMLParser):
+    """Checks that elements are closed, and keeps addresses and token spans."""
+
+    VOID = ("meta", "img", "br", "link", "hr", "input")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+        self.tokens: list[dict[str, str | None]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append(tag)
+        self.addresses += [found[name] or "" for name in ("src", "href", "action", "data") if name in found]
+        if tag == "span" and "title" in found:
+            self.tokens.append(found)
+        if tag == "img":
+            assert found.get("alt")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def check_folder(out: Path) -> tuple[dict[str, Any], Page]:
+    """Everything is there and can be read; nothing outside is asked for."""
+    numbers = json.loads((out / "numbers.json").read_text())
+    text = (out / "report.html").read_text()
+    page = Page(text)
+    assert page.addresses
+    assert all(address.startswith(("data:image/png;base64,", "#")) for address in page.addresses)
+    assert not re.search(r"https?:|//|url\(|@import|<script|<link", re.sub(r"base64,[^\"]+", "", text))
+    figures = sorted((out / "figures").glob("*.png"))
+    assert figures
+    for path in figures:
+        with Image.open(path) as picture:
+            assert min(picture.size) > 200
+        assert ElementTree.parse(path.with_suffix(".svg")).getroot().tag.endswith("svg")
+    assert len(figures) == text.count('<img class="figure"') == text.count("Not supported:")
+    return numbers, page
+
+
+@cache
+def embedded_run(folder: Path) -> tuple[Result, Path]:
+    out = folder / "analysis"
+    return rudder("analyze", "--pictures", 12, "--batch-size", 12, "--bootstrap", 200, "--shown", 3, "--out", out), out
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """The command on a handful of embedded scenes."""
+    return embedded_run(tmp_path_factory.mktemp("embedded"))
+
+
+def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
+    result, out = embedded
+    assert result.exit_code == 0, result.output
+    numbers, page = check_folder(out)
+    assert numbers["pictures"] == 12
+    assert numbers["annotated"]
+    assert {path.stem for path in (out / "figures").glob("*.png")} >= {
+        "token-view", "layers", "rotation", "maps", "clusters", "evidence",
+    }  # fmt: skip
+    rotation = numbers["geometry"]["rotation"]
+    assert f"mean {rotation['rotation_degrees']['mean']:.1f}" in result.stdout
+    assert rotation["distinct_text_only"] == 1
+    # The identity that makes the gain no evidence.
+    angles, gains = (np.asarray(rotation[name]["values"]) for name in ("rotation_degrees", "alignment_gain"))
+    assert gains == pytest.approx(1 - np.cos(np.radians(angles)), abs=1e-6)
+    assert len(numbers["tokens"]["shown"]) == 3
+    assert any("The linear probe left out: no object is in at least" in note for note in numbers["notes"])
+    assert any("Ablations left out" in note for note in numbers["notes"])
+    assert all(note in result.stdout for note in numbers["notes"])
+    tokens = [t for e in numbers["tokens"]["shown"] for a in ("vanilla", "steered") for t in e[a]["tokens"]]
+    assert len(page.tokens) == 2 * len(tokens)  # by similarity and by gate
+    marked = [token for token in page.tokens if "absent" in (token["class"] or "")]
+    assert len(marked) == 2 * sum(bool(token["absent"]) for token in tokens)
+    assert all("similarity" in (t["title"] or "") and "probability" in (t["title"] or "") for t in page.tokens)
+    told = {metric["name"]: metric for metric in numbers["scores"]["metrics"]}
+    task = find_pictures(DataOptions(limit=12))
+    truth = dict(enumerate(present_objects(task, "pattern") or []))
+    for name in ("vanilla", "steered"):
+        texts = [getattr(seen, name).text for seen in Store(out).batch(0) or []]
+        assert told["chair_i"][name]["value"] == chair(list(enumerate(texts)), truth).scores.chair_i
+
+
+def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path], tmp_path: Path) -> None:
+    _, out = embedded
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    again = rudder("analyze", "--pictures", 12, "--out", out)
+    assert again.exit_code == 2
+    assert "never overwritten" in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    (tmp_path / "mine.txt").write_text("mine")
+    refused = rudder("analyze", "--out", tmp_path)
+    assert refused.exit_code == 2
+    assert "is not empty" in refused.stderr
+
+
+def test_answers_are_those_of_generate() -> None:
+    model = subject()
+    task = find_pictures(DataOptions(limit=3))
+    config = settings_for(model, {"k": 8.0})
+    seen = Gatherer(model, config, NEW).read(task, task.samples)
+    tokenizer = model.processor.tokenizer
+    for sample, found in zip(task.samples, seen, strict=True):
+        inputs = encode(model.model, model.processor, [task.picture(sample)], [sample.prompt])
+        start = inputs["input_ids"].shape[1]
+        options: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "return_dict_in_generate": True}
+        plain = model.model.generate(**inputs, **options, output_logits=True)
+        with attach(model.model, config):
+            steered = model.model.generate(**inputs, **options, output_logits=True, output_rudder=True)
+        for output, answer in ((plain, found.vanilla), (steered, found.steered)):
+            ids = output.sequences[0, start:]
+            assert answer.text == tokenizer.decode(ids, skip_special_tokens=True)
+            chances = [logits[0].softmax(-1)[i].item() for logits, i in zip(output.logits, ids, strict=True)]
+            assert answer.probability == pytest.approx(chances[: len(answer.probability)], abs=1e-4)
+        count = len(found.steered.similarity)
+        assert found.steered.similarity == pytest.approx(steered.rudder.similarity[0, :count].tolist(), abs=1e-4)
+        assert found.steered.gate == pytest.approx(steered.rudder.gate[0, :count].tolist(), abs=1e-4)
+        assert found.card == pytest.approx(steered.rudder.card[0].numpy(), abs=1e-5)
+        assert found.text_card is not None
+        assert np.linalg.norm(found.text_card) == pytest.approx(1, abs=1e-5)
+        assert set(found.vanilla.push) == {0.0}
+        # The gate of unsteered states is the one that the settings give their similarity.
+        assert found.vanilla.gate == pytest.approx(
+            open_gate(torch.tensor(found.vanilla.similarity), config).tolist(), abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", ["idefics2", "instructblip"])
+def test_other_families_are_read(name: str, tmp_path: Path) -> None:
+    config = RudderConfig(layer=1, alpha_max=3.0)
+    other = Subject(name, FAMILIES[name].build(), PROCESSORS[name](), {"": config}, "test")
+    task = find_pictures(DataOptions(limit=2))
+    first, second = Gatherer(other, config, 4).read(task, task.samples)
+    assert first.card.shape == second.card.shape
+    assert len(first.steered.similarity) == len(first.steered.spans) == len(first.steered.probability)
+    if first.text_card is not None and second.text_card is not None:
+        assert first.text_card == pytest.approx(second.text_card, abs=1e-5)  # one prompt
+
+
+def test_gates_of_both_modes() -> None:
+    values = torch.tensor([-1.0, 0.0, 0.4])
+    assert open_gate(values, RudderConfig(layer=0, alpha_max=2.0, mode="add")).tolist() == [1, 1, 1]
+    assert open_gate(values, RudderConfig(layer=0, alpha_max=2.0, mode="add", norm_cap=1.0)).tolist() == [0.5] * 3
+    gate = open_gate(values, RudderConfig(layer=0, alpha_max=2.0, k=3.0, g_min=0.2))
+    assert gate.tolist() == sorted(gate.tolist())
+    assert gate[0] >= 0.2
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model on disk."""
+    path = tmp_path_factory.mktemp("toy")
+    toy_model().save_pretrained(path)
+    toy_processor().save_pretrained(path)
+    return path
+
+
+def test_pictures_without_annotations(toy: Path, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    task = find_pictures(DataOptions(limit=6))
+    for number, sample in enumerate(task.samples):
+        task.picture(sample).save(photos / f"{number} <i>.png")
+    options = ("--data", photos, "--set", "layer=2", "--set", "alpha_max=12", "--max-new-tokens", NEW)
+    out = tmp_path / "out"
+    result = rudder("analyze", "--model", toy, *options, "--out", out)
+    assert result.exit_code == 0, result.output
+    numbers, page = check_folder(out)
+    assert not numbers["annotated"]
+    assert "scores" not in numbers
+    assert numbers["detector"] is None
+    for what in ("The detector", "Probe, neighbours and categories", "Marks of hallucinated objects"):
+        assert any(note.startswith(f"{what} left out: it is not known") for note in numbers["notes"])
+    assert not any("absent" in (token["class"] or "").split() for token in page.tokens)
+    assert numbers["tokens"]["figure"]["id"] == "0 <i>.png"
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, config = subject(), settings_for(subject(), {})
+    options = AnalysisOptions(parts=("tokens",), max_new_tokens=NEW, batch_size=2, draws=50, shown=1)
+
+    def run(name: str, progress: Any = None, **changes: Any) -> dict[str, Any]:
+        task = find_pictures(DataOptions(limit=5))
+        return analyse(
+            tmp_path / name, model, task, config, AnalysisOptions(**(vars(options) | changes)), None, progress
+        )
+
+    def kill(text: str, done: int, total: int) -> None:
+        if done == 4:
+            raise Killed
+
+    whole = run("whole")
+    with pytest.raises(Killed):
+        run("killed", kill)
+    assert not (tmp_path / "killed" / "numbers.json").exists()
+    with pytest.raises(ValueError, match="another longest answer"):
+        run("killed", max_new_tokens=NEW - 1)
+    read: list[int] = []
+    original = Gatherer.read
+    monkeypatch.setattr(
+        Gatherer, "read", lambda self, task, part: read.append(len(part)) or original(self, task, part)
+    )
+    assert run("killed") == whole
+    assert read == [1]  # the last batch alone
+    stored = json.loads((tmp_path / "killed" / "numbers.json").read_text())
+    assert stored == json.loads((tmp_path / "whole" / "numbers.json").read_text())
+    same = [(tmp_path / name / "figures" / "token-view.svg").read_bytes() for name in ("whole", "killed")]
+    assert same[0] == same[1]
+
+
+def test_ablations_of_a_calibration(tmp_path: Path) -> None:
+    data = find_data(DataOptions(), 4, 3)
+    limits = Limits(recall_floor=0.0, length_floor=0.0, nll_rise=1e3, distinct_drop=1.0)
+    tried = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
+    wanted = CalibrationOptions(grid=tried, layers=(1, 2), limits=limits, max_new_tokens=NEW, draws=50)
+    outcome = calibrate(subject(), data, tmp_path / "cal", wanted, pope=pope_task(data))
+    save_outcome(outcome, tmp_path / "cal", "toy", None)
+    found = ablations(read_calibration(tmp_path / "cal"))
+    assert found["pictures"] == 4
+    assert {(grid["layer"], len(grid["cells"])) for grid in found["grids"]} == {(1, 4), (2, 4)}
+    chosen = [cell for grid in found["grids"] for cell in grid["cells"] if cell["chosen"]]
+    assert len(chosen) == (outcome.choice.best is not None)
+    for name, value in scores(outcome.counts[UNSTEERED], outcome.metrics).items():
+        assert found["vanilla"].get(name, 100 * value) == pytest.approx(100 * value, abs=1e-3)
+    for grid in found["grids"]:
+        for cell in grid["cells"]:
+            counts = next(
+                counts
+                for (layer, setting), counts in {**outcome.counts, **outcome.partial}.items()
+                if (layer, setting.alpha_max, setting.k) == (grid["layer"], cell["alpha_max"], cell["k"])
+            )
+            assert cell["recall"] == pytest.approx(100 * scores(counts, outcome.metrics)["recall"], abs=1e-3)
+    out = tmp_path / "out"
+    result = rudder("analyze", "--parts", "ablations", "--calibration", tmp_path / "cal", "--out", out)
+    assert result.exit_code == 0, result.output
+    numbers, _ = check_folder(out)
+    assert numbers["ablations"]["grids"] == found["grids"]
+    assert (out / "figures" / "heatmaps.png").is_file()
+    assert (out / "figures" / "pope.png").is_file() == bool(found["pope"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--parts", "nonsense"), "nonsense"),
+        (("--parts", "ablations"), "--calibration"),
+        (("--calibration", "{empty}"), "calibration.json"),
+        (("--data", "{empty}"), "neither COCO annotations nor pictures"),
+        (("--set", "alpha=3", "--pictures", 1), "no setting 'alpha'"),
+        (("--set", "alpha_max=0", "--pictures", 1), "nothing to analyse"),
+        (("--token-picture", "7", "--pictures", 1), "--token-picture 7"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(arguments: tuple[Any, ...], word: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    given = [str(a).replace("{empty}", str(tmp_path / "empty")) for a in arguments]
+    result = rudder("analyze", *given, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert [line for line in result.stderr.splitlines() if line.startswith("Error: ") and word in line]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("module", "package"), [("sklearn", "scikit-learn"), ("matplotlib", "matplotlib")])
+def test_missing_extras_are_named(module: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    result = rudder("analyze", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert package in result.stderr
+    assert "pip install 'rudder-hf[plots]'" in result.stderr
+    assert not (tmp_path / "out").exists()

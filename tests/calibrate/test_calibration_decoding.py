@@ -1,0 +1,210 @@
+"""Many settings from one prefill: every row equals the setting run alone, and so does its likelihood."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from transformers.cache_utils import DynamicLayer
+
+from rudder_hf import RudderConfig, attach
+from rudder_hf import methods as interventions
+from rudder_hf.calibrate import VANILLA, Setting, SettingsDecoder
+from rudder_hf.calibrate.caches import RoomyLayer
+from tests.support.helpers import PLAIN, family_of, snapshot_of_used
+from tests.support.zoo import FAMILIES, Row
+
+LAYER = 2
+NEW = 8
+ROWS = [Row(seed=1, words=7), Row(seed=2, words=11)]
+SETTINGS = [
+    VANILLA,
+    Setting(alpha_max=60.0, k=5.0),
+    Setting(alpha_max=60.0, k=0.5, c=0.2, g_min=0.4, g_max=0.9),
+    Setting(alpha_max=30.0, pool="norm"),
+    Setting(alpha_max=60.0, mode="add"),
+    Setting(alpha_max=80.0, mode="add", norm_cap=25.0),
+    Setting(alpha_max=80.0, norm_cap=12.0),
+    Setting(alpha_max=60.0, steer_first_token=True),
+    Setting(alpha_max=40.0, mode="add", steer_first_token=True),
+]
+SPANS = [
+    Setting(alpha_max=60.0, span="text"),
+    Setting(alpha_max=60.0, span="image", pool="norm"),
+    Setting(alpha_max=60.0, span="text", mode="add", steer_first_token=True),
+]
+# Positions by a mask, multimodal positions, prompts as embeddings, sandwich norms, sliding windows, no keyword.
+NAMES = ["llava", "qwen2_5_vl", "instructblip", "gemma3", "idefics2", PLAIN.name]
+
+
+def alone(model: Any, inputs: dict[str, Any], setting: Setting, layer: int = LAYER) -> tuple[int, ...]:
+    """What `attach` and `generate` write under one setting, up to the end of the answer."""
+    with attach(model, RudderConfig(layer=layer, **setting.record())):
+        output = model.generate(
+            **inputs, max_new_tokens=NEW, do_sample=False, return_dict_in_generate=True, output_logits=True
+        )
+    return tuple(output.sequences[0, output.sequences.shape[1] - len(output.logits) :].tolist())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_equals_its_setting_alone(name: str) -> None:
+    family = family_of(name)
+    model = family.build()
+    settings = SETTINGS + (SPANS if name != "instructblip" else [])
+    with SettingsDecoder(model, LAYER) as decoder:
+        decoded = decoder(family.inputs(model, ROWS), settings, max_new_tokens=NEW)
+    for row, answers in zip(ROWS, decoded, strict=True):
+        expected = [alone(model, family.inputs(model, [row]), setting) for setting in settings]
+        assert [answer.tokens for answer in answers] == expected
+        assert len(set(expected)) > 3  # the settings do differ
+
+
+def test_turns_of_few_rows_change_nothing() -> None:
+    model = FAMILIES["llava"].build()
+    inputs = FAMILIES["llava"].inputs(model, ROWS)
+    with SettingsDecoder(model, LAYER) as decoder:
+        together = decoder(inputs, SETTINGS, max_new_tokens=NEW, score=True)
+        in_turns = decoder(inputs, SETTINGS, max_new_tokens=NEW, score=True, rows=5)
+    assert [[a.tokens for a in row] for row in together] == [[a.tokens for a in row] for row in in_turns]
+    torch.testing.assert_close(
+        torch.tensor([[a.nll for a in row] for row in together]),
+        torch.tensor([[a.nll for a in row] for row in in_turns]),
+    )
+
+
+def ends_early(model: Any, inputs: dict[str, Any]) -> int:
+    """A token that some row writes in the middle of its answer, to end it there."""
+    with SettingsDecoder(model, LAYER) as decoder:
+        return decoder(inputs, SETTINGS[:2], max_new_tokens=NEW)[0][1].tokens[3]
+
+
+def test_rows_end_on_their_own() -> None:
+    family = FAMILIES["llava"]
+    model = family.build()
+    end = ends_early(model, family.inputs(model, ROWS))
+    model.generation_config.eos_token_id = end
+    with SettingsDecoder(model, LAYER) as decoder:
+        decoded = decoder(family.inputs(model, ROWS), SETTINGS, max_new_tokens=NEW)
+    lengths = {len(answer.tokens) for row in decoded for answer in row}
+    assert len(lengths) > 1
+    for row, answers in zip(ROWS, decoded, strict=True):
+        for setting, answer in zip(SETTINGS, answers, strict=True):
+            assert answer.tokens == alone(model, family.inputs(model, [row]), setting)
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen2_5_vl", "gemma3"])
+def test_likelihood_is_that_of_the_stock_model(name: str) -> None:
+    """Reference: one plain forward over prompt and answer, without cache, padding or hooks."""
+    family = FAMILIES[name]
+    model = family.build()
+    rows = [*ROWS, Row(seed=3, words=5)]
+    with SettingsDecoder(model, LAYER) as decoder:
+        decoded = decoder(family.inputs(model, rows), SETTINGS, max_new_tokens=NEW, score=True, contrast=True)
+    assert len(decoded) == 2
+    for place, answers in enumerate(decoded):
+        for answer in answers[:4]:
+            assert answer.nll == pytest.approx(reference_nll(family, model, rows[place], answer.tokens), rel=1e-4)
+            other = reference_nll(family, model, rows[place + 1], answer.tokens)
+            assert answer.contrast == pytest.approx(other, rel=1e-4)
+
+
+def reference_nll(family: Any, model: Any, row: Row, tokens: tuple[int, ...]) -> float:
+    inputs = family.inputs(model, [row])
+    prompt = inputs["input_ids"]
+    for name in ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"):
+        if name in inputs:
+            tail = {
+                "input_ids": torch.tensor([tokens]),
+                "attention_mask": torch.ones(1, len(tokens), dtype=torch.long),
+            }
+            inputs[name] = torch.cat([inputs[name], tail.get(name, torch.zeros(1, len(tokens), dtype=torch.long))], 1)
+    with torch.no_grad():
+        logits = model(**inputs, use_cache=False).logits[0, prompt.shape[1] - 1 : -1].double()
+    return float(-logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).sum())
+
+
+def test_another_pictures_card_is_the_shuffled_control() -> None:
+    """Reference: the control among the methods, on a batch in which each prompt lends its CARD to the one before."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    settings = [Setting(alpha_max=60.0), Setting(alpha_max=60.0, mode="add", steer_first_token=True)]
+    with SettingsDecoder(model, LAYER) as decoder:
+        decoded = decoder(
+            family.inputs(model, [*ROWS, ROWS[0]]), settings, shuffled=True, score=True, max_new_tokens=NEW
+        )
+        own = decoder(family.inputs(model, ROWS), settings, max_new_tokens=NEW)
+        with pytest.raises(ValueError, match="at least two pictures"):
+            decoder(family.inputs(model, ROWS[:1]), settings, shuffled=True, max_new_tokens=NEW)
+    assert [[a.tokens for a in row] for row in decoded] != [[a.tokens for a in row] for row in own]
+    for place, setting in enumerate(settings):
+        config = RudderConfig(layer=LAYER, **setting.record())
+        method = interventions.get("rudder-shuffled", config=config, mode=setting.mode)
+        inputs = family.inputs(model, ROWS)
+        with method.applied(model) as generate:
+            written = generate(**inputs, max_new_tokens=NEW, do_sample=False)
+        expected = [tuple(row) for row in written[:, inputs["input_ids"].shape[1] :].tolist()]
+        assert [row[place].tokens for row in decoded] == expected
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(["one", "many", "crop", "rows"]), max_size=12))
+def test_a_cache_with_room_holds_what_a_stock_one_does(steps: list[str]) -> None:
+    generator = torch.Generator().manual_seed(len(steps))
+
+    def new(rows: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(torch.randn(rows, 2, count, 3, generator=generator) for _ in range(2))  # type: ignore[return-value]
+
+    stock = DynamicLayer()
+    stock.update(*new(4, 5))
+    untouched = stock.keys.clone()
+    start = stock.keys
+    roomy = RoomyLayer.of(copy.copy(stock))
+    assert isinstance(roomy, RoomyLayer)
+    for step in steps:
+        if step == "crop":
+            for layer in (stock, roomy):
+                layer.crop(-1)
+        elif step == "rows":
+            picked = torch.tensor([row % stock.keys.shape[0] for row in (0, 2, 2, 3)])
+            for layer in (stock, roomy):
+                layer.reorder_cache(picked)
+        else:
+            added = new(stock.keys.shape[0], 1 if step == "one" else 40)
+            torch.testing.assert_close(roomy.update(*added), stock.update(*added), rtol=0, atol=0)
+        assert torch.equal(roomy.keys, stock.keys)
+        assert torch.equal(roomy.values, stock.values)
+        assert roomy.get_seq_length() == stock.get_seq_length()
+    assert torch.equal(start, untouched)  # what it began with belongs to others
+
+
+def test_nothing_stays_on_the_model() -> None:
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, ROWS)
+    before = snapshot_of_used(model, inputs)
+    with SettingsDecoder(model, LAYER) as decoder:
+        decoder(inputs, SETTINGS, max_new_tokens=2)
+    assert snapshot_of_used(model, inputs) == before
+
+
+def test_bad_input_is_refused() -> None:
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, ROWS)
+    with pytest.raises(RuntimeError, match="enter the decoder"):
+        SettingsDecoder(model, LAYER)(inputs, SETTINGS)
+    with SettingsDecoder(model, LAYER) as decoder, pytest.raises(ValueError, match="greedily"):
+        decoder(inputs, SETTINGS, num_beams=2)
+    with attach(model, RudderConfig(layer=1)), pytest.raises(ValueError, match="steered by RUDDER already"):
+        SettingsDecoder(model, LAYER).__enter__()
+    with SettingsDecoder(model, LAYER) as decoder, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert decoder(inputs, []) == []
+    with pytest.raises(ValueError, match="alpha_max"):
+        Setting(alpha_max=-1.0)

@@ -1,0 +1,107 @@
+"""The command line: output, exit codes, one-line errors, and a help that is there at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rudder_hf.cli.main import app
+from tests.support.toy import toy_model, toy_processor
+
+COMMANDS = ("generate", "evaluate", "calibrate", "compare", "benchmark", "analyze", "demo", "push", "env")
+
+
+def rudder(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(result: Result, word: str, code: int = 2) -> None:
+    """One line on stderr that has the word in it, nothing on stdout."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    lines = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(lines) == 1
+    assert word in lines[0]
+    assert "Traceback" not in result.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model and its processor on disk."""
+    path = tmp_path_factory.mktemp("model")
+    toy_model(seed=1).save_pretrained(path)
+    toy_processor().save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS)], ids=" ".join)
+def test_help_does_not_import_torch(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "rudder_hf", *arguments, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    assert "typer" in imported
+    assert not imported & {"torch", "transformers", "numpy"}
+
+
+def test_module_runs_as_a_program(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rudder_hf"]
+    helped = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
+    assert "Usage: rudder" in helped.stdout
+    failed = subprocess.run([*command, "generate", str(tmp_path / "no.png")], capture_output=True, text=True)
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == f"Error: There is no picture {tmp_path / 'no.png'}.\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_ends_with_commands_to_copy(command: str) -> None:
+    lines = [line.strip() for line in rudder(command, "--help").stdout.splitlines() if line.strip()]
+    examples = lines[lines.index("Commands to copy:") + 1 :]
+    assert examples
+    assert all(line.startswith(f"rudder {command}") for line in examples)
+
+
+def test_env_as_text_and_json() -> None:
+    report = json.loads(rudder("env", "--json").stdout)
+    assert {"python", "torch", "transformers", "rudder_hf", "accelerate", "peft", "huggingface_hub"} <= set(
+        report["versions"]
+    )
+    assert {"system", "cpu_count", "accelerators"} <= set(report["hardware"])
+    assert f"torch: {report['versions']['torch']}" in rudder("env").stdout
+
+
+def test_benchmark_writes_one_file_and_never_overwrites(tmp_path: Path) -> None:
+    out = tmp_path / "tiny.json"
+    options = ("benchmark", "--shape", "tiny", "--rounds", 1, "--new-tokens", 2, "--prompt-tokens", 20, "--quick")
+    result = rudder(*options, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "RUDDER-Beta" in result.stdout
+    assert f"Written to {out}" in result.stdout.replace("\n", "")
+    record = json.loads(out.read_text())
+    assert [variant["variant"] for variant in record["cases"][0]["variants"]] == ["vanilla", "beta", "add"]
+    refused(rudder(*options, "--out", out), "never overwritten")
+    assert json.loads(out.read_text()) == record
+
+
+def test_benchmark_of_a_model_on_disk(folder: Path, tmp_path: Path) -> None:
+    result = rudder(
+        "benchmark", "--model", folder, "--rounds", 1, "--new-tokens", 2, "--prompt-tokens", 40, "--out", tmp_path
+    )
+    assert result.exit_code == 0, result.output
+    record = json.loads((tmp_path / "rudder-benchmark-001.json").read_text())
+    assert record["cases"][0]["name"] == str(folder)
+    assert record["cases"][0]["prompt_tokens"] >= 40
+
+
+def test_benchmark_refuses_bad_input(tmp_path: Path) -> None:
+    tiny = ("benchmark", "--shape", "tiny", "--out", tmp_path)
+    refused(rudder(*tiny, "--prompt-tokens", 5), "no room for the picture")
+    refused(rudder(*tiny, "--layer", 4), "4 decoder layers")
+    refused(rudder("benchmark", "--model", tmp_path / "none", "--out", tmp_path), "none")
+    assert rudder("benchmark", "--shape", "square").exit_code == 2
+    assert rudder("benchmark", "--rounds", 0).exit_code == 2
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,204 @@
+"""`rudder generate`: the embedded model, real pictures, marks on absent objects, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from rudder_hf import RudderConfig
+from rudder_hf.cli import ask as answers
+from rudder_hf.cli.main import app
+from rudder_hf.metrics import highlight as marks
+from rudder_hf.scenes import captions, coco, embedded
+from rudder_hf.scenes.pictures import draw, split_scenes
+from tests.cli.test_cli import refused
+from tests.support.toy import toy_model, toy_processor
+
+
+def generate(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["generate", *map(str, arguments)])
+
+
+def answer_json(*arguments: object) -> dict[str, Any]:
+    result = generate("--json", *arguments)
+    assert result.exit_code == 0, result.output
+    record: dict[str, Any] = json.loads(result.stdout)
+    return record
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Example pictures on disk, with COCO annotations beside them."""
+    folder = tmp_path_factory.mktemp("examples")
+    coco.write_split(folder, "examples", embedded.examples()[:3], scale=2)
+    return sorted(folder.rglob("*.png"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model without settings, on disk."""
+    path = tmp_path_factory.mktemp("model")
+    toy_model(seed=1).save_pretrained(path)
+    toy_processor().save_pretrained(path)
+    return path
+
+
+def line_of(output: str, name: str) -> str:
+    return next(line.removeprefix(name).strip() for line in output.splitlines() if line.startswith(name))
+
+
+def test_without_arguments_the_embedded_model_describes_an_example() -> None:
+    result = generate()
+    assert result.exit_code == 0, result.output
+    assert embedded.NOTE in result.stdout
+    scene = embedded.examples()[3]
+    assert all(name in line_of(result.stdout, "image:") for name in scene.names)
+    for name in ("vanilla", "steered"):
+        shown = line_of(result.stdout, f"{name}:")
+        text = shown.replace(marks.MARK, "")
+        assert captions.broken_sentences(text) == 0
+        absent = [n for n in captions.mentions(text) if n not in scene.names]
+        assert shown.count(marks.MARK) == len(absent)
+        told = line_of(result.stdout, "not in the picture:")
+        assert f"{name} {', '.join(absent) or 'nothing'}" in told
+
+
+def test_marks_stand_behind_absent_objects_only() -> None:
+    text = "There is a teddy bear on the left. Two bears and a Couch."
+    assert marks.marked(text, None) == text
+    assert marks.marked(text, frozenset({"bear", "couch"})) == text.replace("teddy bear", "teddy bear(!)")
+    assert marks.marked(text, frozenset()) == "There is a teddy bear(!) on the left. Two bears(!) and a Couch(!)."
+    assert marks.marked('A "sofa" isn\'t a dog.', frozenset({"dog"})) == 'A "sofa(!)" isn\'t a dog.'
+
+
+def test_trace_has_a_row_per_token() -> None:
+    result = generate("--max-new-tokens", 3, "--trace", "--mode", "add", "--alpha-max", 2)
+    assert result.exit_code == 0, result.output
+    assert "token by token" in result.stdout
+    assert result.stdout.count(" % │") == 3
+
+
+def test_pictures_in_one_batch_answer_as_one_by_one(examples: list[Path]) -> None:
+    together = answer_json(*examples)["answers"]
+    alone = answer_json(*examples, "--batch-size", 1)["answers"]
+    assert [answer["image"] for answer in together] == [str(path) for path in examples]
+    for batched, single in zip(together, alone, strict=True):
+        assert batched["tokens"] == single["tokens"]
+        assert batched["vanilla"] == single["vanilla"]
+        assert batched["gate"] == pytest.approx(single["gate"], abs=1e-4)
+    assert len({answer["steered"] for answer in together}) == len(examples)
+
+
+def test_streaming_prints_the_same_words(examples: list[Path]) -> None:
+    plain = generate(*examples[:2])
+    streamed = generate(*examples[:2], "--stream")
+    assert streamed.exit_code == 0, streamed.output
+    for answer in answer_json(*examples[:2])["answers"]:
+        for name in ("vanilla", "steered"):
+            assert f"{name}: {answer[name]}" in streamed.stdout.replace(f"{name}:  ", f"{name}: ")
+    assert line_of(streamed.stdout, "not in the picture:") == line_of(plain.stdout, "not in the picture:")
+    refused(generate("--stream", "--json"), "choose one of them")
+
+
+def test_annotations_beside_or_given(examples: list[Path], tmp_path: Path) -> None:
+    scenes = {coco.file_name(scene, "examples"): scene for scene in embedded.examples()}
+    for path, answer in zip(examples, answer_json(*examples, "--no-compare")["answers"], strict=True):
+        assert answer["present"] == sorted(scenes[path.name].names)
+        assert answer["vanilla"] is None
+        wrong = [n for n in captions.mentions(answer["steered"]) if n not in scenes[path.name].names]
+        assert answer["absent"] == {"steered": wrong}
+    copy = tmp_path / "picture.png"
+    copy.write_bytes(examples[0].read_bytes())
+    assert "present" not in answer_json(copy, "--no-compare", "--max-new-tokens", 2)["answers"][0]
+    annotations = next(examples[0].parent.parent.rglob("instances_examples.json"))
+    refused(generate(copy, "--annotations", annotations), "says nothing about picture.png")
+    refused(generate(copy, "--annotations", tmp_path / "none.json"), "none.json")
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}")
+    refused(generate(copy, "--annotations", broken), "broken.json")
+
+
+def test_settings_are_followed(examples: list[Path]) -> None:
+    none = answer_json(examples[0], "--alpha-max", 0)["answers"][0]
+    assert none["steered"] == none["vanilla"]
+    assert set(none["gate"]) == {0.0}
+    record = answer_json(examples[0], "--alpha-max", 500, "--k", 2, "--layer", 1, "--steer-first-token")
+    assert record["answers"][0]["steered"] != record["answers"][0]["vanilla"]
+    assert record["answers"][0]["gate"][0] > 0
+    assert [record["settings"][name] for name in ("alpha_max", "k", "layer")] == [500.0, 2.0, 1]
+    assert record["note"] == embedded.NOTE
+
+
+def test_a_model_on_disk(folder: Path, examples: list[Path], tmp_path: Path) -> None:
+    short = ("--max-new-tokens", 6)
+    record = answer_json(examples[0], *short, "--model", folder, "--layer", 2, "--alpha-max", 5)
+    assert record["note"] is None
+    RudderConfig(base_model_name_or_path=str(folder), layer=2, alpha_max=5.0).save_pretrained(tmp_path)
+    assert answer_json(examples[0], *short, "--model", tmp_path)["answers"] == record["answers"]
+    stronger = answer_json(examples[0], *short, "--model", tmp_path, "--alpha-max", 50)
+    assert stronger["settings"]["alpha_max"] == 50.0
+
+
+def test_every_embedded_model_answers() -> None:
+    for name in embedded.names():
+        answer = answer_json("--model", f"embedded:{name}")["answers"][0]
+        assert captions.broken_sentences(answer["steered"]) == 0
+    refused(generate("--model", "embedded:gpt"), ", ".join(embedded.names()))
+
+
+def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
+    broken, cut = tmp_path / "broken.png", tmp_path / "cut.png"
+    broken.write_bytes(b"not a picture")
+    Image.new("RGB", (64, 64), "red").save(cut)
+    cut.write_bytes(cut.read_bytes()[:60])
+    refused(generate(tmp_path / "missing.png"), "missing.png")
+    refused(generate(broken), "not a picture")
+    refused(generate(cut), "cut.png")
+    refused(generate(tmp_path), "is a folder")
+    refused(generate("--example", 99), "1 to 12")
+
+
+def test_unknown_models_are_refused(monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    refused(generate("--model", "no-such-org/no-such-model"), "no-such-org/no-such-model")
+    refused(generate("--model", tmp_path / "no-such-folder"), "no-such-folder")
+    refused(generate("--model", tmp_path), "Cannot load")
+    refused(generate("--model", folder), "pass --layer and --alpha-max")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "word"),
+    [
+        ("--alpha-max", -1, "alpha_max"),
+        ("--alpha-max", "nan", "alpha_max"),
+        ("--g-min", 2, "g_min"),
+        ("--layer", 99, "12 decoder layers"),
+        ("--device", "cuda:77", "--device cuda:77"),
+        ("--device", "nonsense", "--device nonsense"),
+    ],
+)
+def test_bad_settings_are_refused(option: str, value: object, word: str) -> None:
+    refused(generate(option, value), word)
+
+
+def test_a_failure_while_generating_is_told_apart_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("out of\nmemory")
+
+    monkeypatch.setattr(answers, "ask", fail)
+    refused(generate(), "RuntimeError: out of memory", code=1)
+
+
+def test_a_picture_of_any_size_and_kind_is_taken(tmp_path: Path) -> None:
+    scene = split_scenes("examples")[1]
+    picture = draw(scene, 4)
+    whole, grey = tmp_path / "whole.jpg", tmp_path / "grey.png"
+    picture.save(whole, quality=95)
+    picture.convert("LA").resize((300, 200)).save(grey)
+    for path in (whole, grey):
+        assert captions.broken_sentences(answer_json(path, "--no-compare")["answers"][0]["steered"]) == 0

@@ -1,0 +1,201 @@
+"""The general rule against the zoo's table, and the whole mapping of the installed transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    Blip2Config,
+    Blip2ForConditionalGeneration,
+    InstructBlipConfig,
+    InstructBlipForConditionalGeneration,
+    T5Config,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+from rudder_hf import RudderConfig, UnsupportedModelError, attach
+from rudder_hf.core.backbones import (
+    REFUSED,
+    TESTED,
+    attention_update,
+    find_backbone,
+    forwards_keywords,
+    resolve_layer,
+    steerable_layers,
+    support,
+)
+from tests.core.test_exactness import STEERED, built
+from tests.support.reference import Reference, reference_generate
+from tests.support.zoo import FAMILIES, unusual_residuals
+from tests.support.zoo.base import Family, Row, resolve
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_the_rule_finds_what_reading_the_code_found(name: str) -> None:
+    family, model = FAMILIES[name], built(name)
+    backbone = find_backbone(model)
+    assert backbone.layers is resolve(model, family.layers)
+    assert backbone.loop is resolve(model, family.loop)
+    without = set(range(len(backbone.layers))) - set(steerable_layers(backbone))
+    assert without == set(family.no_attention_layers)
+    for index in steerable_layers(backbone):
+        layer = backbone.layers[index]
+        assert attention_update(layer).module is resolve(layer, family.update)
+        assert forwards_keywords(backbone, layer)
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_adding_to_the_update_adds_to_the_residual_stream(name: str) -> None:
+    """Eq. 5 itself: with v added to the update, what the layer computes on after attention has moved by v.
+
+    Where v is large, a pre-norm layer's output moves by v and by what its MLP makes of it; so the MLP is silenced.
+    """
+    family, model = FAMILIES[name], FAMILIES[name].build()
+    backbone = find_backbone(model)
+    index = steerable_layers(backbone)[-1]
+    layer = backbone.layers[index]
+    update = attention_update(layer)
+    silence_mlp(layer, update.name)
+    outputs: list[torch.Tensor] = []
+    keep = layer.register_forward_hook(lambda module, args, output: outputs.append(first(output).detach().clone()))
+    inputs = family.inputs(model, [Row(1, 5)])
+    model.generate(**inputs, max_new_tokens=1)
+    v = torch.randn(outputs[0].shape[-1])
+
+    def add(module: Any, args: Any, output: Any) -> Any:
+        moved = first(output) + v / update.multiplier
+        return (moved, *output[1:]) if isinstance(output, tuple) else moved
+
+    push = update.module.register_forward_hook(add)
+    model.generate(**inputs, max_new_tokens=1)
+    keep.remove()
+    push.remove()
+    scale = float(getattr(layer, "layer_scalar", torch.ones(1)).item()) if hasattr(layer, "layer_scalar") else 1.0
+    torch.testing.assert_close(outputs[1] - outputs[0], (scale * v).expand_as(outputs[0]), rtol=1e-3, atol=1e-3)
+
+
+def first(output: Any) -> torch.Tensor:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def silence_mlp(layer: torch.nn.Module, update: str) -> None:
+    """Make everything of the layer but its attention return zero."""
+    attention = {"self_attn", "self_attention", "attention", "attn", "mixer", "input_layernorm", update.split(".")[0]}
+    for child_name, child in layer.named_children():
+        if child_name not in attention and not isinstance(child, torch.nn.Dropout):
+            child.register_forward_hook(lambda module, args, output: zeros(output))
+
+
+def zeros(output: Any) -> Any:
+    if isinstance(output, tuple):
+        return tuple(zeros(item) for item in output)
+    return torch.zeros_like(output) if isinstance(output, torch.Tensor) else output
+
+
+@pytest.mark.parametrize("model_type", MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+def test_every_model_type_of_transformers_has_a_verdict(model_type: str) -> None:
+    verdict = support(model_type)
+    in_zoo = {FAMILIES[name].model_type for name in STEERED}
+    if verdict.status == "supported":
+        assert model_type in in_zoo, "supported means tested on a tiny model"
+    elif verdict.status == "refused":
+        assert verdict.reason
+        assert model_type not in in_zoo
+    else:
+        assert verdict.status == "unknown"
+        assert model_type not in in_zoo, f"{model_type} passes its tests: list it as tested"
+
+
+def test_the_lists_do_not_overlap_and_are_current() -> None:
+    assert not TESTED & set(REFUSED)
+    assert {FAMILIES[name].model_type for name in STEERED} == TESTED
+    assert support("a-family-of-next-year").status == "unknown"
+
+
+def test_an_unknown_family_is_tried_with_a_warning() -> None:
+    model = FAMILIES["llava"].build()
+    model.config.model_type = "llava-of-next-year"
+    with pytest.warns(UserWarning, match=r"not tested on 'llava-of-next-year'.*model\.language_model\.layers"):
+        find_backbone(model)
+
+
+def test_at_least_the_promised_families_are_supported() -> None:
+    promised = (
+        "llava idefics2 instructblip qwen2_5_vl llava_next llava_onevision vipllava video_llava idefics3 smolvlm "
+        "blip-2 qwen2_vl qwen3_vl qwen3_vl_moe "
+        "internvl paligemma gemma3 mistral3 aya_vision glm4v janus ovis2 fast_vlm fuyu "
+        "chameleon llama4 mllama molmo2 lfm2_vl"
+    )
+    assert {name for name in promised.split() if support(name).status != "supported"} == set()
+
+
+@pytest.mark.parametrize(
+    "family", [FAMILIES["git"], FAMILIES["blip"], *unusual_residuals.REFUSED], ids=lambda family: family.name
+)
+def test_refused_families_say_why_and_stay_usable(family: Family) -> None:
+    model = family.build()
+    with pytest.raises(UnsupportedModelError, match=REFUSED[family.model_type][:30]):
+        attach(model, RudderConfig(layer=0))
+    model.generate(**family.inputs(model, [Row(1, 4)]), max_new_tokens=2)
+
+
+def t5() -> T5Config:
+    return T5Config(d_model=16, d_ff=16, d_kv=8, num_heads=2, num_layers=2, vocab_size=40)
+
+
+@pytest.mark.parametrize("kind", ["instructblip", "blip-2"])
+def test_an_encoder_decoder_language_model_is_refused(kind: str) -> None:
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    vision = {**small, "image_size": 16, "patch_size": 8}
+    qformer = {**small, "encoder_hidden_size": 16, "vocab_size": 40}
+    parts = {"vision_config": vision, "qformer_config": qformer, "text_config": t5().to_dict()}
+    if kind == "instructblip":
+        model: Any = InstructBlipForConditionalGeneration(InstructBlipConfig(**parts))
+    else:
+        model = Blip2ForConditionalGeneration(Blip2Config(**parts))
+    with pytest.raises(UnsupportedModelError, match=r"encoder-decoder.*Vicuna"):
+        attach(model, RudderConfig(layer=0))
+
+
+@pytest.mark.parametrize("name", ["mllama", "lfm2_vl", "qwen3_5", "nemotron_h_omni"])
+def test_layers_without_self_attention_are_refused_by_name(name: str) -> None:
+    family, model = FAMILIES[name], built(name)
+    backbone = find_backbone(model)
+    index = family.no_attention_layers[0]
+    usable = ", ".join(map(str, steerable_layers(backbone)))
+    with pytest.raises(ValueError, match=f"{type(backbone.layers[index]).__name__} without self-attention") as caught:
+        attach(model, RudderConfig(layer=index))
+    assert usable in str(caught.value)
+
+
+def test_layers_out_of_range_are_refused_with_the_range() -> None:
+    backbone = find_backbone(built("llava"))
+    count = len(backbone.layers)
+    for layer in (count, -count - 1, 1000):
+        with pytest.raises(ValueError, match=f"from {-count} to {count - 1}"):
+            resolve_layer(backbone, layer)
+    assert resolve_layer(backbone, -1) == count - 1
+
+
+def test_what_is_no_model_is_refused() -> None:
+    for thing in (torch.nn.Linear(2, 2), built("llava").model):
+        with pytest.raises(UnsupportedModelError):
+            attach(thing, RudderConfig(layer=0))
+
+
+@pytest.mark.parametrize("name", [name for name in STEERED if "multi_image" not in FAMILIES[name].notes])
+def test_several_images_in_one_prompt(name: str) -> None:
+    family, model = FAMILIES[name], built(name)
+    layer = steerable_layers(find_backbone(model))[0]
+    inputs = family.inputs(model, [Row(1, 5, images=2)])
+    multiplier = attention_update(find_backbone(model).layers[layer]).multiplier
+    reference = Reference(layer, alpha_max=6.0, multiplier=multiplier, use_cache="no_cache" in family.notes)
+    expected = reference_generate(family, model, inputs, reference, max_new_tokens=3)
+    with attach(model, RudderConfig(layer=layer, alpha_max=6.0)):
+        out = model.generate(**inputs, max_new_tokens=3, return_dict_in_generate=True, output_scores=True)
+    assert out.sequences.tolist() == expected.sequences.tolist()
+    for ours, theirs in zip(out.scores, expected.scores, strict=True):
+        ours, theirs = ours.double().clamp_min(-1e9), theirs.double().clamp_min(-1e9)
+        torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-2)

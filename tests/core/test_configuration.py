@@ -1,0 +1,195 @@
+"""`RudderConfig` and the settings of a call: what is allowed, what is refused, and what survives a round trip."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rudder_hf import RudderConfig, __version__, get_preset, list_presets
+from rudder_hf.core.configuration import CALL_SETTINGS
+from rudder_hf.core.settings import resolve_settings
+
+BAD: list[tuple[str, Any]] = [
+    ("layer", "3"),
+    ("layer", 3.0),
+    ("layer", None),
+    ("layer", True),
+    ("mode", "gamma"),
+    ("mode", None),
+    ("pool", "max"),
+    ("span", "all"),
+    ("alpha_max", -1.0),
+    ("alpha_max", math.nan),
+    ("alpha_max", math.inf),
+    ("alpha_max", "20"),
+    ("alpha_max", None),
+    ("alpha_max", True),
+    ("k", -0.1),
+    ("k", math.nan),
+    ("c", math.inf),
+    ("c", "1"),
+    ("c", -200.0),
+    ("k", 1e39),
+    ("alpha_max", 1e39),
+    ("g_min", -0.1),
+    ("g_max", 1.1),
+    ("norm_cap", 0.0),
+    ("norm_cap", -2.0),
+    ("norm_cap", math.nan),
+    ("steer_first_token", 1),
+    ("steer_first_token", "yes"),
+    ("base_model_name_or_path", 3),
+    ("calibration", "paper"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_bad_values_are_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name) as caught:
+        RudderConfig(**{name: value})
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [bad for bad in BAD if bad[0] != "base_model_name_or_path"])
+def test_bad_values_are_refused_on_loading(name: str, value: Any, tmp_path: Path) -> None:
+    RudderConfig().save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    stored = json.loads(file.read_text())
+    stored[name] = value
+    file.write_text(json.dumps(stored))
+    with pytest.raises(ValueError, match=name):
+        RudderConfig.from_pretrained(tmp_path)
+
+
+def test_an_empty_gate_range_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"g_min=0\.8 and g_max=0\.2"):
+        RudderConfig(g_min=0.8, g_max=0.2)
+
+
+@given(
+    layer=st.integers(-40, 40),
+    alpha_max=st.floats(0, 100),
+    k=st.floats(0, 20),
+    mode=st.sampled_from(["beta", "add"]),
+    pool=st.sampled_from(["mean", "norm"]),
+    norm_cap=st.none() | st.floats(0.1, 10),
+    steer_first_token=st.booleans(),
+)
+def test_json_round_trip(**fields: Any) -> None:
+    config = RudderConfig(base_model_name_or_path="org/base", calibration={"source": "test", "n": 3}, **fields)
+    again = RudderConfig.from_dict(json.loads(config.to_json_string()))
+    assert again.to_dict() == config.to_dict() | {"rudder_version": __version__}
+    for name, value in fields.items():
+        assert getattr(again, name) == value
+
+
+def test_numbers_of_other_libraries_become_plain_ones() -> None:
+    numpy = pytest.importorskip("numpy")
+    config = RudderConfig(alpha_max=numpy.float32(2.5), layer=numpy.int64(3))
+    assert (config.alpha_max, config.layer) == (2.5, 3)
+    assert json.loads(config.to_json_string())["layer"] == 3
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_presets_load_and_say_where_they_come_from(name: str) -> None:
+    preset = get_preset(name)
+    config = preset.config()
+    assert get_preset(preset.base_model) is preset
+    assert config.base_model_name_or_path == preset.base_model
+    assert (config.c, config.g_min, config.g_max) == (1.0, 0.05, 1.0)
+    assert (config.calibration is not None) == preset.calibrated
+    assert preset.calibrated or "no settings" in preset.source
+
+
+def test_the_papers_settings() -> None:
+    published = {name: get_preset(name) for name in ("llava-1.5-7b", "idefics2-8b", "instructblip-vicuna-7b")}
+    found = {name: (preset.layer, preset.alpha_max, preset.k) for name, preset in published.items()}
+    assert found == {
+        "llava-1.5-7b": (30, 20.0, 5.0),
+        "idefics2-8b": (28, 8.0, 5.0),
+        "instructblip-vicuna-7b": (1, 6.5, 8.0),
+    }
+
+
+def test_an_unknown_preset_lists_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"llava-1\.5-7b"):
+        get_preset("gpt-2")
+
+
+def test_settings_of_a_call_default_to_the_config() -> None:
+    config = RudderConfig(layer=1, alpha_max=3.0, k=2.0, pool="norm")
+    for override in (None, True, {}, config, [None, None]):
+        resolved = resolve_settings(config, override, 2)
+        assert resolved.rows["alpha_max"] == [3.0, 3.0]
+        assert resolved.pool == "norm"
+
+
+def test_row_settings_come_in_every_form() -> None:
+    config = RudderConfig(layer=1)
+    for values in ([1.0, 2.0], (1, 2), torch.tensor([1.0, 2.0])):
+        assert resolve_settings(config, {"alpha_max": values}, 2).rows["alpha_max"] == [1.0, 2.0]
+    assert resolve_settings(config, {"alpha_max": torch.tensor(4.0)}, 2).rows["alpha_max"] == [4.0, 4.0]
+    by_row = resolve_settings(config, [False, {"k": 1.0}, None], 3)
+    assert by_row.rows["alpha_max"] == [0.0, 20.0, 20.0]
+    assert by_row.rows["k"] == [5.0, 1.0, 5.0]
+
+
+BAD_OVERRIDES: list[tuple[Any, type[Exception], str]] = [
+    ({"alpha_max": [1.0, 2.0, 3.0]}, ValueError, "3 values for a batch of 2"),
+    ({"alpha_max": [1.0, -2.0]}, ValueError, "alpha_max"),
+    ({"alpha_max": [1.0, "2"]}, ValueError, "alpha_max"),
+    ({"alpha_max": [[1.0], [2.0]]}, ValueError, "alpha_max"),
+    ({"strength": 3.0}, ValueError, "'strength' is not a RUDDER setting"),
+    ({"mode": ["beta", "add"]}, ValueError, "mode"),
+    ({"g_min": 0.9, "g_max": [1.0, 0.5]}, ValueError, r"g_min=0\.9 and g_max=0\.5"),
+    ({"force": "yes"}, ValueError, "force"),
+    ({"layer": 7}, ValueError, "layer cannot change within a call"),
+    ([None], ValueError, "1 entries for a batch of 2"),
+    ([{"mode": "add"}, None], ValueError, r"rudder\[0\] sets \['mode'\]"),
+    ([3.0, None], TypeError, r"rudder\[0\]"),
+    (3.0, TypeError, "rudder=3.0"),
+    ("off", TypeError, "rudder='off'"),
+]
+
+
+@pytest.mark.parametrize(("override", "error", "message"), BAD_OVERRIDES)
+def test_bad_overrides_are_refused(override: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        resolve_settings(RudderConfig(layer=1), override, 2)
+
+
+def test_a_config_broken_after_construction_is_caught() -> None:
+    config = RudderConfig(layer=1)
+    config.alpha_max = "20"  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="alpha_max"):
+        resolve_settings(config, None, 1)
+
+
+def test_unknown_settings_are_refused_but_a_newer_versions_only_warn(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match=r"\['alfa_max'\] are no RUDDER settings.*alpha_max"):
+        RudderConfig(alfa_max=3.0)
+    with caplog.at_level("WARNING", logger="rudder_hf"):
+        config = RudderConfig(alpha_max=3.0, phase_shift=2.0, rudder_version="99.0")
+    assert config.alpha_max == 3.0
+    assert not hasattr(config, "phase_shift")
+    assert ["phase_shift" in record.message for record in caplog.records] == [True]
+
+
+def test_every_setting_is_written_also_defaults(tmp_path: Path) -> None:
+    RudderConfig().save_pretrained(tmp_path)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    assert {"layer", *CALL_SETTINGS, "rudder_version", "model_type"} <= set(stored)
+    assert stored["model_type"] == "rudder"
+    assert "torch_dtype" not in stored
+
+
+def test_every_setting_is_documented() -> None:
+    for name in ("layer", *CALL_SETTINGS):
+        assert name in (RudderConfig.__doc__ or "")

@@ -1,0 +1,342 @@
+"""A second turn on a reused cache: CARD pools the prompts of the whole conversation, or a warning says that it cannot.
+
+The expected CARD is computed from the outside: one plain forward of a stock model over the whole conversation, with a
+bare hook on the target layer's attention. Steering acts after that attention, so what it adds there is the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import StaticCache
+
+from rudder_hf import RudderWarning, attach
+from tests.support.helpers import (
+    NEW,
+    OTHER_ROW,
+    ROW,
+    Listener,
+    assert_different,
+    assert_same,
+    direction,
+    prompt_updates,
+    run,
+    settings,
+)
+from tests.support.zoo import FAMILIES, Family, Row
+from tests.support.zoo.base import token_types
+
+UNREAD = "tokens that RUDDER did not read"
+
+
+@contextmanager
+def no_warning() -> Iterator[None]:
+    """RUDDER has nothing to say in this block."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RudderWarning)
+        yield
+
+
+@dataclass
+class Chat:
+    """A conversation with a model: what was said, what the cache holds, and which of it was read as prompt."""
+
+    family: Family
+    model: Any
+    batch: tuple[Row, ...] = (ROW,)
+    cache: Any = None
+    ids: Tensor = field(init=False)
+    mask: Tensor = field(init=False)
+    inputs: dict[str, Any] = field(init=False)
+    prompt: Tensor = field(init=False)
+    """1 where a position was forwarded as prompt, 0 for padding and for answers."""
+    unforwarded: int = 0
+    """Number of answer tokens that were emitted but not forwarded yet."""
+
+    def __post_init__(self) -> None:
+        self.inputs = self.family.inputs(self.model, self.batch)
+        self.ids, self.mask = self.inputs["input_ids"], self.inputs["attention_mask"]
+        self.prompt = torch.zeros_like(self.mask[:, :0])
+
+    def say(self, words: int, seed: int = 0) -> None:
+        """Append new prompt tokens to what was said so far."""
+        new = torch.randint(10, 120, (len(self.ids), words), generator=torch.Generator().manual_seed(seed))
+        self.ids = torch.cat([self.ids, new], dim=1)
+        self.mask = torch.cat([self.mask, torch.ones_like(new)], dim=1)
+
+    def whole(self) -> dict[str, Any]:
+        """The conversation so far as inputs of one stock forward."""
+        types = {
+            name: token_types(self.ids) for name in ("mm_token_type_ids", "token_type_ids") if name in self.inputs
+        }
+        return {**self.inputs, **types, "input_ids": self.ids, "attention_mask": self.mask}
+
+    def turn(self, *, only_new: bool = False, **options: Any) -> Any:
+        """Let the model answer; from the second time on without the picture, which the cache holds."""
+        cached = 0 if self.cache is None else int(self.cache.get_seq_length())
+        arguments = self.whole()
+        if cached:
+            arguments = {name: value for name, value in arguments.items() if value.shape[:2] == self.ids.shape}
+            if only_new:
+                arguments["input_ids"] = self.ids[:, cached:]
+        if self.cache is not None:
+            options["past_key_values"] = self.cache
+        output = run(self.model, arguments, **options)
+        # The last token of the previous answer is forwarded with the new prompt, but is no prompt token. If the answer
+        # was taken back, nothing tells.
+        forwarded = self.mask[:, cached:].clone()
+        forwarded[:, : self.unforwarded] = 0
+        self.prompt = torch.cat([self.prompt, forwarded], dim=1)
+        answer = output.sequences[:, -NEW:]
+        self.prompt = torch.cat([self.prompt, torch.zeros_like(answer[:, 1:])], dim=1)
+        self.ids = torch.cat([self.ids, answer], dim=1)
+        self.mask = torch.cat([self.mask, torch.ones_like(answer)], dim=1)
+        self.cache, self.unforwarded = output.past_key_values, 1
+        return output
+
+    def crop(self, length: int) -> None:
+        """Forget everything from a position on."""
+        self.cache.crop(length - self.cache.get_seq_length())
+        self.ids, self.mask, self.prompt = self.ids[:, :length], self.mask[:, :length], self.prompt[:, :length]
+        self.unforwarded = 0
+
+    def expected_card(self, since: int = 0) -> Tensor:
+        """CARD of everything that was forwarded as prompt from a position on.
+
+        Where that is not the beginning, nothing is known of what was there before, nor that it was an answer.
+        """
+        updates = prompt_updates(self.family, self.family.build(), self.whole())[:, : self.prompt.shape[1]]
+        counts = self.prompt.clone()
+        counts[:, :since] = 0
+        if since:
+            counts[:, since] = self.mask[:, since]
+        return direction(updates, counts)
+
+
+def assert_card(output: Any, expected: Tensor) -> None:
+    torch.testing.assert_close(output.rudder.card.double(), expected, rtol=0, atol=2e-6)
+
+
+@pytest.fixture
+def chat() -> Iterator[Chat]:
+    """A conversation with a steered LLaVA."""
+    model = FAMILIES["llava"].build()
+    with attach(model, settings()):
+        yield Chat(FAMILIES["llava"], model)
+
+
+@pytest.mark.parametrize("name", ["llava", "idefics2", "qwen2_5_vl", "gemma3", "gemma3-window"])
+def test_turns_are_pooled_together(name: str) -> None:
+    """CARD of each turn pools every prompt so far, of a left-padded batch too, without a word about it."""
+    model = FAMILIES[name].build()
+    with attach(model, settings()), no_warning():
+        chat = Chat(FAMILIES[name], model, (ROW, OTHER_ROW))
+        for turn in range(3):
+            chat.say(3 + turn, seed=turn)
+            output = chat.turn(output_rudder=True)
+            assert_card(output, chat.expected_card())
+            # The answer to a turn without a picture of its own is steered: the conversation has one.
+            assert output.rudder.gate[:, 1:].min() > 0
+
+
+def test_second_turn_is_steered(chat: Chat) -> None:
+    """The second answer differs from the unsteered one on the same cache."""
+    chat.turn()
+    chat.say(4)
+    vanilla = copy.deepcopy(chat.cache)
+    steered = chat.turn()
+    chat.cache, chat.ids, chat.mask = vanilla, chat.ids[:, :-NEW], chat.mask[:, :-NEW]
+    assert_different(steered, chat.turn(rudder=False))
+
+
+def test_only_the_new_tokens_given(chat: Chat) -> None:
+    """Passing the new ids with the whole mask is the same as passing all ids."""
+    twin = Chat(chat.family, chat.model)
+    outputs = []
+    for each, only_new in ((chat, False), (twin, True)):
+        each.turn()
+        each.say(4)
+        outputs.append(each.turn(only_new=only_new, output_rudder=True))
+    assert torch.equal(torch.stack(outputs[0].logits), torch.stack(outputs[1].logits))
+    assert torch.equal(outputs[0].rudder.card, outputs[1].rudder.card)
+
+
+@pytest.mark.parametrize("steer_first_token", [False, True])
+def test_static_cache(chat: Chat, steer_first_token: bool) -> None:
+    """A static cache that the caller made is a conversation like any other."""
+    chat.cache = StaticCache(config=chat.model.config.get_text_config(), max_cache_len=64)
+    with no_warning():
+        for turn in range(2):
+            chat.say(3, seed=turn)
+            output = chat.turn(output_rudder=True, rudder={"steer_first_token": steer_first_token})
+    assert_card(output, chat.expected_card())
+    assert (output.rudder.gate[0, 0] > 0) == steer_first_token
+
+
+def test_answer_taken_back(chat: Chat) -> None:
+    """A cache cropped to its prompt, to answer anew, is still known."""
+    chat.say(3)
+    chat.turn()
+    chat.crop(chat.ids.shape[1] - NEW)
+    chat.say(4, seed=1)
+    with no_warning():
+        output = chat.turn(output_rudder=True)
+    assert_card(output, chat.expected_card())
+
+
+def test_prompt_taken_back(chat: Chat) -> None:
+    """A cache cropped within its prompt does not hold what was pooled: a warning, and the new tokens alone."""
+    chat.say(3)
+    chat.turn()
+    kept = chat.ids.shape[1] - NEW - 2
+    chat.crop(kept)
+    chat.say(4, seed=1)
+    with pytest.warns(RudderWarning, match=UNREAD):
+        output = chat.turn(output_rudder=True, rudder={"force": True})
+    assert_card(output, chat.expected_card(since=kept))
+
+
+def test_unknown_cache(chat: Chat) -> None:
+    """A cache that an unsteered call has filled: a warning, and the new tokens alone."""
+    chat.turn(rudder=False)
+    chat.say(4)
+    cached = chat.cache.get_seq_length()
+    with pytest.warns(RudderWarning, match=UNREAD):
+        output = chat.turn(output_rudder=True, rudder={"force": True})
+    assert_card(output, chat.expected_card(since=cached))
+
+
+def test_copied_cache(chat: Chat) -> None:
+    """A copy of a cache is another cache: a warning, never another conversation's CARD."""
+    chat.turn()
+    chat.cache = copy.deepcopy(chat.cache)
+    chat.say(4)
+    cached = chat.cache.get_seq_length()
+    with pytest.warns(RudderWarning, match=UNREAD):
+        output = chat.turn(output_rudder=True, rudder={"force": True})
+    assert_card(output, chat.expected_card(since=cached))
+
+
+@pytest.mark.parametrize("change", [{"pool": "norm"}, {"span": "text"}])
+def test_other_settings_than_the_last_turn(chat: Chat, change: dict[str, str]) -> None:
+    """Sums that were pooled in another way are not mixed."""
+    chat.turn()
+    chat.say(4)
+    with pytest.warns(RudderWarning, match=UNREAD):
+        chat.turn(rudder={**change, "force": True})
+
+
+def test_other_layer_than_the_last_turn() -> None:
+    """Sums of another layer are not mixed."""
+    model = FAMILIES["llava"].build()
+    with attach(model, settings()) as handle:
+        chat = Chat(FAMILIES["llava"], model)
+        chat.turn()
+        chat.say(4)
+        handle.config.layer = 1
+        with pytest.warns(RudderWarning, match=UNREAD):
+            chat.turn(rudder={"force": True})
+
+
+def test_unsteered_turn_in_between(chat: Chat) -> None:
+    """The prompt of a turn with rudder=False was not read, and the next turn says so."""
+    chat.turn()
+    chat.say(4)
+    chat.turn(rudder=False)
+    chat.say(4, seed=1)
+    with pytest.warns(RudderWarning, match=UNREAD):
+        chat.turn(rudder={"force": True})
+
+
+def test_turn_that_broke_off(chat: Chat) -> None:
+    """The prompt of a turn that failed is in the cache but was not pooled, and the next turn says so."""
+    chat.turn()
+    chat.say(4)
+
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        chat.turn(streamer=Listener(3, fail))
+    # What the broken turn has forwarded: its prompt and one token of its answer.
+    chat.ids = torch.cat([chat.ids, torch.full((1, 1), 20)], dim=1)
+    chat.mask = torch.ones_like(chat.ids)
+    chat.say(4, seed=1)
+    with pytest.warns(RudderWarning, match=UNREAD):
+        chat.turn(rudder={"force": True})
+
+
+def test_answers_of_one_prompt_go_on_as_a_batch(chat: Chat) -> None:
+    """Two answers to one prompt are two rows of the next turn, and both remember the picture."""
+    arguments = chat.whole()
+    output = run(chat.model, arguments, num_return_sequences=2, do_sample=True, top_k=20)
+    pair = Chat(chat.family, chat.model, (ROW, ROW))
+    length = pair.ids.shape[1]
+    pair.ids, pair.mask, pair.cache = output.sequences, torch.ones_like(output.sequences), output.past_key_values
+    pair.prompt = torch.ones_like(pair.ids[:, :-1])
+    pair.prompt[:, length:] = 0
+    pair.unforwarded = 1
+    pair.say(4)
+    with no_warning():
+        second = pair.turn(output_rudder=True)
+    assert_card(second, pair.expected_card())
+    assert second.rudder.gate[:, 1:].min() > 0
+
+
+def test_one_row_of_a_batch_goes_on_alone() -> None:
+    """A cache that lost rows since it was read is not known any more: a warning, and the new tokens alone."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    with attach(model, settings()):
+        pair = Chat(family, model, (ROW, Row(seed=5, words=ROW.words)))
+        output = pair.turn()
+        output.past_key_values.batch_select_indices(torch.tensor([0]))
+        chat = Chat(family, model)
+        chat.ids, chat.mask, chat.cache = pair.ids[:1], pair.mask[:1], output.past_key_values
+        chat.prompt = pair.prompt[:1]
+        chat.say(4)
+        cached = chat.cache.get_seq_length()
+        with pytest.warns(RudderWarning, match=UNREAD):
+            second = chat.turn(output_rudder=True, rudder={"force": True})
+        assert_card(second, chat.expected_card(since=cached))
+
+
+def test_force_is_not_remembered() -> None:
+    """A first turn without a picture that was forced does not count as one with a picture."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    with attach(model, settings()):
+        chat = Chat(family, model, (Row(seed=3, words=8, images=0),))
+        chat.turn(rudder={"force": True})
+        chat.say(4)
+        with pytest.warns(RudderWarning, match="no image"):
+            output = chat.turn(output_rudder=True)
+        assert torch.equal(output.rudder.push, torch.zeros(1, NEW))
+
+
+def test_caches_are_not_kept_alive(chat: Chat) -> None:
+    """A conversation that the caller drops is gone."""
+    chat.turn()
+    chat.say(4)
+    chat.turn()
+    cache = weakref.ref(chat.cache)
+    chat.cache = None
+    gc.collect()
+    assert cache() is None
+
+
+def test_nothing_is_written_onto_the_cache(chat: Chat) -> None:
+    """The cache of a steered generation has the attributes of a stock one."""
+    steered, vanilla = chat.turn().past_key_values, run(chat.family.build(), Chat(chat.family, chat.model).whole())
+    assert vars(steered).keys() == vars(vanilla.past_key_values).keys()
+    assert_same(vanilla, run(chat.model, Chat(chat.family, chat.model).whole(), rudder=False))

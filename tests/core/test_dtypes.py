@@ -1,0 +1,171 @@
+"""Half and double precision, and the attention implementations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rudder_hf import attach
+from tests.support.helpers import (
+    LAYER,
+    OTHER_ROW,
+    ROW,
+    assert_different,
+    assert_near,
+    assert_same,
+    direction,
+    family_of,
+    logits,
+    run,
+    settings,
+    target_layer,
+    with_dtype,
+)
+from tests.support.zoo import FAMILIES, Family
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float64)
+NAMES = ("llava", "idefics2", "instructblip", "qwen2_5_vl", "gemma3")
+
+
+def cast(name: str, dtype: torch.dtype) -> tuple[Family, Any, dict[str, Any]]:
+    """A model in another precision, and a batch for it."""
+    family = family_of(name)
+    model = family.build().to(dtype)
+    return family, model, with_dtype(family.inputs(model, [ROW, OTHER_ROW]), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_strength_zero_is_the_base(name: str, dtype: torch.dtype) -> None:
+    """Without strength, in either mode, and with rudder=False the base's logits come out bit for bit."""
+    _, model, inputs = cast(name, dtype)
+    vanilla = run(model, inputs)
+    with attach(model, settings()):
+        assert_same(run(model, inputs, rudder=False), vanilla)
+        for change in ({"mode": "beta"}, {"mode": "add", "steer_first_token": True}):
+            assert_same(run(model, inputs, rudder={"alpha_max": 0.0, **change}), vanilla)
+        # A trace changes nothing either.
+        traced = run(model, inputs, rudder={"alpha_max": 0.0}, output_rudder=True)
+        assert torch.equal(logits(traced), logits(vanilla))
+        assert_different(run(model, inputs), vanilla)
+
+
+class Spy:
+    """Keeps what enters the target layer, and the attention's update before and after RUDDER."""
+
+    def __init__(self, family: Family, model: nn.Module) -> None:
+        self.layer = target_layer(family, model)
+        self.attention = self.layer.get_submodule(family.update)
+        self.entering: list[Tensor] = []
+        self.before: list[Tensor] = []
+        self.after: list[Tensor] = []
+        self.layer.register_forward_pre_hook(self._enter, with_kwargs=True)
+        self.attention.register_forward_hook(lambda m, a, output: self._keep(self.before, output))
+
+    def install_after(self) -> None:
+        """See what RUDDER, installed meanwhile, has made of the update."""
+        self.attention.register_forward_hook(lambda m, a, output: self._keep(self.after, output))
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.entering.append(args[0] if args else kwargs["hidden_states"])
+
+    @staticmethod
+    def _keep(where: list[Tensor], output: Any) -> None:
+        where.append(output[0] if isinstance(output, tuple) else output)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pool", ["mean", "norm"])
+def test_card_is_pooled_in_float32(pool: str, dtype: torch.dtype) -> None:
+    """CARD is the float32 pool of the model's own updates, rounded nowhere in between."""
+    family, model, inputs = cast("llava", dtype)
+    spy = Spy(family, model)
+    with attach(model, settings(pool=pool)):
+        trace = run(model, inputs, output_rudder=True).rudder
+    updates, mask = spy.before[0], inputs["attention_mask"]
+    assert updates.dtype == dtype
+    if pool == "norm":
+        mask = mask * updates.double().norm(dim=-1)
+    assert trace.card.dtype == trace.gate.dtype == torch.float32
+    torch.testing.assert_close(trace.card.double(), direction(updates, mask), rtol=0, atol=1e-6)
+
+
+def expected_push(h: Tensor, v: Tensor, mode: str) -> Tensor:
+    """alpha_max * g * v of Eq. 3 and 4 in float64, for the settings of the tests."""
+    if mode == "add":
+        return 6.0 * v.unsqueeze(1)
+    h = h.double()
+    s = torch.nn.functional.cosine_similarity(h, v.unsqueeze(1), dim=-1)
+    a, b = torch.nn.functional.softplus(5.0 * s + 1.0), torch.nn.functional.softplus(-5.0 * s + 1.0)
+    return 6.0 * (a / (a + b)).clamp(0.05, 1.0).unsqueeze(-1) * v.unsqueeze(1)
+
+
+@pytest.mark.parametrize("mode", ["beta", "add"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["llava", "gemma3"])
+def test_push_is_rounded_once(name: str, dtype: torch.dtype, mode: str) -> None:
+    """The steered update is the exact sum, rounded once to the model's dtype; the original is not written to."""
+    family, model, inputs = cast(name, dtype)
+    spy = Spy(family, model)
+    with attach(model, settings(mode=mode)):
+        spy.install_after()
+        v = run(model, inputs, output_rudder=True).rudder.card.double()
+    assert torch.equal(spy.before[0], spy.after[0])
+    for h, before, after in zip(spy.entering[1:], spy.before[1:], spy.after[1:], strict=True):
+        assert after.dtype == dtype
+        exact = before.double() + expected_push(h, v, mode)
+        if dtype == torch.float64:
+            # The push itself is a float32 number; the update it is added to keeps all its bits.
+            torch.testing.assert_close(after, exact, rtol=0, atol=1e-5)
+            continue
+        rounded = exact.to(dtype)
+        # A sum that lies half-way between two numbers may fall to either side: rare, and by one step.
+        assert (after != rounded).float().mean() < 0.02
+        torch.testing.assert_close(after, rounded, rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+def test_double_keeps_its_precision() -> None:
+    """In float64 the update keeps all its bits: a push far below float32's resolution arrives as it is."""
+    family, model, inputs = cast("llava", torch.float64)
+    spy = Spy(family, model)
+    with attach(model, settings()):
+        spy.install_after()
+        v = run(model, inputs, output_rudder=True, rudder={"alpha_max": 6e-12}).rudder.card.double()
+    for h, before, after in zip(spy.entering[1:], spy.before[1:], spy.after[1:], strict=True):
+        torch.testing.assert_close(after - before, expected_push(h, v, "beta") * 1e-12, rtol=1e-3, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_eager_and_sdpa_attention(name: str) -> None:
+    """The attention implementation changes the last bits only, of CARD, gates and logits."""
+    family = family_of(name)
+    outputs = []
+    for implementation in ("sdpa", "eager"):
+        model = family.build()
+        model.set_attn_implementation(implementation)
+        inputs = family.inputs(model, [ROW, OTHER_ROW])
+        with attach(model, settings()):
+            outputs.append(run(model, inputs, output_rudder=True))
+    assert_near(outputs[1], outputs[0], 1e-4)
+    for field in ("card", "similarity", "gate", "push"):
+        torch.testing.assert_close(getattr(outputs[1].rudder, field), getattr(outputs[0].rudder, field))
+
+
+def test_eager_attention_weights_are_returned() -> None:
+    """Attention weights, which the hooked module returns beside its update, come through as they are."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    model.set_attn_implementation("eager")
+    inputs = family.inputs(model, [ROW])
+    vanilla = run(model, inputs, output_attentions=True)
+    with attach(model, settings()):
+        output = run(model, inputs, output_attentions=True, rudder={"alpha_max": 0.0})
+        steered = run(model, inputs, output_attentions=True)
+    for step, wanted in zip(output.attentions, vanilla.attentions, strict=True):
+        assert all(torch.equal(weights, other) for weights, other in zip(step, wanted, strict=True))
+    # Steering acts after the target layer's own attention: up to that layer the first step is untouched.
+    assert torch.equal(steered.attentions[1][LAYER], vanilla.attentions[1][LAYER])
+    assert not torch.equal(steered.attentions[1][LAYER + 1], vanilla.attentions[1][LAYER + 1])

@@ -1,0 +1,306 @@
+"""Tokens and scores of the package against the slow float64 reference, over families and ways of decoding."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from rudder_hf import RudderConfig, attach
+from tests.support.reference import Reference, reference_generate
+from tests.support.zoo import FAMILIES
+from tests.support.zoo.base import Family, Row
+
+NAMED = ("llava", "idefics2", "instructblip", "qwen2_5_vl")
+OTHERS = ("gemma3", "blip-2", "mllama", "lfm2_vl", "glm4v", "qwen3_vl_moe", "chameleon-swin", "molmo2", "llava_next")
+SAMPLE = NAMED + OTHERS
+REFUSED = ("git", "blip")
+STEERED = tuple(name for name in FAMILIES if name not in REFUSED)
+
+BATCH = (Row(1, 4), Row(2, 9), Row(3, 6))
+ALONE = (Row(2, 9),)
+NEW_TOKENS = 7
+SETTINGS: dict[str, Any] = {"alpha_max": 6.0, "k": 5.0}
+
+
+@functools.cache
+def built(name: str) -> Any:
+    return FAMILIES[name].build()
+
+
+def middle_layer(family: Family) -> int:
+    """A layer with self-attention, not the last, so that what is added has layers to act on."""
+    count = len(built(family.name).get_submodule(family.layers))
+    usable = [index for index in range(count) if index not in family.no_attention_layers]
+    return usable[-2] if len(usable) > 1 else usable[0]
+
+
+def rows_for(family: Family) -> tuple[Row, ...]:
+    return ALONE if "padding" in family.notes else BATCH
+
+
+def steered(name: str, rows: tuple[Row, ...], settings: dict[str, Any], **options: Any) -> Any:
+    family, model = FAMILIES[name], built(name)
+    config = RudderConfig(layer=middle_layer(family), **(SETTINGS | settings))
+    with attach(model, config):
+        return model.generate(
+            **family.inputs(model, rows),
+            max_new_tokens=NEW_TOKENS,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
+
+
+def slow(name: str, rows: tuple[Row, ...], settings: dict[str, Any], **options: Any) -> tuple[Any, Reference]:
+    family, model = FAMILIES[name], built(name)
+    text = model.config.get_text_config()
+    reference = Reference(
+        layer=middle_layer(family),
+        multiplier=float(getattr(text, "residual_multiplier", 1.0)),
+        use_cache="no_cache" in family.notes,
+        image_tokens=tuple(
+            getattr(model.config, key)
+            for key in ("image_token_id", "image_token_index")
+            if isinstance(getattr(model.config, key, None), int)
+        ),
+        **(SETTINGS | settings),
+    )
+    inputs = family.inputs(model, rows)
+    return reference_generate(family, model, inputs, reference, max_new_tokens=NEW_TOKENS, **options), reference
+
+
+def assert_same(fast: Any, slow: Any, atol: float = 5e-3) -> None:
+    assert fast.sequences.tolist() == slow.sequences.tolist()
+    for ours, theirs in zip(fast.scores, slow.scores, strict=True):
+        # Some models forbid tokens with the lowest number of their dtype.
+        ours, theirs = ours.double().clamp_min(-1e9), theirs.double().clamp_min(-1e9)
+        torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=atol)
+
+
+def runnable_without_cache(names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if "no_cache" not in FAMILIES[name].notes]
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_greedy_batch_equals_reference(name: str) -> None:
+    rows = rows_for(FAMILIES[name])
+    fast = steered(name, rows, {}, output_rudder=True)
+    expected, reference = slow(name, rows, {})
+    # Nemotron-H's state-space layers compute in float32 in the float64 copy too.
+    assert_same(fast, expected, atol=2e-2 if name == "nemotron_h_omni" else 5e-3)
+    for row in range(len(rows)):
+        card = torch.tensor(reference.cards[row])
+        torch.testing.assert_close(fast.rudder.card[row].double(), card.double(), rtol=1e-3, atol=1e-4)
+        for token in range(1, NEW_TOKENS):
+            assert fast.rudder.gate[row, token].item() == pytest.approx(reference.gates[row, token], abs=2e-3)
+        for token in range(NEW_TOKENS):
+            similarity = fast.rudder.similarity[row, token].item()
+            assert similarity == pytest.approx(reference.similarities[row, token], abs=2e-3)
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_steering_matters_and_zero_strength_is_the_base_bit_for_bit(name: str) -> None:
+    family, model, rows = FAMILIES[name], built(name), rows_for(FAMILIES[name])
+    plain = model.generate(
+        **family.inputs(model, rows), max_new_tokens=NEW_TOKENS, return_dict_in_generate=True, output_scores=True
+    )
+    for off in (steered(name, rows, {"alpha_max": 0.0}), steered(name, rows, {}, rudder=False)):
+        assert torch.equal(off.sequences, plain.sequences)
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(off.scores, plain.scores, strict=True))
+    on = steered(name, rows, {})
+    assert torch.equal(on.scores[0], plain.scores[0]), "the first token must not change by default"
+    assert not torch.allclose(on.scores[1], plain.scores[1], atol=1e-2)
+
+
+@pytest.mark.parametrize("name", [name for name in STEERED if "padding" not in FAMILIES[name].notes])
+def test_a_row_in_a_padded_batch_equals_the_row_alone(name: str) -> None:
+    together = steered(name, BATCH, {}, output_rudder=True)
+    for index, row in enumerate(BATCH):
+        alone = steered(name, (row,), {}, output_rudder=True)
+        assert together.sequences[index, -NEW_TOKENS:].tolist() == alone.sequences[0, -NEW_TOKENS:].tolist()
+        for ours, theirs in zip(together.scores, alone.scores, strict=True):
+            torch.testing.assert_close(ours[index], theirs[0], rtol=1e-3, atol=3e-3)
+        torch.testing.assert_close(together.rudder.card[index], alone.rudder.card[0], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(together.rudder.gate[index], alone.rudder.gate[0], rtol=1e-3, atol=1e-3)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "add": {"mode": "add", "alpha_max": 3.0},
+    "norm pool": {"pool": "norm"},
+    "norm cap": {"norm_cap": 2.0},
+    "norm cap in add": {"mode": "add", "norm_cap": 2.0},
+    "first token": {"steer_first_token": True},
+    "first token in add": {"steer_first_token": True, "mode": "add", "alpha_max": 3.0},
+    "gate range": {"g_min": 0.4, "g_max": 0.6, "c": 0.5, "k": 8.0},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_settings_equal_reference(name: str, variant: str) -> None:
+    assert_same(steered(name, BATCH, VARIANTS[variant]), slow(name, BATCH, VARIANTS[variant])[0])
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLE if name not in ("mllama",)])
+@pytest.mark.parametrize("span", ["text", "image"])
+def test_spans_equal_reference(name: str, span: str) -> None:
+    assert_same(steered(name, BATCH, {"span": span}), slow(name, BATCH, {"span": span})[0])
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_settings_per_row_equal_reference_and_separate_runs(name: str) -> None:
+    columns = {
+        "alpha_max": [0.0, 4.0, 9.0],
+        "k": [1.0, 5.0, 9.0],
+        "c": [1.0, 0.5, 1.5],
+        "g_min": [0.05, 0.2, 0.0],
+        "g_max": [1.0, 0.8, 0.9],
+    }
+    together = steered(name, BATCH, {}, rudder=columns)
+    assert_same(together, slow(name, BATCH, columns)[0])
+    by_rows = steered(
+        name, BATCH, {}, rudder=[{key: values[row] for key, values in columns.items()} for row in range(3)]
+    )
+    assert torch.equal(together.sequences, by_rows.sequences)
+    for index in range(len(BATCH)):
+        run = steered(name, BATCH, {}, rudder={key: values[index] for key, values in columns.items()})
+        assert together.sequences[index].tolist() == run.sequences[index].tolist()
+        for ours, theirs in zip(together.scores, run.scores, strict=True):
+            # Experts are computed over all tokens routed to them, so other rows can shift the last bits.
+            torch.testing.assert_close(ours[index], theirs[index], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLE if "beams" not in FAMILIES[name].notes])
+@pytest.mark.parametrize("settings", [{}, {"steer_first_token": True}], ids=["default", "first token"])
+def test_beam_search_equals_reference(name: str, settings: dict[str, Any]) -> None:
+    fast = steered(name, BATCH, settings, num_beams=3, num_return_sequences=2, output_rudder=True)
+    expected, _ = slow(name, BATCH, settings, num_beams=3, num_return_sequences=2)
+    assert fast.sequences.tolist() == expected.sequences.tolist()
+    torch.testing.assert_close(
+        fast.sequences_scores.double(), expected.sequences_scores.double(), rtol=1e-3, atol=2e-3
+    )
+    assert fast.rudder.gate.shape == (6, NEW_TOKENS)
+    # The trace follows each returned sequence through the beams: replaying the sequence shows the same gates.
+    check_gates_by_replay(name, fast, settings)
+    uncached = steered(name, BATCH, settings, num_beams=3, num_return_sequences=2, output_rudder=True, use_cache=False)
+    torch.testing.assert_close(uncached.rudder.gate, fast.rudder.gate, rtol=1e-3, atol=1e-3)
+
+
+def check_gates_by_replay(name: str, output: Any, settings: dict[str, Any]) -> None:
+    """Force the returned tokens one by one in a greedy run and compare its gates."""
+    family, model = FAMILIES[name], built(name)
+    rows = tuple(row for row in BATCH for _ in range(2))
+    forced = output.sequences[:, -NEW_TOKENS:]
+
+    class Force(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = 0
+
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            chosen = torch.full_like(scores, -torch.inf)
+            chosen[torch.arange(len(forced)), forced[:, self.step]] = 0.0
+            self.step += 1
+            return chosen
+
+    config = RudderConfig(layer=middle_layer(family), **(SETTINGS | settings))
+    with attach(model, config):
+        replay = model.generate(
+            **family.inputs(model, rows),
+            max_new_tokens=NEW_TOKENS,
+            logits_processor=[Force()],
+            return_dict_in_generate=True,
+            output_rudder=True,
+        )
+    torch.testing.assert_close(output.rudder.gate, replay.rudder.gate, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(output.rudder.similarity, replay.rudder.similarity, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_sampling_with_return_sequences_equals_its_rows_alone(name: str) -> None:
+    """The scores of a sampled path equal those of the reference forced along the same path."""
+    torch.manual_seed(7)
+    fast = steered(name, BATCH, {}, do_sample=True, temperature=0.7, top_k=0, num_return_sequences=2)
+    torch.manual_seed(7)
+    again = steered(name, BATCH, {}, do_sample=True, temperature=0.7, top_k=0, num_return_sequences=2)
+    assert torch.equal(fast.sequences, again.sequences)
+    paths = fast.sequences[:, -NEW_TOKENS:]
+    assert len({tuple(path) for path in paths.tolist()}) > len(BATCH), "the two samples of a prompt should differ"
+    doubled = tuple(row for row in BATCH for _ in range(2))
+    expected = forced_scores(name, doubled, paths)
+    for ours, theirs in zip(fast.scores, expected, strict=True):
+        torch.testing.assert_close(ours.double(), theirs / 0.7, rtol=2e-3, atol=1e-2)
+
+
+def forced_scores(name: str, rows: tuple[Row, ...], paths: torch.Tensor) -> list[torch.Tensor]:
+    """Raw scores of the reference along given tokens."""
+    recorded: list[torch.Tensor] = []
+
+    def force(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        chosen = torch.full_like(scores, -torch.inf)
+        chosen[torch.arange(len(paths)), paths[:, len(recorded)]] = 0.0
+        recorded.append(scores.double().clone())
+        return chosen
+
+    slow(name, rows, {}, logits_processor=[force])
+    return recorded
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLE if "static" not in FAMILIES[name].notes])
+def test_static_cache_equals_dynamic(name: str) -> None:
+    expected = steered(name, BATCH, {}, output_rudder=True)
+    static = steered(name, BATCH, {}, cache_implementation="static", output_rudder=True)
+    assert_same(static, expected)
+    torch.testing.assert_close(static.rudder.gate, expected.rudder.gate, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", runnable_without_cache(SAMPLE))
+@pytest.mark.parametrize("settings", [{}, {"steer_first_token": True}], ids=["default", "first token"])
+def test_without_cache_equals_with_cache(name: str, settings: dict[str, Any]) -> None:
+    expected = steered(name, BATCH, settings, output_rudder=True)
+    uncached = steered(name, BATCH, settings, use_cache=False, output_rudder=True)
+    assert_same(uncached, expected)
+    torch.testing.assert_close(uncached.rudder.gate, expected.rudder.gate, rtol=1e-3, atol=1e-3)
+
+
+def lookup_families() -> list[str]:
+    return [name for name in STEERED if "lookup" not in FAMILIES[name].notes and not FAMILIES[name].loop]
+
+
+@pytest.mark.parametrize("name", lookup_families())
+@pytest.mark.parametrize("settings", [{}, {"steer_first_token": True}], ids=["default", "first token"])
+def test_prompt_lookup_equals_greedy(name: str, settings: dict[str, Any]) -> None:
+    expected = steered(name, ALONE, settings, output_rudder=True)
+    lookup = steered(name, ALONE, settings, prompt_lookup_num_tokens=3, max_matching_ngram_size=1, output_rudder=True)
+    assert_same(lookup, expected)
+    torch.testing.assert_close(lookup.rudder.gate, expected.rudder.gate, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["llava", "idefics2", "qwen2_5_vl", "gemma3"])
+def test_assisted_decoding_equals_greedy(name: str) -> None:
+    """The assistant is the model itself, unsteered: it often proposes what steering then rejects."""
+    expected = steered(name, ALONE, {}, output_rudder=True)
+    assistant = FAMILIES[name].build()
+    assisted = steered(name, ALONE, {}, assistant_model=assistant, output_rudder=True)
+    assert_same(assisted, expected)
+    torch.testing.assert_close(assisted.rudder.gate, expected.rudder.gate, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_streaming_gets_the_same_tokens(name: str) -> None:
+    received: list[int] = []
+
+    class Collect:
+        def put(self, value: torch.Tensor) -> None:
+            received.extend(value.flatten().tolist())
+
+        def end(self) -> None:
+            received.append(-1)
+
+    expected = steered(name, ALONE, {})
+    streamed = steered(name, ALONE, {}, streamer=Collect())
+    assert torch.equal(streamed.sequences, expected.sequences)
+    assert received == [*expected.sequences[0].tolist(), -1]

@@ -1,0 +1,423 @@
+"""Installing and removing: before, during and after; when it fails half-way; while a generation runs."""
+
+from __future__ import annotations
+
+import threading
+import types
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import DynamicCache
+
+from rudder_hf import RudderForConditionalGeneration, UnsupportedModelError, attach
+from tests.support.helpers import (
+    LAYER,
+    NEW,
+    ROW,
+    Listener,
+    assert_different,
+    assert_same,
+    family_of,
+    rudder_parts,
+    run,
+    settings,
+    snapshot,
+    snapshot_of_used,
+    steered_by,
+    target_layer,
+)
+from tests.support.zoo import FAMILIES
+
+CASES = (
+    ("llava", "wrapper"),
+    ("llava", "attach"),
+    ("llava-plain", "wrapper"),
+    ("idefics2", "attach"),
+    ("instructblip", "wrapper"),
+    ("instructblip", "attach"),
+    ("qwen2_5_vl", "wrapper"),
+    ("gemma3", "attach"),
+    ("blip-2", "wrapper"),
+    ("glm4v", "attach"),
+)
+
+
+@pytest.mark.parametrize(("name", "way"), CASES)
+def test_before_during_after(name: str, way: str) -> None:
+    """Removal leaves every attribute, hook and method of every module as it was, and so the output."""
+    family = family_of(name)
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    vanilla = run(model, inputs)
+    before, weights = snapshot(model), {name: value.clone() for name, value in model.state_dict().items()}
+    steered, remove = steered_by(way, model)
+    assert rudder_parts(model)
+    output = run(steered, inputs)
+    assert_different(output, vanilla)
+    assert_same(run(steered, inputs, rudder=False), vanilla)
+    assert_same(run(steered, inputs, rudder={"alpha_max": 0.0}), vanilla)
+    for _ in range(2):
+        remove()
+        assert snapshot(model) == before
+    assert not rudder_parts(model)
+    assert_same(run(model, inputs), vanilla)
+    assert model.state_dict().keys() == weights.keys()
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    # And again: nothing of the first time is in the way.
+    steered, remove = steered_by(way, model)
+    assert_same(run(steered, inputs), output)
+    remove()
+    assert snapshot(model) == before
+
+
+def test_block_ends_in_an_error() -> None:
+    """The block of `attach` removes everything when it is left by an exception."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    before = snapshot_of_used(model, family.inputs(model, [ROW]))
+
+    class Left(Exception):
+        pass
+
+    handle = attach(model, settings())
+    with pytest.raises(Left), handle:
+        raise Left
+    assert not handle.installed
+    assert snapshot(model) == before
+
+
+def test_handle_can_be_installed_again() -> None:
+    """A removed handle goes back on; one that is on is refused and stays on."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    before = snapshot_of_used(model, inputs)
+    handle = attach(model, settings())
+    wanted = run(model, inputs)
+    handle.remove()
+    handle.install()
+    assert_same(run(model, inputs), wanted)
+    with pytest.raises(ValueError, match="already steered"):
+        handle.install()
+    assert handle.installed
+    assert_same(run(model, inputs), wanted)
+    handle.remove()
+    assert snapshot(model) == before
+
+
+def test_unwrapped_wrapper_refuses() -> None:
+    """A wrapper without its hooks does not pass for a steered model."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    wrapper = RudderForConditionalGeneration.from_base(model, settings())
+    assert wrapper.unwrap() is model
+    assert wrapper.unwrap() is model
+    with pytest.raises(RuntimeError, match="unwrapped"):
+        wrapper.generate(**family.inputs(model, [ROW]))
+    with pytest.raises(RuntimeError, match="unwrapped"), wrapper.rudder_disabled():
+        pass
+
+
+# What others have put on the model
+
+
+def test_methods_of_the_instance_are_kept() -> None:
+    """A method that the user has put on the instance is called under RUDDER and comes back after it."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    calls: list[str] = []
+
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("generate")
+        return type(self).generate(self, *args, **kwargs)
+
+    def prepare(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("prepare")
+        return type(self).prepare_inputs_for_generation(self, *args, **kwargs)
+
+    reference = family.build()
+    with attach(reference, settings()):
+        wanted = run(reference, inputs)
+    model.generate = types.MethodType(generate, model)
+    model.prepare_inputs_for_generation = types.MethodType(prepare, model)
+    before = snapshot_of_used(model, inputs)
+    calls.clear()
+    with attach(model, settings()):
+        assert_same(run(model, inputs), wanted)
+    assert calls[0] == "generate"
+    assert "prepare" in calls
+    assert snapshot(model) == before
+    calls.clear()
+    run(model, inputs)
+    assert calls[0] == "generate"
+
+
+def test_hooks_of_others_are_kept() -> None:
+    """Hooks that stand on the target layer run under RUDDER, in their order, and stay when it goes."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    attention = target_layer(family, model).self_attn
+    vanilla = run(model, inputs)
+    seen: list[tuple[str, torch.Tensor]] = []
+    handles = [attention.register_forward_hook(lambda m, a, output: seen.append(("first", output[0].clone())))]
+    handle = attach(model, settings())
+    handles.append(attention.register_forward_hook(lambda m, a, output: seen.append(("last", output[0].clone()))))
+    run(model, inputs, max_new_tokens=2)
+    assert [name for name, _ in seen] == ["first", "last"] * 2
+    # In the prefill nothing is added; in the first step the later hook sees the push of alpha_max * gate.
+    assert torch.equal(seen[0][1], seen[1][1])
+    assert 0.1 < (seen[3][1] - seen[2][1]).norm() < 6.0
+    handle.remove()
+    seen.clear()
+    assert_same(run(model, inputs), vanilla)
+    assert [name for name, _ in seen[:2]] == ["first", "last"]
+    for other in handles:
+        other.remove()
+
+
+# Failing half-way
+
+
+def _refuse_hook(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("no hooks here")
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "path", "method"),
+    [
+        ("llava", "wrapper", f"model.language_model.layers.{LAYER}", "register_forward_pre_hook"),
+        ("llava", "attach", f"model.language_model.layers.{LAYER}.self_attn", "register_forward_hook"),
+        ("llava-plain", "wrapper", "", "register_forward_hook"),
+        ("llava-plain", "attach", f"model.language_model.layers.{LAYER}.self_attn", "register_forward_hook"),
+        ("instructblip", "wrapper", f"language_model.model.layers.{LAYER}.self_attn", "register_forward_hook"),
+        ("gemma3", "attach", f"model.language_model.layers.{LAYER}.post_attention_layernorm", "register_forward_hook"),
+    ],
+)
+def test_installing_fails_half_way(
+    name: str, way: str, path: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a module takes no hook, what was installed before it is taken back."""
+    family = family_of(name)
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    vanilla = run(model, inputs)
+    before = snapshot(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(model.get_submodule(path), method, _refuse_hook, raising=True)
+        patched = snapshot(model)
+        with pytest.raises(RuntimeError, match="no hooks here"):
+            steered_by(way, model)
+        assert snapshot(model) == patched
+    assert snapshot(model) == before
+    assert_same(run(model, inputs), vanilla)
+    steered, remove = steered_by(way, model)
+    assert_different(run(steered, inputs), vanilla)
+    remove()
+    assert snapshot(model) == before
+
+
+@pytest.mark.parametrize("layer", [4, -5])
+def test_refused_layer_changes_nothing(layer: int) -> None:
+    """A layer that does not exist is refused before anything is installed."""
+    model = FAMILIES["llava"].build()
+    before = snapshot(model)
+    with pytest.raises(ValueError, match=r"4 decoder layers"):
+        attach(model, settings(layer=layer))
+    assert snapshot(model) == before
+
+
+def test_unsupported_model_is_left_alone() -> None:
+    """A model without a decoder is refused with a reason, and not touched."""
+    model = nn.Linear(2, 2)
+    before = snapshot(model)
+    with pytest.raises(UnsupportedModelError, match="AutoModelForImageTextToText"):
+        attach(model, settings())
+    assert snapshot(model) == before
+
+
+# Changing the layer
+
+
+@pytest.mark.parametrize("way", ["wrapper", "attach"])
+def test_layer_can_be_changed(way: str) -> None:
+    """A new layer in the config moves the hooks: the output is that of a fresh installation there, and back."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    before = snapshot_of_used(model, inputs)
+    wanted = {}
+    for layer in (1, 2):
+        with attach(model, settings(layer=layer)):
+            wanted[layer] = run(model, inputs, output_rudder=True)
+    steered, remove = steered_by(way, model)
+    config = steered.config if way == "wrapper" else model._rudder_handle.config
+    for layer in (2, 1, -3, 2, -2):
+        config.layer = layer
+        assert_same(run(steered, inputs, output_rudder=True), wanted[layer % 4])
+    config.layer = 9
+    with pytest.raises(ValueError, match="4 decoder layers"):
+        run(steered, inputs)
+    config.layer = 1
+    assert_same(run(steered, inputs, output_rudder=True), wanted[1])
+    remove()
+    assert snapshot(model) == before
+
+
+def test_changing_the_layer_fails_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the new layer takes no hook, the call fails; once it takes one, the new layer is steered."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    before = snapshot_of_used(model, inputs)
+    with attach(model, settings(layer=1)):
+        wanted = run(model, inputs)
+    handle = attach(model, settings())
+    first = run(model, inputs)
+    handle.config.layer = 1
+    with monkeypatch.context() as patch:
+        patch.setattr(target_layer(family, model, 1).self_attn, "register_forward_hook", _refuse_hook)
+        with pytest.raises(RuntimeError, match="no hooks here"):
+            run(model, inputs)
+        handle.config.layer = LAYER
+        assert_same(run(model, inputs), first)
+        handle.config.layer = 1
+        with pytest.raises(RuntimeError, match="no hooks here"):
+            run(model, inputs)
+    assert_same(run(model, inputs), wanted)
+    handle.remove()
+    assert snapshot(model) == before
+
+
+# While a generation runs
+
+
+@pytest.mark.parametrize(("name", "way"), [("llava", "wrapper"), ("llava", "attach"), ("instructblip", "wrapper")])
+@pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
+def test_removal_from_within_is_refused(name: str, way: str, rudder: Any) -> None:
+    """A generation keeps its hooks to its end, also against its own streamer."""
+    family = family_of(name)
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    before = snapshot_of_used(model, inputs)
+    steered, remove = steered_by(way, model)
+    wanted = run(steered, inputs, rudder=rudder)
+    refusals: list[RuntimeError] = []
+
+    def try_to_remove() -> None:
+        with pytest.raises(RuntimeError, match="generation is running") as caught:
+            remove()
+        refusals.append(caught.value)
+
+    assert_same(run(steered, inputs, streamer=Listener(3, try_to_remove), rudder=rudder), wanted)
+    assert refusals
+    assert_same(run(steered, inputs, rudder=rudder), wanted)
+    remove()
+    assert snapshot(model) == before
+
+
+@pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
+def test_removal_waits_for_other_threads(rudder: Any) -> None:
+    """Removal in one thread lets the generation of another end as it began."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    before = snapshot_of_used(model, inputs)
+    handle = attach(model, settings())
+    wanted = run(model, inputs, rudder=rudder)
+    remover = threading.Thread(target=handle.remove)
+
+    def start_to_remove() -> None:
+        remover.start()
+        remover.join(timeout=0.2)
+        assert remover.is_alive()
+        assert handle.installed
+
+    assert_same(run(model, inputs, streamer=Listener(3, start_to_remove), rudder=rudder), wanted)
+    remover.join(timeout=30)
+    assert not handle.installed
+    assert snapshot(model) == before
+
+
+def test_change_of_layer_waits_for_other_threads() -> None:
+    """A call that moves the hooks waits for those of other threads, and is refused from within one."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    with attach(model, settings(layer=1)):
+        wanted_after = run(model, inputs)
+    with attach(model, settings()) as handle:
+        wanted = run(model, inputs)
+        outputs: list[Any] = []
+        other = threading.Thread(target=lambda: outputs.append(run(model, inputs)))
+
+        def change() -> None:
+            handle.config.layer = 1
+            other.start()
+            with pytest.raises(RuntimeError, match="generation is running"):
+                run(model, inputs)
+            assert not outputs
+
+        assert_same(run(model, inputs, streamer=Listener(3, change)), wanted)
+        other.join(timeout=30)
+        assert_same(outputs[0], wanted_after)
+        assert_same(run(model, inputs), wanted_after)
+
+
+def test_settings_changed_while_running() -> None:
+    """New settings are for the next call; the running one ends as it began."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    with attach(model, settings()) as handle:
+        wanted, stronger = run(model, inputs), run(model, inputs, rudder={"alpha_max": 12.0})
+
+        def change() -> None:
+            handle.config.alpha_max = 12.0
+
+        assert_same(run(model, inputs, streamer=Listener(3, change)), wanted)
+        assert_same(run(model, inputs), stronger)
+
+
+@pytest.mark.parametrize("name", ["llava", "instructblip"])
+def test_methods_kept_beyond_removal(name: str) -> None:
+    """A method that someone took from the steered model (PEFT does) is the stock one once RUDDER is gone."""
+    family = family_of(name)
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    vanilla = run(model, inputs)
+    loop = model.get_submodule(family.loop)
+    handle = attach(model, settings())
+    generate, prepare, generate_in_loop = model.generate, loop.prepare_inputs_for_generation, loop.generate
+    handle.remove()
+    ids = torch.tensor([[11, 12, 13]])
+    assert torch.equal(generate(**inputs, max_new_tokens=NEW), vanilla.sequences)
+    assert torch.equal(prepare(ids)["input_ids"], loop.prepare_inputs_for_generation(ids)["input_ids"])
+    assert torch.equal(generate_in_loop(ids, max_new_tokens=3), loop.generate(ids, max_new_tokens=3))
+
+
+@pytest.mark.parametrize("layer", [LAYER, 1])
+def test_removal_overtakes_a_call(layer: int) -> None:
+    """A call that was about to begin when another thread removed RUDDER runs as on the stock model."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    vanilla = run(model, inputs)
+    before = snapshot(model)
+    handle = attach(model, settings())
+    handle.config.layer = layer
+
+    class Cache(DynamicCache):
+        """Has RUDDER removed as soon as the call has a look at it."""
+
+        def get_seq_length(self, *args: Any, **kwargs: Any) -> int:
+            if handle.installed:
+                handle.remove()
+            return super().get_seq_length(*args, **kwargs)
+
+    output = run(model, inputs, past_key_values=Cache(config=model.config.get_text_config()))
+    assert snapshot(model) == before
+    assert_same(output, vanilla)

@@ -1,0 +1,184 @@
+"""LoRA'd bases: adapters active, disabled and merged, under the wrapper and under `attach`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+
+from rudder_hf import RudderForConditionalGeneration, attach
+from tests.support.helpers import (
+    ROW,
+    Listener,
+    assert_different,
+    assert_near,
+    assert_same,
+    family_of,
+    rudder_parts,
+    run,
+    settings,
+    snapshot,
+    snapshot_of_used,
+    steered_by,
+)
+from tests.support.zoo import FAMILIES, Family
+
+TASKS = (None, "CAUSAL_LM")
+CASES = (
+    ("llava", None, "wrapper"),
+    ("llava", None, "attach"),
+    ("llava", "CAUSAL_LM", "wrapper"),
+    ("llava", "CAUSAL_LM", "attach"),
+    ("instructblip", None, "attach"),
+    ("instructblip", "CAUSAL_LM", "wrapper"),
+    ("gemma3", "CAUSAL_LM", "attach"),
+)
+
+
+def adapted(family: Family, task: str | None, seed: int = 0) -> PeftModel:
+    """A base with a LoRA adapter in the attention of every decoder layer, whose weights matter."""
+    torch.manual_seed(seed)
+    lora = LoraConfig(
+        r=4,
+        lora_alpha=8,
+        # The vision towers have projections of the same names.
+        target_modules=rf".*{family.layers.removesuffix('.layers')}.*\.(q_proj|v_proj|o_proj)",
+        task_type=task,
+        init_lora_weights=False,
+    )
+    return get_peft_model(family.build(), lora).eval()
+
+
+@pytest.mark.parametrize(("name", "task", "way"), CASES)
+def test_active_disabled_merged(name: str, task: str | None, way: str) -> None:
+    """Steering follows what the adapter does to the base: active, switched off, and merged into its weights."""
+    family = family_of(name)
+    model = adapted(family, task)
+    stock = family.build()
+    inputs = family.inputs(stock, [ROW])
+    vanilla, active_vanilla = run(stock, inputs), run(model, inputs)
+    assert_different(active_vanilla, vanilla)
+    with attach(stock, settings()):
+        steered_stock = run(stock, inputs, output_rudder=True)
+    before = snapshot(model)
+
+    steered, remove = steered_by(way, model)
+    active = run(steered, inputs, output_rudder=True)
+    assert_different(active, active_vanilla)
+    assert_same(run(steered, inputs, rudder=False), active_vanilla)
+    assert_same(run(steered, inputs, rudder={"alpha_max": 0.0}), active_vanilla)
+    with model.disable_adapter():
+        assert_same(run(steered, inputs, output_rudder=True), steered_stock)
+        assert_same(run(steered, inputs, rudder=False), vanilla)
+    assert_same(run(steered, inputs, output_rudder=True), active)
+    remove()
+    assert snapshot(model) == before
+    assert not rudder_parts(model)
+    assert_same(run(model, inputs), active_vanilla)
+
+    merged = model.merge_and_unload()
+    merged_before = snapshot(merged)
+    steered, remove = steered_by(way, merged)
+    output = run(steered, inputs, output_rudder=True)
+    assert_near(output, active, 1e-4)
+    torch.testing.assert_close(output.rudder.card, active.rudder.card, rtol=0, atol=1e-5)
+    remove()
+    assert snapshot(merged) == merged_before
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_base_is_steered_before_it_is_adapted(task: str | None) -> None:
+    """An adapter put on a steered base is steered with it, and RUDDER comes off again underneath it."""
+    family = FAMILIES["llava"]
+    reference = adapted(family, task)
+    base = family.build()
+    inputs = family.inputs(base, [ROW])
+    vanilla = run(reference, inputs)
+    with attach(reference, settings()):
+        wanted = run(reference, inputs, output_rudder=True)
+    handle = attach(base, settings())
+    torch.manual_seed(0)
+    model = get_peft_model(base, copy.deepcopy(reference.peft_config["default"])).eval()
+    assert_same(run(model, inputs, output_rudder=True), wanted)
+    handle.remove()
+    assert not rudder_parts(base)
+    assert_same(run(model, inputs), vanilla)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_merged_while_steered(task: str | None) -> None:
+    """Merging the adapter of a steered model leaves the merged model steered, and removal cleans it."""
+    family = FAMILIES["llava"]
+    model = adapted(family, task)
+    inputs = family.inputs(model.get_base_model(), [ROW])
+    handle = attach(model, settings())
+    wanted = run(model, inputs)
+    merged = model.merge_and_unload()
+    assert_near(run(merged, inputs), wanted, 1e-4)
+    handle.remove()
+    assert not rudder_parts(merged)
+    with attach(merged, settings()):
+        assert_near(run(merged, inputs), wanted, 1e-4)
+
+
+def test_two_adapters() -> None:
+    """Switching adapters under one wrapper is the same as wrapping each."""
+    family = FAMILIES["llava"]
+    model = adapted(family, "CAUSAL_LM")
+    inputs = family.inputs(model.get_base_model(), [ROW])
+    model.add_adapter("second", copy.deepcopy(model.peft_config["default"]))
+    wrapper = RudderForConditionalGeneration.from_base(model, settings())
+    outputs = {}
+    for name in ("default", "second"):
+        wrapper.model.set_adapter(name)
+        outputs[name] = run(wrapper, inputs)
+    assert_different(outputs["default"], outputs["second"])
+    base = wrapper.unwrap()
+    for name, wanted in outputs.items():
+        base.set_adapter(name)
+        with attach(base, settings()):
+            assert_same(run(base, inputs), wanted)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("second", ["wrapper", "attach"])
+@pytest.mark.parametrize("target", ["peft", "base"])
+def test_second_installation_is_refused(task: str | None, second: str, target: str) -> None:
+    """The PEFT model and the model in it are one model to RUDDER."""
+    family = FAMILIES["llava"]
+    model = adapted(family, task)
+    inputs = family.inputs(model.get_base_model(), [ROW])
+    before = snapshot_of_used(model, inputs)
+    with attach(model if target == "base" else model.get_base_model(), settings()):
+        installed = snapshot(model)
+        with pytest.raises(ValueError, match="already steered"):
+            steered_by(second, model if target == "peft" else model.get_base_model())
+        assert snapshot(model) == installed
+    assert snapshot(model) == before
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_wrapper_manners(task: str | None) -> None:
+    """What the wrapper passes on reaches the model inside the PEFT model."""
+    family = FAMILIES["llava"]
+    model = adapted(family, task)
+    inputs = family.inputs(model.get_base_model(), [ROW])
+    wrapper: Any = RudderForConditionalGeneration.from_base(model, settings())
+    assert wrapper.generation_config is model.get_base_model().generation_config
+    assert wrapper.dtype == torch.float32
+    assert wrapper.get_input_embeddings() is model.get_base_model().get_input_embeddings()
+    assert wrapper.peft_config.keys() == {"default"}
+    with torch.no_grad():
+        assert torch.equal(wrapper(**inputs).logits, model(**inputs).logits)
+    listener = Listener()
+    output = run(wrapper, inputs, streamer=listener)
+    assert [put[0] for put in listener.received[1:]] == output.sequences[0, inputs["input_ids"].shape[1] :].tolist()
+    with wrapper.rudder_disabled():
+        assert_same(run(wrapper, inputs), run(model, inputs, rudder=False))
+    twin = copy.deepcopy(wrapper)
+    assert_same(run(twin, inputs), run(wrapper, inputs))
+    assert not rudder_parts(twin.unwrap())
+    assert wrapper.unwrap() is model

@@ -1,0 +1,422 @@
+"""What a `generate` call may ask for: bad input, prompts without an image, embeddings, chunks, layers that move."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import StoppingCriteriaList
+
+from rudder_hf import (
+    RudderConfig,
+    RudderForConditionalGeneration,
+    RudderTrace,
+    RudderWarning,
+    attach,
+    detach,
+)
+from tests.support.zoo import FAMILIES
+from tests.support.zoo.base import Row
+
+OPTIONS: dict[str, Any] = {"max_new_tokens": 4, "return_dict_in_generate": True, "output_scores": True}
+
+
+@pytest.fixture(scope="module")
+def llava() -> Any:
+    return FAMILIES["llava"].build()
+
+
+@pytest.fixture
+def steered(llava: Any) -> Iterator[Any]:
+    with attach(llava, RudderConfig(layer=1, alpha_max=6.0)) as handle:
+        llava.rudder_for_test = handle
+        yield llava
+    del llava.rudder_for_test
+
+
+def inputs(model: Any, *rows: Row) -> dict[str, Any]:
+    return FAMILIES["llava"].inputs(model, rows or (Row(1, 5),))
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.scores, other.scores, strict=True))
+
+
+BAD_CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"rudder": {"alpha_max": "20"}}, ValueError, "alpha_max"),
+    ({"rudder": {"alpha_max": float("nan")}}, ValueError, "alpha_max"),
+    ({"rudder": {"alpha_max": -1.0}}, ValueError, "alpha_max"),
+    ({"rudder": {"alpha_max": [1.0, 2.0, 3.0]}}, ValueError, "3 values for a batch of 1"),
+    ({"rudder": {"mode": "gamma"}}, ValueError, "mode"),
+    ({"rudder": {"pool": "max"}}, ValueError, "pool"),
+    ({"rudder": {"g_min": 0.9, "g_max": 0.1}}, ValueError, "g_min"),
+    ({"rudder": {"strength": 1.0}}, ValueError, "not a RUDDER setting"),
+    ({"rudder": 5}, TypeError, "rudder=5"),
+    ({"prefill_chunk_size": 4}, ValueError, "drops the images"),
+    ({"cache_implementation": "paged"}, ValueError, "continuous batching"),
+    ({"token_healing": True}, ValueError, "token_healing"),
+    ({"output_rudder": True, "return_dict_in_generate": False}, ValueError, "return_dict_in_generate=True"),
+    ({"rudders": 1}, ValueError, "rudders"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), BAD_CALLS)
+def test_bad_calls_are_refused_and_leave_the_model_usable(
+    steered: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    before = steered.generate(**inputs(steered), **OPTIONS)
+    with pytest.raises(error, match=message):
+        steered.generate(**inputs(steered), **(OPTIONS | options))
+    assert same(steered.generate(**inputs(steered), **OPTIONS), before)
+
+
+def test_continuous_batching_is_refused(steered: Any) -> None:
+    with pytest.raises(ValueError, match="continuous batching"):
+        steered.generate_batch([[1, 2, 3]])
+
+
+def test_a_prompt_without_image_is_left_unsteered_with_one_warning(steered: Any) -> None:
+    text = inputs(steered, Row(1, 6, images=0))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        quiet = steered.generate(**text, **OPTIONS)
+    assert [str(w.message)[:25] for w in caught if w.category is RudderWarning] == ["The prompt has no image, "]
+    plain = steered.generate(**text, **OPTIONS, rudder=False)
+    assert same(quiet, plain)
+    forced = steered.generate(**text, **OPTIONS, rudder={"force": True})
+    assert not same(forced, plain)
+
+
+@pytest.mark.parametrize("name", ["llava", "idefics", "idefics2", "qwen2_5_vl", "gemma3", "kosmos-2"])
+def test_in_a_mixed_batch_only_rows_with_an_image_are_steered(name: str) -> None:
+    family = FAMILIES[name]
+    model = family.build()
+    mixed = family.inputs(model, [Row(1, 6, images=0), Row(2, 5)])
+    with attach(model, RudderConfig(layer=1, alpha_max=6.0)):
+        with pytest.warns(RudderWarning, match="1 of 2 prompts") as caught:
+            on = model.generate(**mixed, **OPTIONS)
+        off = model.generate(**mixed, **OPTIONS, rudder=False)
+    assert [warning.filename for warning in caught if warning.category is RudderWarning] == [__file__]
+    for ours, theirs in zip(on.scores[1:], off.scores[1:], strict=True):
+        assert torch.equal(ours[0], theirs[0])
+        assert not torch.equal(ours[1], theirs[1])
+
+
+def test_rudder_false_warns_of_nothing(steered: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RudderWarning)
+        steered.generate(**inputs(steered, Row(1, 6, images=0)), **OPTIONS, rudder=False)
+
+
+def test_chunked_prefill_of_forced_text_equals_one_prefill(steered: Any) -> None:
+    text = inputs(steered, Row(1, 11, images=0))
+    for settings in ({"force": True}, {"force": True, "steer_first_token": True}):
+        whole = steered.generate(**text, **OPTIONS, rudder=settings, output_rudder=True)
+        chunks = steered.generate(**text, **OPTIONS, rudder=settings, output_rudder=True, prefill_chunk_size=4)
+        torch.testing.assert_close(chunks.rudder.card, whole.rudder.card, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(chunks.rudder.gate, whole.rudder.gate, rtol=1e-4, atol=1e-4)
+        for ours, theirs in zip(chunks.scores, whole.scores, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_embeddings_instead_of_ids(steered: Any) -> None:
+    given = inputs(steered)
+    expected = steered.generate(**given, **OPTIONS, output_rudder=True)
+    features = steered.get_image_features(pixel_values=given["pixel_values"]).pooler_output
+    embeds = steered.get_input_embeddings()(given["input_ids"])
+    mask = (given["input_ids"] == steered.config.image_token_id).unsqueeze(-1)
+    embeds = embeds.masked_scatter(mask, torch.cat(list(features)))
+    out = steered.generate(inputs_embeds=embeds, attention_mask=given["attention_mask"], **OPTIONS, output_rudder=True)
+    assert out.sequences.tolist() == expected.sequences[:, -4:].tolist()
+    torch.testing.assert_close(out.rudder.gate, expected.rudder.gate, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="needs input_ids"):
+        steered.generate(inputs_embeds=embeds, **OPTIONS, rudder={"span": "text"})
+    with pytest.raises(ValueError, match="drops the candidates"):
+        steered.generate(inputs_embeds=embeds, **OPTIONS, prompt_lookup_num_tokens=2)
+
+
+def test_instructblip_refuses_prompt_lookup() -> None:
+    family = FAMILIES["instructblip"]
+    model = family.build()
+    with attach(model, RudderConfig(layer=1)), pytest.raises(ValueError, match="drops the candidates"):
+        model.generate(**family.inputs(model, [Row(1, 5)]), **OPTIONS, prompt_lookup_num_tokens=2)
+
+
+def test_positional_ids_are_understood(steered: Any) -> None:
+    given = inputs(steered)
+    ids = given.pop("input_ids")
+    by_name = steered.generate(input_ids=ids, **given, **OPTIONS)
+    assert same(steered.generate(ids, **given, **OPTIONS), by_name)
+
+
+def test_a_changed_layer_takes_effect_and_a_bad_one_does_not_stick(llava: Any) -> None:
+    given = inputs(llava)
+    expected = {}
+    for layer in (0, 2):
+        with attach(llava, RudderConfig(layer=layer, alpha_max=6.0)):
+            expected[layer] = llava.generate(**given, **OPTIONS)
+    with attach(llava, RudderConfig(layer=0, alpha_max=6.0)) as handle:
+        assert same(llava.generate(**given, **OPTIONS), expected[0])
+        handle.config.layer = 2
+        assert same(llava.generate(**given, **OPTIONS), expected[2])
+        handle.config.layer = 99
+        with pytest.raises(ValueError, match="has 4 decoder layers"):
+            llava.generate(**given, **OPTIONS)
+        handle.config.layer = 0
+        assert same(llava.generate(**given, **OPTIONS), expected[0])
+
+
+def test_a_changed_setting_takes_effect(llava: Any) -> None:
+    model = RudderForConditionalGeneration.from_base(FAMILIES["llava"].build(), RudderConfig(layer=1, alpha_max=6.0))
+    given = inputs(model)
+    strong = model.generate(**given, **OPTIONS, rudder={"alpha_max": 12.0})
+    model.config.alpha_max = 12.0
+    assert same(model.generate(**given, **OPTIONS), strong)
+    model.config = RudderConfig(layer=1, alpha_max=6.0)
+    assert not same(model.generate(**given, **OPTIONS), strong)
+
+
+def test_from_base_wants_settings_it_can_know(llava: Any) -> None:
+    with pytest.raises(ValueError, match="There is no preset"):
+        RudderForConditionalGeneration.from_base(llava)
+    with pytest.raises(ValueError, match="loaded model was given"):
+        RudderForConditionalGeneration.from_base(llava, RudderConfig(layer=1), dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="holds no weights"):
+        RudderForConditionalGeneration(RudderConfig())
+    with pytest.raises(ValueError, match="has 4 decoder layers"):
+        RudderForConditionalGeneration.from_base(llava, "llava-1.5-7b")
+    assert "generate" not in vars(llava)
+
+
+@pytest.mark.parametrize("preset", ["qwen2.5-vl-7b", "llava-1.5-13b"])
+def test_uncalibrated_presets_say_so(preset: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="rudder_hf"):
+        RudderForConditionalGeneration.from_base(deep_enough(), preset)
+    assert [record.message for record in caplog.records if "not calibrated" in record.message]
+
+
+def deep_enough() -> Any:
+    """A LLaVA of forty tiny layers, for presets of deep models."""
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    size = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
+    text = LlamaConfig(**size, num_hidden_layers=40, num_key_value_heads=2, vocab_size=40)
+    vision = CLIPVisionConfig(**size, num_hidden_layers=1, image_size=8, patch_size=4)
+    return LlavaForConditionalGeneration(LlavaConfig(text_config=text, vision_config=vision, image_token_index=3))
+
+
+def test_trace_round_trip(steered: Any, tmp_path: Path) -> None:
+    trace = steered.generate(**inputs(steered, Row(1, 4), Row(2, 7)), **OPTIONS, output_rudder=True).rudder
+    path = trace.save(tmp_path / "trace.safetensors")
+    again = RudderTrace.load(path)
+    for name in ("card", "similarity", "gate", "push"):
+        assert torch.equal(getattr(again, name), getattr(trace, name))
+    assert again.settings == trace.settings
+    assert again.settings["alpha_max"] == [6.0, 6.0]
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        trace.save(path)
+    trace.save(path, overwrite=True)
+
+
+def test_trace_shapes_and_meaning(steered: Any) -> None:
+    given = inputs(steered, Row(1, 4), Row(2, 7))
+    out = steered.generate(**given, **OPTIONS, output_rudder=True)
+    trace = out.rudder
+    assert trace.card.shape == (2, 32)
+    assert trace.similarity.shape == trace.gate.shape == trace.push.shape == (2, 4)
+    torch.testing.assert_close(trace.card.norm(dim=-1), torch.ones(2))
+    assert trace.gate[:, 0].tolist() == [0.0, 0.0]
+    assert ((trace.gate[:, 1:] >= 0.05) & (trace.gate[:, 1:] <= 1)).all()
+    first = steered.generate(**given, **OPTIONS, output_rudder=True, rudder={"steer_first_token": True}).rudder
+    assert (first.gate[:, 0] > 0).all()
+    # Similarity of the first token is measured before anything was steered, so it does not depend on steering it.
+    torch.testing.assert_close(first.similarity[:, 0], trace.similarity[:, 0])
+    added = steered.generate(**given, **OPTIONS, output_rudder=True, rudder={"mode": "add"}).rudder
+    assert (added.gate[:, 1:] == 1).all()
+    off = steered.generate(**given, **OPTIONS, output_rudder=True, rudder=False)
+    assert (off.rudder.gate == 0).all()
+    assert (off.rudder.push == 0).all()
+    torch.testing.assert_close(off.rudder.card, trace.card)
+    assert same(off, steered.generate(**given, **OPTIONS, rudder=False))
+
+
+def test_tokens_after_the_end_are_nan_in_the_trace(steered: Any) -> None:
+    given = inputs(steered, Row(1, 4), Row(2, 7))
+    free = steered.generate(**given, **OPTIONS)
+    ends = free.sequences[0, -3].item()
+    out = steered.generate(**given, **OPTIONS, eos_token_id=ends, pad_token_id=0, output_rudder=True)
+    ended = out.sequences[:, -4:] == 0
+    assert ended[0, 2:].all()
+    assert torch.equal(out.rudder.gate.isnan(), ended)
+
+
+def test_a_model_that_keeps_keywords_to_itself_is_steered_all_the_same(llava: Any) -> None:
+    """Layers of custom code may take no keyword arguments: the state then waits in the thread's slot."""
+    model = FAMILIES["llava"].build()
+    given = inputs(model)
+    with attach(model, RudderConfig(layer=1, alpha_max=6.0)):
+        expected = model.generate(**given, **OPTIONS)
+    strict_class(model.model.language_model)
+    with attach(model, RudderConfig(layer=1, alpha_max=6.0)):
+        assert same(model.generate(**given, **OPTIONS), expected)
+        plain = model.generate(**given, **OPTIONS, rudder=False)
+    assert not same(plain, expected)
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+
+
+def strict_class(language_model: Any) -> None:
+    """Make the language model an instance of a class whose forward takes no further keyword arguments."""
+    parent = type(language_model)
+
+    class Strict(parent):  # type: ignore[misc, valid-type]
+        def forward(
+            self,
+            input_ids: Any = None,
+            attention_mask: Any = None,
+            position_ids: Any = None,
+            past_key_values: Any = None,
+            inputs_embeds: Any = None,
+            use_cache: Any = None,
+            output_hidden_states: Any = None,
+            return_dict: Any = None,
+        ) -> Any:
+            return super().forward(
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                inputs_embeds=inputs_embeds,
+                use_cache=use_cache,
+            )
+
+    language_model.__class__ = Strict
+
+
+def test_a_forward_that_misses_the_hook_is_an_error_not_silence(steered: Any) -> None:
+    handle = steered.rudder_for_test
+    for hook in handle._hooks:
+        hook.remove()
+    with pytest.raises(RuntimeError, match="hook did not run"):
+        steered.generate(**inputs(steered), **OPTIONS)
+
+
+def test_padding_after_a_stopping_criterion_is_nan_in_the_trace(steered: Any) -> None:
+    given = inputs(steered, Row(1, 4), Row(2, 7))
+    width = given["input_ids"].shape[1]
+
+    def stop(ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.tensor([ids.shape[1] - width >= 2, False])
+
+    options = OPTIONS | {"eos_token_id": 2, "pad_token_id": 0, "output_rudder": True}
+    out = steered.generate(**given, **options, stopping_criteria=StoppingCriteriaList([stop]))
+    assert out.rudder.gate.isnan().tolist() == [[False, False, True, True], [False] * 4]
+
+
+def test_none_unsets_an_option_of_the_generation_config(steered: Any) -> None:
+    given = inputs(steered)
+    ends = int(steered.generate(**given, **OPTIONS).sequences[0, -3])
+    steered.generation_config.eos_token_id = ends
+    try:
+        free = steered.generate(**given, **OPTIONS, eos_token_id=None, output_rudder=True)
+        assert free.sequences.shape[1] == given["input_ids"].shape[1] + 4
+        assert not free.rudder.gate.isnan().any()
+        ended = steered.generate(**given, **OPTIONS, eos_token_id=torch.tensor(ends), output_rudder=True)
+        assert ended.rudder.gate.shape[1] == ended.sequences.shape[1] - given["input_ids"].shape[1] < 4
+    finally:
+        steered.generation_config.eos_token_id = None
+
+
+def test_the_end_of_a_block_waits_for_a_streamed_generation(llava: Any) -> None:
+    """A streamer's reader is done before its generation is: the usual way to stream must not trip over that."""
+    given = inputs(llava)
+    plain = llava.generate(**given, **OPTIONS)
+    done = threading.Event()
+
+    class Stream:
+        def put(self, value: torch.Tensor) -> None:
+            pass
+
+        def end(self) -> None:
+            done.set()
+            time.sleep(0.2)
+
+    with attach(llava, RudderConfig(layer=1, alpha_max=6.0)):
+        worker = threading.Thread(target=llava.generate, kwargs=given | OPTIONS | {"streamer": Stream()})
+        worker.start()
+        done.wait()
+    worker.join()
+    assert "generate" not in vars(llava)
+    assert same(llava.generate(**given, **OPTIONS), plain)
+
+
+def test_what_was_removed_is_never_silently_unsteered() -> None:
+    base = FAMILIES["llava"].build()
+    model = RudderForConditionalGeneration.from_base(base, RudderConfig(layer=1, alpha_max=6.0))
+    given = inputs(model)
+    on = model.generate(**given, **OPTIONS)
+    model.handle.remove()
+    with pytest.raises(RuntimeError, match="unwrapped"):
+        model.generate(**given, **OPTIONS)
+    handle = attach(base, RudderConfig(layer=1, alpha_max=6.0))
+    for _ in range(2):
+        with handle:
+            assert same(base.generate(**given, **OPTIONS), on)
+
+
+def test_a_lost_handle_can_be_detached(llava: Any) -> None:
+    attach(llava, RudderConfig(layer=1))
+    with pytest.raises(ValueError, match=r"detach\(model\)"):
+        attach(llava, RudderConfig(layer=1))
+    detach(llava)
+    detach(llava)
+    assert "generate" not in vars(llava)
+
+
+@pytest.mark.parametrize("config", [{"layer": 1}, None, "llava-1.5-7b", 3])
+def test_what_is_no_config_is_refused(llava: Any, config: Any) -> None:
+    with pytest.raises(TypeError, match="has to be RudderConfig"):
+        attach(llava, config)
+    if isinstance(config, (dict, int)):
+        with pytest.raises(TypeError, match="has to be a RudderConfig"):
+            RudderForConditionalGeneration.from_base(llava, config)
+    with pytest.raises(TypeError, match="has to be a loaded model"):
+        RudderForConditionalGeneration.from_base(config if config != "llava-1.5-7b" else None, RudderConfig())
+
+
+@pytest.mark.parametrize("layer", ["2", None, 1.5])
+def test_a_layer_of_the_wrong_type_is_refused_at_the_next_call(steered: Any, layer: Any) -> None:
+    handle = steered.rudder_for_test
+    handle.config.layer = layer
+    with pytest.raises(ValueError, match="layer"):
+        steered.generate(**inputs(steered), **OPTIONS)
+    handle.config.layer = 1
+    steered.generate(**inputs(steered), **OPTIONS)
+
+
+def test_loading_a_model_as_settings_says_what_to_do(tmp_path: Path) -> None:
+    FAMILIES["llava"].build().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"holds a 'llava' model.*from_base"):
+        RudderForConditionalGeneration.from_pretrained(tmp_path)
+
+
+def test_the_config_names_what_is_steered_and_its_revision(tmp_path: Path) -> None:
+    deep_enough().save_pretrained(tmp_path / "mine")
+    model = RudderForConditionalGeneration.from_base(str(tmp_path / "mine"), "llava-1.5-7b", revision="main")
+    assert model.config.base_model_name_or_path == str(tmp_path / "mine")
+    assert model.config.base_model_revision == "main"
+    model.save_pretrained(tmp_path / "settings")
+    again = RudderForConditionalGeneration.from_pretrained(tmp_path / "settings", revision="v1")
+    assert again.config.base_model_revision == "main"
+    assert len(again.get_decoder().layers) == 40
+
+
+def test_not_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "x.safetensors").write_bytes(b"no trace")
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        RudderTrace.load(tmp_path / "x.safetensors")

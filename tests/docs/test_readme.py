@@ -1,0 +1,170 @@
+"""The README is true: its snippets run, its tables are what the code says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import (
+    AutoModelForImageTextToText,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+)
+
+from rudder_hf import get_preset, list_presets
+from rudder_hf.benchmark.report import BenchmarkReport
+from rudder_hf.benchmark.table import markdown_table
+from rudder_hf.compare.record import Comparison
+from rudder_hf.compare.table import markdown
+from rudder_hf.evaluate.summary import models_table, summary
+from rudder_hf.runtime.models import base_revision
+from rudder_hf.scenes import coco, embedded
+from rudder_hf.scenes.captions import STRONG, detailed_caption
+from rudder_hf.scenes.pictures import split_scenes
+from rudder_hf.support import support_table
+from tests.support.toy import toy_processor
+
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
+BASE = "llava-hf/llava-1.5-7b-hf"
+EMBEDDED_CHAIR = ("greedy", "beam", "nucleus")
+EMBEDDED_POPE = ("pope", "pope-first")
+
+
+def tiny_llava() -> LlavaForConditionalGeneration:
+    """A LLaVA with the real one's number of layers, and almost nothing in them."""
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    text = LlamaConfig(**size, num_hidden_layers=32, num_key_value_heads=2, vocab_size=256, initializer_range=0.3)
+    vision = CLIPVisionConfig(**size, num_hidden_layers=2, image_size=32, patch_size=8)
+    return LlavaForConditionalGeneration(LlavaConfig(text_config=text, vision_config=vision, image_token_index=3))
+
+
+@pytest.fixture(scope="module")
+def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hub cache that holds a tiny model under the real one's id, so that the real loading code finds it offline."""
+    home = tmp_path_factory.mktemp("huggingface")
+    repo = home / "hub" / f"models--{BASE.replace('/', '--')}"
+    snapshot = repo / "snapshots" / ("0" * 40)
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text("0" * 40)
+    tiny_llava().save_pretrained(snapshot)
+    toy_processor().save_pretrained(snapshot)
+    return home
+
+
+def snippets(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def write_captions(folder: Path) -> None:
+    """The files that the snippet about captions at hand reads: annotations, and captions of two methods."""
+    scenes = split_scenes("examples")
+    coco.write_split(folder / "coco", "val2014", scenes)
+    for kind in ("instances", "captions"):
+        (folder / f"{kind}_val2014.json").write_text((folder / f"coco/annotations/{kind}_val2014.json").read_text())
+    for name, drift in (("vanilla", STRONG), ("rudder", coco.CLEAN)):
+        rows = [
+            {"image_id": scene.seed, "caption": detailed_caption(scene, np.random.RandomState(scene.seed), drift)}
+            for scene in scenes
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_python_snippets_run_in_order(hub_cache: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (64, 48), (200, 120, 40)).save(tmp_path / "picture.jpg")
+    write_captions(tmp_path)
+    code = "\n".join(snippets("python"))
+    check = "\nassert again.config.alpha_max == 11.0 and out.shape[1] > 8\nprint('all ran')\n"
+    result = run(code + check, tmp_path, hub_cache)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "all ran" in result.stdout
+    assert (tmp_path / "trace.safetensors").exists()
+
+
+def run(code: str, folder: Path, home: Path) -> Any:
+    environment = os.environ | {
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_shown_output_is_what_the_command_prints() -> None:
+    shown = re.search(r"```console\n\$ rudder (.*?)\n(.*?)```", README, re.DOTALL)
+    assert shown is not None
+    command = [sys.executable, "-m", "rudder_hf", *shown.group(1).split()]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert printed.returncode == 0, printed.stderr[-2000:]
+
+    def words(text: str) -> list[str]:
+        # The last digits of the averages may differ between processors.
+        return re.sub(r"-?\d+\.\d+", "number", text).split()
+
+    assert words(printed.stdout) == words(shown.group(2))
+
+
+def test_support_table_is_current() -> None:
+    shown = README.split("<!-- support table -->")[1].split("<!-- end of support table -->")[0].strip()
+    assert shown == support_table(), "run python -m rudder_hf.support and paste its output"
+
+
+def test_speed_table_is_the_result_file() -> None:
+    shown = README.split("<!-- benchmark -->")[1].split("<!-- end of benchmark -->")[0].strip()
+    report = BenchmarkReport.load(ROOT / "benchmarks" / "speed-cpu.json")
+    assert shown == markdown_table(report)
+    targets = [target for case in report.cases for target in case.targets]
+    assert not [target for target in targets if target.verdict == "missed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("chair", EMBEDDED_CHAIR), ("pope", EMBEDDED_POPE), ("second", ("greedy2",))]
+)
+def test_embedded_tables_are_the_result_files(kind: str, names: tuple[str, ...]) -> None:
+    shown = README.split(f"<!-- embedded {kind} -->")[1].split(f"<!-- end of embedded {kind} -->")[0].strip()
+    folder = ROOT / "benchmarks" / "embedded"
+    results = [json.loads((folder / f"{name}.json").read_text()) for name in names]
+    assert shown == summary(results)
+    revisions = {result["model"]["revision"] for result in results}
+    model = AutoModelForImageTextToText.from_pretrained(embedded.folder())
+    assert revisions == {base_revision(model, str(embedded.folder()))}
+    for result in results:
+        for method in result["methods"][1:3]:
+            config = embedded.settings_for_methods().get(method["name"], embedded.config())
+            assert (method["settings"]["layer"], method["settings"]["alpha_max"]) == (config.layer, config.alpha_max)
+
+
+def test_table_of_the_comparison_is_its_result_file() -> None:
+    folder = ROOT / "benchmarks" / "embedded" / "compare"
+    assert (folder / "table.md").read_text().strip() == markdown(Comparison.load(folder / "comparison.json")).strip()
+
+
+def test_table_of_models_is_the_record_file() -> None:
+    shown = README.split("<!-- embedded models -->")[1].split("<!-- end of embedded models -->")[0].strip()
+    records = json.loads((ROOT / "benchmarks" / "embedded" / "models.json").read_text())
+    assert shown == models_table(records)
+    for name in embedded.names():  # what is shipped is what was measured
+        stored = embedded.config(name).calibration
+        assert stored is not None
+        assert stored["held_out"] in [record["held_out"] for record in records.values()]
+
+
+def test_presets_are_all_listed() -> None:
+    for name in list_presets():
+        preset = get_preset(name)
+        row = next(line for line in README.splitlines() if line.startswith(f"| `{name}` |"))
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[1:5] == [preset.base_model, str(preset.layer), f"{preset.alpha_max:g}", f"{preset.k:g}"]
+        assert ("paper" in cells[5]) == preset.calibrated

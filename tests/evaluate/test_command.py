@@ -1,0 +1,199 @@
+"""`rudder evaluate`: one command from pictures to a table, and clear words for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rudder_hf.cli.main import app
+from rudder_hf.evaluate.result import EvaluationResult
+from rudder_hf.scenes.coco import write_split
+from rudder_hf.scenes.pictures import split_scenes
+from tests.support.evaluating import subject
+
+QUICK = ("--max-new-tokens", "4", "--bootstrap", "100", "--batch-size", "6")
+SETTINGS = ("--set", "layer=2", "--set", "alpha_max=12")
+
+
+def rudder(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["evaluate", *(str(argument) for argument in arguments)])
+
+
+def refused(result: Result, word: str, code: int = 2) -> None:
+    assert result.exit_code == code, result.output
+    lines = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(lines) == 1, result.stderr
+    assert word in lines[0], lines[0]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    subject().model.save_pretrained(folder)
+    subject().processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six pictures in COCO's layout."""
+    folder = tmp_path_factory.mktemp("coco")
+    write_split(folder, "examples", split_scenes("examples")[:6])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(model: Path, coco: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """CHAIR on COCO files, two methods."""
+    out = tmp_path_factory.mktemp("out") / "chair"
+    result = rudder(
+        "--model", model, "--task", "chair", "--data", coco, "--methods", "vanilla,rudder-beta", *SETTINGS, *QUICK,
+        "--set", "rudder-beta.k=2", "--out", out,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "RUDDER-Beta - Vanilla" in result.stdout
+    assert "CHAIR_S" in result.stdout
+    assert f"Written to {out}" in result.stdout
+    return out
+
+
+def test_chair_on_coco_files(done: Path, coco: Path) -> None:
+    result = EvaluationResult.load(done)
+    instances = json.loads((coco / "annotations" / "instances_examples.json").read_text())
+    assert result.image_ids == sorted(image["id"] for image in instances["images"])
+    assert result.data["captions"] == "captions_examples.json"
+    assert result.method("rudder-beta").settings["k"] == 2
+    assert result.run["launches"][0]["command"].startswith("rudder")
+    assert (done / "table.md").read_text().startswith("**chair (lineage pattern)")
+    assert r"\toprule" in (done / "table.tex").read_text()
+
+
+def test_ids_and_limit_choose_pictures(model: Path, coco: Path, tmp_path: Path) -> None:
+    scenes = split_scenes("examples")[:6]
+    (tmp_path / "ids.txt").write_text(f"{scenes[4].seed}\n{scenes[1].seed}\n")
+    base = ("--model", model, "--task", "chair", "--data", coco, "--methods", "vanilla", *QUICK)
+    chosen = rudder(*base, "--ids", tmp_path / "ids.txt", "--out", tmp_path / "ids")
+    assert chosen.exit_code == 0, chosen.output
+    assert EvaluationResult.load(tmp_path / "ids").image_ids == [scenes[1].seed, scenes[4].seed]
+    for name in ("a", "b"):
+        assert rudder(*base, "--limit", 3, "--seed", 7, "--out", tmp_path / name).exit_code == 0
+    assert EvaluationResult.load(tmp_path / "a").image_ids == EvaluationResult.load(tmp_path / "b").image_ids
+    (tmp_path / "ids.txt").write_text("[5]")
+    refused(rudder(*base, "--ids", tmp_path / "ids.txt", "--out", tmp_path / "c"), "not in the data: [5]")
+
+
+def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path: Path) -> None:
+    base = ("--model", model, "--task", "pope", "--methods", "vanilla", "--prompt", "{question} yes or no", *QUICK)
+    built = rudder(*base, "--data", coco, "--out", tmp_path / "built", "--parser", "official")
+    assert built.exit_code == 0, built.output
+    result = EvaluationResult.load(tmp_path / "built")
+    assert result.scoring == {"parser": "official", "bootstrap": 100}
+    assert {"accuracy", "f1", "random/accuracy", "adversarial/f1"} <= set(result.methods[0].metrics)
+    questions = [json.loads(line) for line in (tmp_path / "built" / "questions.jsonl").read_text().splitlines()]
+    assert questions[0]["prompt"] == f"{questions[0]['reference']['question']} yes or no"
+    # The same questions from files in the published form give the same answers.
+    (tmp_path / "files").mkdir()
+    for split in ("random", "popular", "adversarial"):
+        rows = [
+            {
+                "question_id": n,
+                "image": q["image"],
+                "text": q["reference"]["question"],
+                "label": q["reference"]["label"],
+            }
+            for n, q in enumerate(questions)
+            if q["reference"]["split"] == split
+        ]
+        (tmp_path / "files" / f"coco_pope_{split}.json").write_text("\n".join(map(json.dumps, rows)))
+    refused(rudder(*base, "--data", tmp_path / "files", "--out", tmp_path / "c"), "--images")
+    read = rudder(*base, "--data", tmp_path / "files", "--images", coco / "examples", "--out", tmp_path / "read")
+    assert read.exit_code == 0, read.output
+    answers = [
+        [json.loads(line)["answer"] for line in (tmp_path / name / "samples.jsonl").read_text().splitlines()]
+        for name in ("built", "read")
+    ]
+    assert answers[0] == answers[1]
+    file = tmp_path / "files" / "coco_pope_random.json"
+    file.write_text("\n".join(file.read_text().splitlines()[:-2]))
+    refused(
+        rudder(*base, "--data", tmp_path / "files", "--images", coco / "examples", "--out", tmp_path / "d"), "2910"
+    )
+
+
+def test_unreadable_pictures_are_an_error_or_counted(model: Path, tmp_path: Path) -> None:
+    write_split(tmp_path, "examples", split_scenes("examples")[:4])
+    first, second, third, _ = sorted((tmp_path / "examples").iterdir())
+    first.write_bytes(first.read_bytes()[:200])
+    second.unlink()
+    third.write_text("no picture")
+    base = ("--model", model, "--task", "chair", "--data", tmp_path, "--methods", "vanilla", *QUICK)
+    refused(rudder(*base, "--out", tmp_path / "a"), "3 of 4 pictures cannot be read")
+    skipped = rudder(*base, "--out", tmp_path / "b", "--skip-unreadable")
+    assert skipped.exit_code == 0, skipped.output
+    assert "3 unreadable pictures were left out" in skipped.stdout
+    result = EvaluationResult.load(tmp_path / "b")
+    assert (result.samples, len(result.image_ids)) == (1, 1)
+    assert first.name in result.notes[0]
+
+
+def test_rescore_compare_and_tables(done: Path, coco: Path, tmp_path: Path) -> None:
+    again = rudder("--rescore", done, "--lineage", "strict", "--bootstrap", 100)
+    assert again.exit_code == 0, again.output
+    assert "lineage strict" in again.stdout
+    assert EvaluationResult.load(done / "result-002.json").scoring["lineage"] == "strict"
+    compared = rudder("--compare", f"{done}:vanilla", f"{done}:rudder-beta", "--bootstrap", 100)
+    assert compared.exit_code == 0, compared.output
+    assert "CHAIR_S ↓" in compared.stdout
+    assert "p " in compared.stdout
+    table = rudder("--table", done, "--latex")
+    assert table.exit_code == 0, table.output
+    assert table.stdout.count(r"\begin{tabular}") == 1
+    captions = [{"image_id": scene.seed, "caption": "A dog."} for scene in split_scenes("examples")[:6]]
+    (tmp_path / "mine.json").write_text(json.dumps(captions))
+    scored = rudder("--rescore", tmp_path / "mine.json", "--data", coco, "--bootstrap", 100)
+    assert scored.exit_code == 0, scored.output
+    assert "mine" in scored.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ((), "--out"),
+        (("--out", "x", "--methods", "magic"), "Methods: vanilla"),
+        (("--out", "x", "--methods", "vanilla,vanilla"), "twice"),
+        (("--out", "x", "--task", "chair"), "needs --data"),
+        (("--out", "x", "--task", "chair", "--data", "nowhere"), "nowhere"),
+        (("--out", "x", "--data", "nowhere"), "does not use --data"),
+        (("--out", "x", "--split", "train"), "train"),
+        (("--out", "x", "--set", "alpha_max"), "NAME=VALUE"),
+        (("--out", "x", "--set", "magic.alpha=1"), "METHOD.NAME=VALUE"),
+        (("--out", "x", "--top-p", "0", "--decoding", "nucleus"), "top_p"),
+        (("--out", "x", "--model", "nowhere/nothing-at-all"), "Cannot load"),
+        (("--rescore", "nowhere"), "There is no nowhere"),
+        (("--compare", "nowhere", "nothing"), "no results folder"),
+        (("--table", "nowhere"), "no result nowhere"),
+        (("--table", "a", "--rescore", "b"), "different commands"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], word: str, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    refused(rudder(*arguments), word)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_are_needed_and_checked(model: Path, tmp_path: Path) -> None:
+    base = ("--model", model, "--limit", 2, *QUICK, "--out", tmp_path / "x")
+    refused(rudder(*base), "no RUDDER settings")
+    refused(rudder(*base, *SETTINGS, "--set", "k=-1"), "`k` is -1")
+    refused(rudder(*base, *SETTINGS, "--set", "vanish=1"), "vanish")
+    refused(rudder(*base, "--methods", "vanilla", "--set", "rudder-add.k=1"), "not one of the methods")
+
+
+def test_a_folder_of_another_run_is_refused(done: Path, model: Path, coco: Path) -> None:
+    base = ("--model", model, "--task", "chair", "--data", coco, *QUICK)
+    refused(rudder(*base, "--methods", "vanilla", "--out", done), "holds another run")

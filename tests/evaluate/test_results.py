@@ -1,0 +1,246 @@
+"""Results: what they say, scoring again, comparing, and tables in the paper's form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rudder_hf import methods as interventions
+from rudder_hf.evaluate import tables
+from rudder_hf.evaluate.paper import paper_rows, paper_value
+from rudder_hf.evaluate.result import FORMAT, EvaluationResult
+from rudder_hf.evaluate.run import compare_runs, rescore, save_rescored, score_captions
+from rudder_hf.evaluate.scoring import Scoring
+from rudder_hf.evaluate.tasks import DataOptions, make_task
+from rudder_hf.scenes.coco import write_split
+from rudder_hf.scenes.pictures import split_scenes
+from tests.support.evaluating import SCORING, run_task
+
+LLAVA = "llava-hf/llava-1.5-7b-hf"
+CHAIR_CAPTIONS = ["A dog and a cat.", "There is a bus.", "Nothing is here.", "A person with a dog. A dog."]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results") / "run"
+    run_task(folder, batch_size=5)
+    return folder
+
+
+def test_a_result_says_how_it_came_about(run: Path) -> None:
+    record = json.loads((run / "result.json").read_text())
+    assert record["format"] == FORMAT
+    assert record["task"], record["kind"] == ("scenes", "chair")
+    assert record["model"]["revision"] == "test"
+    assert record["decoding"] == {"name": "greedy", "max_new_tokens": 6}
+    assert record["scoring"] == {"lineage": "pattern", "bootstrap": 200}
+    assert record["prompt"] == "Please help me describe the image in detail"
+    assert len(record["image_ids"]) == record["samples"] == 5
+    assert record["image_ids"] == sorted(record["image_ids"])
+    launch = record["run"]["launches"][0]
+    assert launch["command"] == "test"
+    assert {"torch", "transformers", "rudder_hf"} <= set(launch["versions"])
+    assert "cpu" in launch["hardware"]
+    assert record["run"]["seconds"] > 0
+    vanilla, steered = record["methods"]
+    assert (vanilla["name"], steered["name"]) == ("vanilla", "rudder-add")
+    assert steered["settings"]["alpha_max"] == 12.0
+    assert vanilla["metrics"]["chair_s"]["direction"] == "lower"
+    assert vanilla["metrics"]["recall"]["direction"] == "higher"
+    # Fluency is always there.
+    assert {"repeated_sentences", "broken_sentences", "log_likelihood"} <= set(vanilla["metrics"])
+    assert vanilla["differences"] == {}
+    assert set(steered["differences"]) == set(vanilla["metrics"])
+    for metric in vanilla["metrics"].values():
+        assert metric["low"] <= metric["value"] <= metric["high"]
+
+
+def test_a_result_is_read_back_as_it_was_and_never_overwritten(run: Path, tmp_path: Path) -> None:
+    result = EvaluationResult.load(run)
+    assert result.to_json() == (run / "result.json").read_text()
+    path = result.save(tmp_path / "copy.json")
+    assert EvaluationResult.load(path) == result
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        result.save(path)
+    for content, word in (("{}", FORMAT), ("[", "not JSON"), (json.dumps({"format": FORMAT}), "lacks")):
+        (tmp_path / "other.json").write_text(content)
+        with pytest.raises(ValueError, match=word):
+            EvaluationResult.load(tmp_path / "other.json")
+    with pytest.raises(ValueError, match="no method 'vcd'"):
+        result.method("vcd")
+
+
+def test_scoring_again_needs_neither_model_nor_data(run: Path) -> None:
+    result = EvaluationResult.load(run)
+    again = rescore(run, SCORING)
+    assert (again.methods, again.image_ids) == (result.methods, result.image_ids)
+    strict = rescore(run, Scoring(lineage="strict", bootstrap=200))
+    assert strict.scoring["lineage"] == "strict"
+    paths = [save_rescored(strict, run) for _ in range(2)]
+    assert [path.name for path in paths] == ["result-002.json", "result-003.json"]
+    assert EvaluationResult.load(run) == result
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda lines: lines[1:], "1 of 5 answers of 'vanilla' are missing"),
+        (lambda lines: [*lines, lines[0]], "two answers"),
+        (lambda lines: [*lines, lines[0].replace('"id": "', '"id": "9')], "which the run does not have"),
+        (lambda lines: [lines[0][:-5], *lines[1:]], "Line 1 of"),
+    ],
+)
+def test_damaged_answers_are_refused(run: Path, tmp_path: Path, change: object, word: str) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    file = tmp_path / "run" / "samples.jsonl"
+    file.write_text("\n".join(change(file.read_text().splitlines())) + "\n")  # type: ignore[operator]
+    with pytest.raises(ValueError, match=word):
+        rescore(tmp_path / "run", SCORING)
+
+
+def test_comparing_within_a_run_is_what_the_run_says(run: Path) -> None:
+    result = EvaluationResult.load(run)
+    ((name, found),) = compare_runs(f"{run}:vanilla", f"{run}:rudder-add", SCORING).items()
+    assert name == f"{run}:rudder-add - {run}:vanilla"
+    assert found == result.method("rudder-add").differences
+    # Two runs: methods that both have are compared each with itself, and equal ones do not differ.
+    for differences in compare_runs(str(run), str(run), SCORING).values():
+        assert all((d.value, d.low, d.high, d.p_value) == (0, 0, 0, 1) for d in differences.values())
+
+
+def test_comparing_different_things_is_refused(run: Path, tmp_path: Path) -> None:
+    other = make_task("scenes", DataOptions(limit=4, seed=3))
+    run_task(tmp_path / "other", other, methods=[interventions.get("vanilla")], batch_size=4)
+    with pytest.raises(ValueError, match="same images"):
+        compare_runs(str(run), str(tmp_path / "other"), SCORING)
+    pope = make_task("scenes-pope", DataOptions(limit=4))
+    run_task(tmp_path / "pope", pope, methods=[interventions.get("vanilla")], batch_size=12)
+    with pytest.raises(ValueError, match="one kind"):
+        compare_runs(str(run), str(tmp_path / "pope"), SCORING)
+    for text, word in (
+        (f"{run}:vcd", "no method 'vcd'"),
+        ("nowhere", "no results folder"),
+        (str(tmp_path), "run.json"),
+    ):
+        with pytest.raises(ValueError, match=word):
+            compare_runs(text, str(run), SCORING)
+    # POPE on scenes: each split by itself and their plain mean.
+    scored = EvaluationResult.load(tmp_path / "pope").methods[0].metrics
+    mean = sum(scored[f"{split}/accuracy"].value for split in ("random", "popular", "adversarial")) / 3
+    assert scored["accuracy"].value == pytest.approx(mean)
+
+
+def test_mme_runs_with_pictures_from_its_folder(tmp_path: Path) -> None:
+    for subtask in ("existence", "code_reasoning"):
+        (tmp_path / "mme" / subtask).mkdir(parents=True)
+        for number in range(2):
+            from rudder_hf.runtime.prompts import synthetic_picture
+
+            synthetic_picture(number, size=40).save(tmp_path / "mme" / subtask / f"{number}.png")
+            lines = [
+                f"Is it a {name}? Please answer yes or no.\t{label}" for name, label in (("dog", "Yes"), ("cat", "No"))
+            ]
+            (tmp_path / "mme" / subtask / f"{number}.txt").write_text("\n".join(lines) + "\n")
+    task = make_task("mme", DataOptions(data=tmp_path / "mme"))
+    assert len(task.samples) == 8
+    assert "12 subtasks are missing" in task.notes[0]
+    result = run_task(tmp_path / "run", task, methods=[interventions.get("vanilla")], batch_size=8)
+    assert result is not None
+    metrics = result.methods[0].metrics
+    assert {"total", "perception", "cognition", "existence", "code_reasoning"} <= set(metrics)
+    assert len(result.image_ids) == 4
+
+
+def test_captions_of_other_programs_are_scored(tmp_path: Path) -> None:
+    scenes = split_scenes("examples")[:4]
+    write_split(tmp_path, "examples", scenes)
+    file = tmp_path / "captions.jsonl"
+    rows = [{"image_id": str(s.seed), "caption": text} for s, text in zip(scenes, CHAIR_CAPTIONS, strict=True)]
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    instances = tmp_path / "annotations" / "instances_examples.json"
+    result = score_captions(file, instances, None, SCORING)
+    assert result.methods[0].counts["captions"] == 4
+    assert result.methods[0].counts["mentions"] == 5
+    assert "log_likelihood" not in result.methods[0].metrics
+    file.write_text("\n".join(json.dumps(row) for row in [*rows, rows[0]]))
+    with pytest.raises(ValueError, match="several captions"):
+        score_captions(file, instances, None, SCORING)
+    file.write_text(json.dumps([{"image_id": 1, "caption": "A dog."}]))
+    with pytest.raises(ValueError, match="no annotation: 1"):
+        score_captions(file, instances, None, SCORING)
+
+
+# Tables
+
+
+def as_llava(run: Path, decoding: str = "greedy") -> EvaluationResult:
+    """The tiny model's result under the name of a model of the paper."""
+    result = EvaluationResult.load(run)
+    return dataclasses.replace(
+        result, model={**result.model, "name": LLAVA}, decoding={"name": decoding, "max_new_tokens": 512}
+    )
+
+
+def test_papers_numbers_stand_beside_ours_where_the_model_is_the_same(run: Path) -> None:
+    results = [as_llava(run), as_llava(run, "beam")]
+    table = tables.paper_markdown(results)
+    value = results[0].method("rudder-add").metrics["chair_s"].value
+    assert f"| Greedy | RUDDER-Add | {value:.1f} (42.1) |" in table
+    assert f"| Beam Search | RUDDER-Add | {value:.1f} (35.2) |" in table
+    assert "ours (paper)" in table.splitlines()[0]
+    other = tables.paper_markdown([EvaluationResult.load(run)])
+    assert "(42.1)" not in other
+    assert "(-)" in other
+    assert "paper" not in tables.run_markdown(EvaluationResult.load(run))
+    assert "(42.1)" in tables.run_markdown(as_llava(run))
+
+
+def test_latex_has_as_many_cells_in_every_row(run: Path) -> None:
+    results = [as_llava(run), as_llava(run, "nucleus"), EvaluationResult.load(run)]
+    text = tables.paper_latex(results)
+    columns = len(re.search(r"begin\{tabular\}\{(\w+)\}", text).group(1))  # type: ignore[union-attr]
+    assert columns == 2 + 2 * 2
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    for line in body:
+        spans = sum(int(n) - 1 for n in re.findall(r"multicolumn\{(\d)\}", line))
+        assert line.count("&") + 1 + spans == columns
+    assert text.count(r"\midrule") == 2
+    assert r"CHAIR$_S$$\downarrow$" in text
+    assert r"{\scriptsize (42.1)}" in text
+    assert text.count("{") == text.count("}")
+
+
+def test_tables_do_not_mix_what_cannot_be_compared(run: Path) -> None:
+    with pytest.raises(ValueError, match="different kinds"):
+        tables.paper_markdown([as_llava(run), dataclasses.replace(as_llava(run), scoring={"lineage": "wordnet"})])
+    with pytest.raises(ValueError, match="same cell"):
+        tables.paper_markdown([as_llava(run), as_llava(run)])
+    with pytest.raises(ValueError, match="no result"):
+        tables.paper_latex([])
+
+
+def test_paper_numbers() -> None:
+    assert paper_value("chair", LLAVA, "greedy", "rudder-beta", "chair_s") == 39.5
+    assert paper_value("chair", "llava-1.5-7b", "nucleus", "vanilla", "chair_i") == 16.0
+    assert paper_value("pope", "Salesforce/instructblip-vicuna-7b", "beam", "rudder-add", "f1") == 84.75
+    assert paper_value("mme", "HuggingFaceM4/idefics2-8b", "greedy", "vanilla", "total") == 1518.84
+    assert paper_value("chair", "Qwen/Qwen2.5-VL-7B-Instruct", "greedy", "rudder-beta", "chair_i") == 7.0
+    assert paper_value("chair", "someone/else", "greedy", "vanilla", "chair_s") is None
+    # Every cell once.
+    cells = [(row.table, row.model, row.decoding, row.method, *row.metrics) for row in paper_rows()]
+    assert len(set(cells)) == len(cells)
+
+
+def test_paper_numbers_are_those_of_the_text() -> None:
+    source = Path(__file__).parent.parent.parent.parent / "shared" / "paper" / "rudder_icml2026.tex"
+    if not source.exists():
+        pytest.skip("the paper's source is not here")
+    printed = set(re.findall(r"\d+\.\d+", source.read_text()))
+    for row in paper_rows():
+        for value in row.metrics.values():
+            assert {f"{value:.1f}", f"{value:.2f}"} & printed, row

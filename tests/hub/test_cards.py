@@ -1,0 +1,180 @@
+"""The model card: metadata that the Hub reads, settings as they are, and an honest word on where they come from."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import EvalResult, ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rudder_hf import RudderConfig, get_preset, list_presets
+from rudder_hf.core.configuration import CALL_SETTINGS
+from rudder_hf.hub.card import render_card
+from tools.model_cards import card_files
+
+RESULT = {
+    "task_type": "image-to-text",
+    "dataset_type": "coco",
+    "dataset_name": "MSCOCO",
+    "dataset_split": "val",
+    "metric_type": "chair_s",
+    "metric_name": "CHAIR_S",
+    "metric_value": 39.5,
+}
+MODEL_CARDS = Path(__file__).parent.parent.parent / "model_cards"
+PAPER = Path(__file__).parent.parent.parent.parent / "shared" / "paper" / "rudder_icml2026.tex"
+
+
+def card_of(*arguments: Any, **options: Any) -> ModelCard:
+    """The card as the Hub reads it."""
+    return ModelCard(render_card(*arguments, **options))
+
+
+def calibrated(**record: Any) -> RudderConfig:
+    return RudderConfig(base_model_name_or_path="org/base", calibration={"source": "rudder calibrate", **record})
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_metadata_of_presets(name: str) -> None:
+    preset = get_preset(name)
+    card = card_of(preset.config(), "org/somewhere")
+    data = card.data.to_dict()
+    assert data["base_model"] == preset.base_model
+    assert data["base_model_relation"] == "adapter"
+    assert (data["pipeline_tag"], data["library_name"]) == ("image-text-to-text", "transformers")
+    assert data["license"] == "apache-2.0"
+    assert {"rudder", "custom_generate"} <= set(data["tags"])
+    assert "model-index" not in data
+    # Published settings are called so, guesses too.
+    assert ("These settings are the paper's." in card.text) == preset.calibrated
+    assert ("not calibrated" in card.text) == (not preset.calibrated)
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_the_snippets_are_python_and_name_the_repository(name: str) -> None:
+    text = render_card(get_preset(name).config(), "org/somewhere")
+    snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(snippets) == 4
+    for snippet in snippets:
+        compile(snippet, "card", "exec")
+        assert '"org/somewhere"' in snippet
+    assert ("apply_chat_template" in text) == ("blip" not in name)
+
+
+def test_the_table_has_every_setting_as_it_is() -> None:
+    config = RudderConfig(layer=3, alpha_max=7.5, norm_cap=2.0, mode="add", steer_first_token=True)
+    text = render_card(config)
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))
+    assert set(rows) == {"layer", *CALL_SETTINGS}
+    assert (rows["layer"], rows["alpha_max"], rows["norm_cap"], rows["mode"]) == ("3", "7.5", "2", "add")
+    assert "first answer token is not steered" not in text
+    assert "first answer token is not steered" in render_card(RudderConfig())
+
+
+def test_results_are_in_the_hubs_form() -> None:
+    card = card_of(calibrated(), "org/name", [RESULT, EvalResult(**{**RESULT, "metric_type": "x", "metric_value": 1})])
+    assert [(r.metric_type, r.metric_value) for r in card.data.eval_results or []] == [("chair_s", 39.5), ("x", 1)]
+    assert card.data.to_dict()["model-index"][0]["name"] == "name"
+    assert "| MSCOCO (val) | CHAIR_S | 39.5 |" in card.text
+    assert "was not measured" not in card.text
+    # A calibration may bring its own.
+    assert render_card(calibrated(evaluation=[RESULT])) == render_card(calibrated(), evaluation=[RESULT])
+    assert "was not measured" in render_card(calibrated())
+
+
+@pytest.mark.parametrize(
+    "wrong", ["CHAIR", [3], [{"metric": 3}], [{**RESULT, "more": 1}], [{"task_type": "x"}], {"a": 1}, 3]
+)
+def test_results_in_another_form_are_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="evaluation"):
+        render_card(RudderConfig(), evaluation=wrong)
+
+
+def test_the_calibration_is_told_but_not_its_long_lists() -> None:
+    text = render_card(calibrated(data="300 scenes", ids=list(range(300)), baseline={"chair_s": 48.0}, seed=None))
+    assert "These settings were calibrated on this model." in text
+    for line in ("- data: 300 scenes", "- ids: 300 entries, in config.json", "- baseline: chair_s 48"):
+        assert line in text.splitlines()
+    assert "seed" not in text
+    assert "[!WARNING]" not in text
+
+
+def test_settings_changed_after_calibration_are_not_called_calibrated() -> None:
+    config = get_preset("llava-1.5-7b").config()
+    assert "48.6" in render_card(config)
+    config.alpha_max = 15.0
+    text = render_card(config)
+    assert "changed by hand" in text
+    assert "`alpha_max`: 20 was found, now 15" in text
+    assert "the paper's." not in text
+    assert "48.6" not in text
+    own = calibrated(settings={"layer": 30, "k": 4.0})
+    assert "`k`: 4 was found, now 5" in render_card(own)
+    own.k = 4.0
+    assert "changed by hand" not in render_card(own)
+
+
+def test_a_base_in_a_folder_is_not_named(tmp_path: Path) -> None:
+    card = card_of(RudderConfig(base_model_name_or_path=str(tmp_path)))
+    assert str(tmp_path) not in str(card)
+    assert card.data.base_model is None
+    assert "base_model_relation" not in card.data.to_dict()
+    assert "not on the Hub" in card.text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(record=st.dictionaries(st.text(min_size=1).filter(lambda name: name != "evaluation"), JSON, max_size=4))
+def test_no_calibration_record_breaks_the_card(record: dict[str, Any]) -> None:
+    plain = RudderConfig(base_model_name_or_path="org/base")
+    config = RudderConfig(base_model_name_or_path="org/base", calibration=record)
+    text = render_card(config, "org/name")
+    assert yaml.safe_load(text.split("---")[1]) == yaml.safe_load(render_card(plain, "org/name").split("---")[1])
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings == [line for line in render_card(plain, "org/name").splitlines() if line.startswith("## ")]
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not here")
+def test_reported_numbers_are_the_papers() -> None:
+    tables = PAPER.read_text()
+    rows = [
+        re.findall(r"\d+\.\d+", line) for line in tables.splitlines() if "Vanilla" in line or "RUDDER-Beta" in line
+    ]
+    reported = [preset.reported for preset in map(get_preset, list_presets()) if preset.calibrated]
+    assert len(reported) == 3
+    for metrics in (("CHAIR_S", "CHAIR_I"), ("POPE accuracy", "POPE F1"), ("MME",)):
+        for which in (0, 1):
+            wanted = [preset[metric][which] for preset in reported for metric in metrics]
+            assert any([float(value) for value in row] == wanted for row in rows), (metrics, which)
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_the_folders_of_the_presets_are_what_would_be_pushed(name: str) -> None:
+    """If this fails: `python tools/model_cards.py`."""
+    folder = MODEL_CARDS / name
+    stored = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    wanted = card_files(name)
+    assert set(stored) == set(wanted)
+    # The version of the transformers that wrote it is no part of the settings.
+    configs = [json.loads(files.pop("config.json")) for files in (stored, wanted)]
+    assert [config.pop("transformers_version") is not None for config in configs] == [True, True]
+    assert configs[0] == configs[1]
+    assert stored == wanted
+    assert RudderConfig.from_pretrained(folder).layer == get_preset(name).layer
+
+
+def test_there_is_a_folder_for_each_preset_and_nothing_else() -> None:
+    assert sorted(path.name for path in MODEL_CARDS.iterdir()) == sorted(list_presets())
+    assert not any(path.is_symlink() for path in MODEL_CARDS.rglob("*"))

@@ -1,0 +1,433 @@
+"""Sharing for real: the huggingface_hub client and transformers against a Hub on this machine.
+
+Models are loaded in processes in which `rudder_hf` cannot be imported, as users of a repository would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peft import LoraConfig, get_peft_model
+
+from rudder_hf import RudderConfig, RudderForConditionalGeneration
+from rudder_hf.hub.push import repo_files
+from tests.support.hub import Elsewhere, LocalHub, Outcome, Request
+from tests.support.hub.elsewhere import run_alone
+from tests.support.repos import make_base, make_settings, picture
+from tests.support.toy import toy_model, toy_processor
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
+
+WRITER, READER = "hf_writer", "hf_reader"
+# What a process asks a model, here and elsewhere.
+ASK = """
+import json
+def ask(model, processor, **options):
+    parts = [{"type": "image", "path": "picture.png"}, {"type": "text", "text": "what is this"}]
+    inputs = processor.apply_chat_template(
+        [{"role": "user", "content": parts}], add_generation_prompt=True, tokenize=True, return_dict=True,
+        return_tensors="pt",
+    )
+    return model.generate(**inputs, max_new_tokens=8, do_sample=False, **options)[0].tolist()
+"""
+LOAD = f"""{ASK}
+from transformers import AutoModel, AutoProcessor
+model = AutoModel.from_pretrained("org/steered", trust_remote_code=True)
+"""
+PUSH = "from rudder_hf import RudderConfig, push_repo\n"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hub")
+
+
+@pytest.fixture(scope="module")
+def base(home: Path) -> Path:
+    return make_base(home / "base")
+
+
+@pytest.fixture(scope="module")
+def hub(home: Path, base: Path) -> Iterator[LocalHub]:
+    """A Hub with a base model, and settings for it that were pushed."""
+    with LocalHub(home / "content", {WRITER: "write", READER: "read"}) as hub:
+        commit = hub.store.add("org/base", base)
+        hub.store.add("org/steered", make_settings(home / "steered", "org/base", base_model_revision=commit.sha))
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def elsewhere(home: Path, hub: LocalHub) -> Iterator[Elsewhere]:
+    with Elsewhere(home / "home", hub.url) as process:
+        picture().save(process.work / "picture.png")
+        yield process
+
+
+@pytest.fixture(autouse=True)
+def fresh(hub: LocalHub) -> Iterator[None]:
+    """A Hub that is well and has counted nothing."""
+    hub.counted()
+    yield
+    hub.fault = None
+
+
+@pytest.fixture(scope="module")
+def expected(base: Path, elsewhere: Elsewhere) -> dict[str, list[int]]:
+    """The answers of this process's code: steered, and not."""
+    scope: dict[str, Any] = {}
+    exec(ASK.replace("picture.png", str(elsewhere.work / "picture.png")), scope)
+    model = RudderForConditionalGeneration.from_base(toy_model(seed=1), make_config())
+    answers = {name: scope["ask"](model, toy_processor(), rudder=use) for name, use in (("on", True), ("off", False))}
+    assert answers["on"] != answers["off"]
+    return answers
+
+
+def make_config(**changes: Any) -> RudderConfig:
+    return RudderConfig(**{"layer": 2, "alpha_max": 40.0, "base_model_name_or_path": "org/base", **changes})
+
+
+def push(elsewhere: Elsewhere, arguments: str, config: str = "layer=2", token: str | None = WRITER) -> Outcome:
+    """Push settings for the base, in a process with the package."""
+    code = f"print(push_repo(RudderConfig(base_model_name_or_path='org/base', {config}), {arguments}))"
+    return elsewhere.run(PUSH + code, package=True, **({} if token is None else {"HF_TOKEN": token}))
+
+
+def refused(outcome: Outcome, *words: str) -> None:
+    """The process failed, and its last line says why."""
+    assert outcome.status == 1, outcome.out
+    message = outcome.err.strip().rsplit("Traceback", 1)[-1]
+    assert all(word in message for word in words), message
+
+
+def repos_asked(requests: list[Request]) -> set[str]:
+    return {"/".join(request.path.removeprefix("/api/models").split("/")[1:3]) for request in requests}
+
+
+# Loading
+
+
+def test_load_by_id_without_the_package(elsewhere: Elsewhere, hub: LocalHub, expected: dict[str, Any]) -> None:
+    """Every way in gives what this process's code gives; a load asks for each file once, and not again."""
+    first = elsewhere.run(f"{LOAD}print(json.dumps([type(model).__module__, model.config.alpha_max]))")
+    assert first.value[1] == 40.0
+    assert first.value[0].startswith("transformers_modules.org.steered.")
+    cold = hub.counted()
+    assert len({(request.method, request.path) for request in cold}) == len(cold)
+    assert repos_asked(cold) == {"org/steered", "org/base"}
+    assert not any("custom_generate/" in request.path for request in cold)
+    # The code, config.json, the base's config, weights and generation config: HEAD and GET; two commits, two adapters.
+    assert len(cold) == 2 * (1 + 1 + 3) + 2 + 2
+    second = elsewhere.run(
+        f"""{LOAD}
+from transformers import AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoConfig, pipeline
+import importlib.util
+processor = AutoProcessor.from_pretrained("org/steered", trust_remote_code=True)
+kinds = [AutoModelForImageTextToText, AutoModelForMultimodalLM]
+models = [model, *(kind.from_pretrained("org/steered", trust_remote_code=True) for kind in kinds)]
+stock = AutoModelForImageTextToText.from_pretrained("org/base")
+custom = dict(custom_generate="org/steered", trust_remote_code=True)
+captioner = pipeline("image-to-text", model="org/steered", trust_remote_code=True)
+caption = captioner("picture.png", prompt="what is this", max_new_tokens=8, generate_kwargs=dict(do_sample=False))
+print(json.dumps(dict(
+    installed=importlib.util.find_spec("rudder_hf") is not None,
+    config=AutoConfig.from_pretrained("org/steered", trust_remote_code=True).base_model_name_or_path,
+    steered=[ask(model, processor) for model in models] + [ask(stock, processor, **custom)],
+    plain=[ask(model, processor, rudder=False), ask(stock, processor)],
+    weaker=ask(AutoModel.from_pretrained("org/steered", trust_remote_code=True, alpha_max=0.0), processor),
+    caption=caption[0]["generated_text"],
+    text=processor.decode(ask(model, processor), skip_special_tokens=True),
+)))"""
+    ).value
+    assert not second["installed"]
+    assert second["config"] == "org/base"
+    assert second["steered"] == [expected["on"]] * 4
+    assert second["plain"] == [expected["off"]] * 2
+    assert second["weaker"] == expected["off"]
+    assert second["text"].endswith(second["caption"])
+    assert second["caption"]
+
+
+def test_a_second_load_asks_twice_and_offline_never(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    load = f"{LOAD}processor = AutoProcessor.from_pretrained('org/steered', trust_remote_code=True)\n"
+    load += "print(json.dumps(ask(model, processor)))"
+    online = elsewhere.run(load).value
+    hub.counted()
+    assert elsewhere.run(f"{LOAD}print(1)").value == 1
+    # Has either repository moved?
+    assert [request.path for request in hub.counted()] == ["/api/models/org/steered", "/api/models/org/base"]
+    offline = run_alone(load, home / "home", hub.url, HF_HUB_OFFLINE="1")
+    assert offline.value == online
+    assert hub.counted() == []
+
+
+def test_a_moved_base_is_reported_and_loaded_as_it_was(
+    elsewhere: Elsewhere, hub: LocalHub, home: Path, expected: dict[str, Any]
+) -> None:
+    pinned = hub.store.add("org/moving", home / "base")
+    hub.store.add("org/on-moving", make_settings(home / "m", "org/moving", base_model_revision=pinned.sha))
+    moved = hub.store.add("org/moving", make_base(home / "other", seed=2), "new weights")
+    code = LOAD.replace("org/steered", "org/on-moving").replace("trust_remote_code", "{}trust_remote_code")
+    code += "processor = AutoProcessor.from_pretrained('org/base')\n"
+    code += "print(json.dumps([ask(model, processor), model.config.base_model_revision]))"
+    then = elsewhere.run(code.replace("{}", ""))
+    assert then.value == [expected["on"], pinned.sha]
+    assert f"org/moving has moved on to {moved.sha[:12]}" in then.err
+    now = elsewhere.run(code.replace("{}", "base_model_revision='main', "))
+    assert now.value[0] != expected["on"]
+    assert now.value[1] == moved.sha
+    assert "has moved on" not in now.err
+
+
+def test_revisions_of_the_settings_are_not_the_bases(
+    elsewhere: Elsewhere, hub: LocalHub, expected: dict[str, Any]
+) -> None:
+    assert push(elsewhere, "'org/branched'", "layer=2, alpha_max=40.0").status == 0
+    assert push(elsewhere, "'org/branched', revision='weak'", "layer=2, alpha_max=0.0").status == 0
+    code = LOAD.replace("org/steered", "org/branched").replace("trust_remote_code=True", "trust_remote_code=True, {}")
+    code += "processor = AutoProcessor.from_pretrained('org/base')\nprint(json.dumps(ask(model, processor)))"
+    hub.counted()
+    assert elsewhere.run(code.replace("{}", "revision='weak'")).value == expected["off"]
+    assert not any("org/base" in request.path and "weak" in request.path for request in hub.counted())
+    assert elsewhere.run(code.replace("{}", "")).value == expected["on"]
+
+
+def test_an_adapter_as_base(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    lora = LoraConfig(target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False)
+    tuned = get_peft_model(toy_model(seed=1), lora)
+    tuned.save_pretrained(home / "adapter")
+    # Written afterwards: PEFT would look for that model on the Hub of this process while it saves.
+    file = home / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": "org/base"}))
+    toy_processor().save_pretrained(home / "adapter")
+    hub.store.add("org/adapter", home / "adapter")
+    hub.store.add("org/on-adapter", make_settings(home / "a", "org/adapter"))
+    scope: dict[str, Any] = {}
+    exec(ASK.replace("picture.png", str(elsewhere.work / "picture.png")), scope)
+    here = RudderForConditionalGeneration.from_base(tuned, make_config(base_model_name_or_path=None))
+    code = LOAD.replace("org/steered", "org/on-adapter")
+    code += "processor = AutoProcessor.from_pretrained('org/on-adapter', trust_remote_code=True)\n"
+    code += "print(json.dumps([ask(model, processor), ask(model, processor, rudder=False)]))"
+    there = elsewhere.run(code).value
+    assert there == [scope["ask"](here, toy_processor(), rudder=use) for use in (True, False)]
+
+
+# Pushing
+
+
+def test_push_branch_pull_request_and_tag(elsewhere: Elsewhere, hub: LocalHub) -> None:
+    pushed = push(elsewhere, "'org/new', commit_message='first'")
+    assert pushed.status == 0, pushed.err
+    repo, pinned = hub.store.repos["org/new"], hub.store.repos["org/base"].refs["refs/heads/main"]
+    files = hub.store.files("org/new")
+    wanted = repo_files(
+        RudderConfig(base_model_name_or_path="org/base", base_model_revision=pinned, layer=2), "org/new"
+    )
+    assert {name: text.decode() for name, text in files.items() if name != ".gitattributes"} == wanted
+    head = repo.refs["refs/heads/main"]
+    assert [commit.title for commit in repo.history(repo.commits[head])] == ["first", "initial commit"]
+    # Without a change there is no commit.
+    assert push(elsewhere, "'org/new', commit_message='second'").out == pushed.out
+    assert repo.refs["refs/heads/main"] == head
+    elsewhere.run("from huggingface_hub import create_tag; create_tag('org/new', tag='v1')", HF_TOKEN=WRITER)
+    assert push(elsewhere, "'org/new', revision='strong'", "layer=2, alpha_max=80.0").status == 0
+    asked = push(elsewhere, "'org/new', create_pr=True", "layer=1").status
+    assert asked == 0
+    assert set(repo.refs) == {"refs/heads/main", "refs/heads/strong", "refs/pr/1", "refs/tags/v1"}
+    assert repo.refs["refs/heads/main"] == repo.refs["refs/tags/v1"] == head
+    stored = {
+        name: json.loads(hub.store.files("org/new", name)["config.json"]) for name in ("strong", "refs/pr/1", "v1")
+    }
+    assert [config["alpha_max"] for config in stored.values()] == [80.0, 20.0, 20.0]
+    assert stored["refs/pr/1"]["layer"] == 1
+
+
+def test_private_repositories_and_roles_of_tokens(elsewhere: Elsewhere, hub: LocalHub) -> None:
+    assert push(elsewhere, "'org/secret', private=True", "layer=2, alpha_max=40.0").status == 0
+    assert hub.store.repos["org/secret"].private
+    head = hub.store.repos["org/secret"].refs["refs/heads/main"]
+    refused(push(elsewhere, "'org/secret'", "layer=3", token=READER), "403", "write token")
+    refused(push(elsewhere, "'org/secret'", "layer=3", token=None), "401")
+    refused(push(elsewhere, "'org/other'", token=READER), "403")
+    assert hub.store.repos["org/secret"].refs["refs/heads/main"] == head
+    assert "org/other" not in hub.store.repos
+    load = LOAD.replace("org/steered", "org/secret") + "print(json.dumps(model.config.layer))"
+    refused(elsewhere.run(load), "org/secret", "private")
+    assert elsewhere.run(load, HF_TOKEN=READER).value == 2
+    token = load.replace("trust_remote_code=True", f"trust_remote_code=True, token='{READER}'")
+    assert elsewhere.run(token).value == 2
+    # Nobody's settings become public because a repository of that name was.
+    refused(push(elsewhere, "'org/steered', private=True"), "exists and is public")
+
+
+def test_a_push_never_overwrites_a_model(elsewhere: Elsewhere, hub: LocalHub) -> None:
+    before = hub.store.files("org/base")
+    refused(push(elsewhere, "'org/base'"), "holds a model (model.safetensors)")
+    assert hub.store.files("org/base") == before
+
+
+def test_large_files_are_refused_by_this_hub(elsewhere: Elsewhere) -> None:
+    code = "from huggingface_hub import upload_file\nupload_file(repo_id='org/steered', path_in_repo='x.txt', "
+    refused(elsewhere.run(f"{code}path_or_fileobj=bytes(11_000_000))", HF_TOKEN=WRITER), "LFS")
+
+
+def rudder(elsewhere: Elsewhere, *arguments: object, token: str | None = WRITER) -> Outcome:
+    """The command line, elsewhere."""
+    code = f"from rudder_hf.cli.main import app\napp({[str(argument) for argument in arguments]!r})"
+    return elsewhere.run(code, package=True, **({} if token is None else {"HF_TOKEN": token}))
+
+
+def test_the_command_pushes_folders_and_presets(elsewhere: Elsewhere, hub: LocalHub, home: Path, base: Path) -> None:
+    # A preset's base has to exist, for its commit to be pinned.
+    hub.store.add("llava-hf/llava-1.5-7b-hf", base)
+    shown = rudder(elsewhere, "push", "llava-1.5-7b", "org/preset", "--dry-run", token=None)
+    assert shown.status == 0, shown.err
+    assert hub.counted() == []
+    for word in ("config.json", "modeling_rudder.py", "custom_generate/generate.py", "# RUDDER settings for llava-hf"):
+        assert word in shown.out
+    pushed = rudder(elsewhere, "push", "llava-1.5-7b", "org/preset", "--private")
+    assert pushed.status == 0, pushed.err
+    head = hub.store.repos["org/preset"].refs["refs/heads/main"]
+    assert pushed.out.strip() == f"{hub.url}/org/preset/commit/{head}"
+    config = json.loads(hub.store.files("org/preset")["config.json"])
+    assert (config["layer"], config["alpha_max"]) == (30, 20.0)
+    assert '"org/preset"' in hub.store.files("org/preset")["README.md"].decode()
+    folder = make_settings(home / "mine", "org/base", alpha_max=3.0)
+    assert rudder(elsewhere, "push", folder, "org/mine").status == 0
+    assert '"org/mine"' in hub.store.files("org/mine")["README.md"].decode()
+    edited = (folder / "README.md").read_text().replace("## Limits", "## Limits\n\n- My own.")
+    (folder / "README.md").write_text(edited)
+    asked = rudder(elsewhere, "push", folder, "org/mine", "--create-pr", "--commit-message", "words")
+    assert asked.out.strip() == f"{hub.url}/org/mine/discussions/1"
+    assert hub.store.files("org/mine", "refs/pr/1")["README.md"].decode() == edited
+
+
+def test_the_command_refuses_in_one_line(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    local = make_settings(home / "local", home / "base")
+    empty = home / "empty"
+    empty.mkdir()
+    repo = "org/never"
+    for arguments, words, status in [
+        (("llava-9", repo), "neither a folder nor a preset", 2),
+        ((empty, repo), "no config.json", 2),
+        ((home / "base", repo), "holds no RUDDER settings", 2),
+        ((local, repo), "which others cannot load", 2),
+        ((local, "not/an/id"), "namespace/name", 2),
+        ((home / "steered", repo, "--revision", "../x"), "--revision", 2),
+        ((home / "steered", repo, "--revision", "a", "--create-pr"), "--create-pr", 2),
+        ((home / "steered", "org/base"), "holds a model", 2),
+        ((home / "steered", repo, "--token", READER), "may not write", 1),
+        ((home / "steered", repo, "--token", "hf_unknown"), "hf auth login", 1),
+    ]:
+        outcome = rudder(elsewhere, "push", *arguments)
+        errors = [line for line in outcome.err.splitlines() if line.startswith("Error: ")]
+        assert (outcome.status, outcome.out, len(errors)) == (status, "", 1), outcome.err
+        assert words in errors[0]
+    assert repo not in hub.store.repos
+
+
+# A Hub that is ill
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [("unavailable", "503"), ("silent", "cannot be reached"), ("dropped", "hung up")]
+)
+def test_a_push_to_an_ill_hub(fault: str, words: str, elsewhere: Elsewhere, hub: LocalHub) -> None:
+    hub.fault = fault
+    code = f"{PUSH}import rudder_hf.hub.push as s\ns._PATIENCE = 0.5\n"
+    code += f"push_repo(RudderConfig(base_model_name_or_path='org/base'), 'org/{fault}')"
+    refused(elsewhere.run(code, package=True, HF_TOKEN=WRITER), words)
+    repo = hub.store.repos.get(f"org/{fault}")
+    assert repo is None or [commit.title for commit in repo.commits.values()] == ["initial commit"]
+    hub.fault = None
+    assert push(elsewhere, f"'org/{fault}'").status == 0
+    assert "config.json" in hub.store.files(f"org/{fault}")
+
+
+@pytest.mark.parametrize(("fault", "words"), [("unavailable", "couldn't connect"), ("half", "Can't load")])
+def test_a_load_from_an_ill_hub(fault: str, words: str, elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    """The error is transformers' own, after as many retries as the client makes; what was cut is not used later."""
+    hub.fault = fault
+    code = f"import time; time.sleep = lambda seconds: None\n{LOAD}print(json.dumps(model.config.layer))"
+    code = code.replace("trust_remote_code", f"cache_dir={str(home / fault)!r}, trust_remote_code")
+    refused(elsewhere.run(code), words)
+    hub.fault = None
+    assert elsewhere.run(code).value == 2
+
+
+def test_no_hub_at_all(elsewhere: Elsewhere, home: Path) -> None:
+    """A command on a machine without a way to the Hub."""
+    code = "import huggingface_hub.constants as constants\nconstants.ENDPOINT = 'http://127.0.0.1:9'\n"
+    code += f"from rudder_hf.cli.main import app\napp(['push', {str(home / 'steered')!r}, 'org/x'])"
+    outcome = elsewhere.run(code, package=True, HF_TOKEN=WRITER)
+    assert (outcome.status, outcome.out) == (1, "")
+    errors = [line for line in outcome.err.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert "http://127.0.0.1:9 cannot be reached" in errors[0]
+
+
+# Strangers
+
+
+def test_settings_from_the_hub_cannot_name_a_folder(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    hub.store.add("stranger/path", make_settings(home / "path", home / "base"))
+    code = LOAD.replace("org/steered", "stranger/path")
+    for package in (False, True):
+        refused(elsewhere.run(code, package=package), "base_model_name_or_path", "from the Hub")
+    processor = "from transformers import AutoProcessor\n"
+    processor += "AutoProcessor.from_pretrained('stranger/path', trust_remote_code=True)"
+    refused(elsewhere.run(processor), "base_model_name_or_path", "from the Hub")
+
+
+def test_installed_code_runs_instead_of_a_strangers(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    folder = make_settings(home / "code", "org/base")
+    mark = home / "ran"
+    for file in folder.glob("*_rudder.py"):
+        file.write_text(f"open({str(mark)!r}, 'w')\n{file.read_text()}".replace("from __future__", "#", 1))
+    hub.store.add("stranger/code", folder)
+    code = LOAD.replace("org/steered", "stranger/code").replace("from trans", "import rudder_hf\nfrom trans", 1)
+    for trust in ("trust_remote_code=True", "trust_remote_code=False", "alpha_max=3.0"):
+        loaded = elsewhere.run(code.replace("trust_remote_code=True", trust) + "print(1)", package=True)
+        assert loaded.value == 1
+    assert not mark.exists()
+    refused(elsewhere.run(code.replace("import rudder_hf\n", "").replace("=True", "=False")), "trust_remote_code")
+    assert not mark.exists()
+
+
+def test_trusting_settings_is_not_trusting_their_base(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    folder, mark = make_base(home / "remote"), home / "base-ran"
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "remote_llava",
+        "auto_map": {"AutoConfig": "remote.Config", "AutoModelForImageTextToText": "remote.Model"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "remote.py").write_text(
+        f"from transformers import LlavaConfig, LlavaForConditionalGeneration\nopen({str(mark)!r}, 'w')\n"
+        "class Config(LlavaConfig):\n    model_type = 'remote_llava'\n"
+        "class Model(LlavaForConditionalGeneration):\n    config_class = Config\n"
+    )
+    hub.store.add("org/remote", folder)
+    hub.store.add("org/on-remote", make_settings(home / "r", "org/remote"))
+    code = LOAD.replace("org/steered", "org/on-remote")
+    refused(elsewhere.run(code), "org/remote", "base_trust_remote_code=True")
+    assert not mark.exists()
+    trusting = code.replace("trust_remote_code=True", "trust_remote_code=True, base_trust_remote_code=True")
+    assert elsewhere.run(trusting + "print(json.dumps(type(model.model).__name__))").value == "Model"
+    assert mark.exists()
+
+
+def test_an_adapter_from_the_hub_cannot_name_a_folder(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    folder = home / "hostile-adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(home / "base")})
+    )
+    hub.store.add("stranger/adapter", folder)
+    hub.store.add("stranger/on-adapter", make_settings(home / "sa", "stranger/adapter"))
+    code = LOAD.replace("org/steered", "stranger/on-adapter")
+    refused(elsewhere.run(code), "base_model_name_or_path", "from the Hub")

@@ -1,0 +1,270 @@
+"""Pipelines on steered models: everything that `image-to-text` took before transformers 5, and chats."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModel, AutoProcessor, Pipeline
+
+import rudder_hf
+from rudder_hf import RudderConfig, RudderForConditionalGeneration, attach
+from rudder_hf.hub.pipeline import DEFAULT_PROMPT
+from tests.support.helpers import settings
+from tests.support.hub import Elsewhere
+from tests.support.processors import PROCESSORS
+from tests.support.repos import chat, inputs_for, make_base, make_settings, picture
+from tests.support.zoo import FAMILIES
+
+NEW = 5
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = make_base(tmp_path_factory.mktemp("base"))
+    return make_settings(tmp_path_factory.mktemp("settings"), base)
+
+
+@pytest.fixture(scope="module")
+def model(repo: Path) -> RudderForConditionalGeneration:
+    return AutoModel.from_pretrained(repo)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def pipe(model: RudderForConditionalGeneration) -> Pipeline:
+    return rudder_hf.pipeline("image-to-text", model, max_new_tokens=NEW)
+
+
+@pytest.fixture(scope="module")
+def processor(repo: Path) -> Any:
+    return AutoProcessor.from_pretrained(repo)
+
+
+@pytest.fixture
+def picture_file(tmp_path: Path) -> Path:
+    picture().save(tmp_path / "picture.png")
+    return tmp_path / "picture.png"
+
+
+def answer(model: Any, processor: Any, image: Any, text: str = DEFAULT_PROMPT, **options: Any) -> str:
+    """What the model says, by its own `generate` and its processor's own chat template."""
+    inputs = inputs_for(processor, [image], text)
+    ids = model.generate(**inputs, max_new_tokens=NEW, **options)
+    return str(processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)).strip()
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """Address of a server with the files of the test's folder."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+# What goes in
+
+
+def test_the_answer_is_the_models(pipe: Pipeline, model: Any, processor: Any) -> None:
+    wanted = answer(model, processor, picture())
+    assert pipe(picture()) == [{"generated_text": wanted}]
+    assert answer(model, processor, picture(), rudder=False) != wanted
+    assert answer(model, processor, picture(1)) != wanted
+
+
+def _png(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+@pytest.mark.parametrize(
+    "source", [str, Path, _png, lambda path: picture(), lambda path: picture().convert("RGBA")], ids=range(5)
+)
+def test_kinds_of_pictures(source: Callable[[Path], Any], pipe: Pipeline, picture_file: Path) -> None:
+    assert pipe(source(picture_file)) == pipe(picture())
+    assert pipe(images=source(picture_file)) == pipe(picture())
+
+
+def test_url(pipe: Pipeline, picture_file: Path, web: str) -> None:
+    assert pipe(f"{web}/{picture_file.name}", timeout=20) == pipe(picture())
+    with pytest.raises(OSError, match="cannot identify image file"):
+        pipe(f"{web}/missing.png")
+
+
+def test_lists(pipe: Pipeline, picture_file: Path) -> None:
+    one, other = pipe(picture()), pipe(picture(1))
+    assert one != other
+    assert pipe([picture(), str(picture_file), picture(1)]) == [one, one, other]
+    assert pipe((picture(), picture(1))) == [one, other]
+    assert pipe([picture()]) == [one]
+    assert pipe([]) == []
+    assert list(pipe(image for image in [picture(), picture(1)])) == [one, other]
+
+
+@pytest.mark.parametrize("batch_size", [2, 3])
+def test_batches(batch_size: int, pipe: Pipeline) -> None:
+    images = [picture(hue, (40 + 10 * hue, 48)) for hue in range(5)]
+    assert pipe(images, batch_size=batch_size) == [pipe(image) for image in images]
+
+
+def test_prompt(pipe: Pipeline, model: Any, processor: Any) -> None:
+    asked = pipe(picture(), prompt="how many")
+    assert asked == [{"generated_text": answer(model, processor, picture(), "how many")}]
+    assert asked != pipe(picture())
+    assert pipe(picture(), text="how many") == asked
+    with pytest.raises(ValueError, match="one string for all pictures"):
+        pipe([picture(), picture(1)], prompt=["a", "b"])
+
+
+def test_prompt_with_placeholder(pipe: Pipeline, model: Any, processor: Any) -> None:
+    """As it was usual: the prompt as the model wants it, with the picture's place in it."""
+    prompt = "user : <image> the old car assistant :"
+    inputs = processor(images=picture(), text=prompt, return_tensors="pt")
+    ids = model.generate(**inputs, max_new_tokens=NEW)
+    new = processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert pipe(picture(), prompt=prompt) == [{"generated_text": new.strip()}]
+    whole = processor.decode(ids[0], skip_special_tokens=True)
+    assert pipe(picture(), prompt=prompt, return_full_text=True) == [{"generated_text": whole.strip()}]
+
+
+def test_generation_options(pipe: Pipeline, model: Any, processor: Any) -> None:
+    for options in ({"max_new_tokens": 2}, {"generate_kwargs": {"max_new_tokens": 2}}):
+        assert len(pipe(picture(), **options)[0]["generated_text"].split()) == 2
+    assert len(pipe(picture())[0]["generated_text"].split()) == NEW
+    with pytest.raises(ValueError, match="'max_new_tokens' is given twice"):
+        pipe(picture(), max_new_tokens=2, generate_kwargs={"max_new_tokens": 3})
+    beams = {"num_beams": 2, "num_return_sequences": 2}
+    several = pipe([picture(), picture(1)], batch_size=2, generate_kwargs=beams)
+    assert [len(each) for each in several] == [2, 2]
+    assert several == [pipe(image, generate_kwargs=beams) for image in (picture(), picture(1))]
+
+
+def test_rudder_options(pipe: Pipeline, model: Any, processor: Any) -> None:
+    vanilla = [{"generated_text": answer(model, processor, picture(), rudder=False)}]
+    assert pipe(picture(), rudder=False) == vanilla
+    assert pipe(picture(), generate_kwargs={"rudder": {"alpha_max": 0.0}}) == vanilla
+    with pytest.raises(ValueError, match="alpha_max"):
+        pipe(picture(), rudder={"alpha_max": -1})
+
+
+def test_chats(pipe: Pipeline, model: Any, processor: Any, picture_file: Path) -> None:
+    wanted = [{"generated_text": answer(model, processor, picture(), "the old car")}]
+    assert pipe(chat(picture(), "the old car")) == wanted
+    by_path = [{"type": "image", "path": str(picture_file)}, {"type": "text", "text": "the old car"}]
+    assert pipe([{"role": "user", "content": by_path}]) == wanted
+    chats = [chat(picture(), "the old car"), chat(picture(1), "what is this small one")]
+    assert pipe(chats, batch_size=2) == [pipe(each) for each in chats]
+
+
+# No picture is lost
+
+
+def test_what_is_no_picture(pipe: Pipeline, tmp_path: Path) -> None:
+    for wrong in ("there is no such file.png", str(tmp_path), 3, {"image": picture()}):
+        with pytest.raises((ValueError, TypeError, OSError)):
+            pipe(wrong)
+    with pytest.raises(ValueError, match="needs a picture"):
+        pipe()
+    with pytest.raises(ValueError, match="has no picture"):
+        pipe([{"role": "user", "content": [{"type": "text", "text": "hello"}]}])
+    with pytest.raises(ValueError, match="write the prompt into the chat"):
+        pipe(chat(picture()), prompt="the car")
+    with pytest.raises(ValueError, match="put the pictures into the chat"):
+        pipe(picture(), text=chat(picture(1)))
+    assert pipe(text=chat(picture(1))) == pipe(chat(picture(1)))
+
+
+def test_a_template_that_drops_pictures(model: Any, repo: Path) -> None:
+    processor = AutoProcessor.from_pretrained(repo)
+    processor.chat_template = "{{ messages[0]['content'][1]['text'] }}"
+    pipe = rudder_hf.pipeline("image-to-text", model, processor=processor)
+    with pytest.raises(ValueError, match="no place for the picture"):
+        pipe(picture())
+
+
+def test_processor_without_chat_template(model: Any, repo: Path) -> None:
+    processor = AutoProcessor.from_pretrained(repo)
+    processor.chat_template = None
+    pipe = rudder_hf.pipeline("image-to-text", model, processor=processor, max_new_tokens=NEW)
+    inputs = processor(images=picture(), text="<image>\nthe car", return_tensors="pt")
+    ids = model.generate(**inputs, max_new_tokens=NEW)
+    wanted = processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+    assert pipe(picture(), prompt="the car") == [{"generated_text": wanted}]
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_families(name: str) -> None:
+    """Batches of prompts of one family equal each prompt alone, and every picture counts."""
+    model = RudderForConditionalGeneration.from_base(FAMILIES[name].build(), settings(alpha_max=40.0))
+    pipe = rudder_hf.pipeline("image-to-text", model, processor=PROCESSORS[name](), max_new_tokens=NEW)
+    images = [picture(hue) for hue in range(3)]
+    alone = [pipe(image) for image in images]
+    assert pipe(images, batch_size=3) == alone
+    assert len({each[0]["generated_text"] for each in alone}) > 1
+    assert [pipe(image, rudder=False) for image in images] != alone
+    assert all(len(each[0]["generated_text"].split()) == NEW for each in alone)
+
+
+# By task and model
+
+
+def test_image_text_to_text(model: Any, processor: Any, repo: Path) -> None:
+    wanted = answer(model, processor, picture(), "the car")
+    ways = (
+        transformers.pipeline("image-text-to-text", model=str(repo)),
+        transformers.pipeline("image-text-to-text", model=model, processor=processor),
+        rudder_hf.pipeline("image-text-to-text", model),
+    )
+    for pipe in ways:
+        output = pipe(text=chat(picture(), "the car"), max_new_tokens=NEW, return_full_text=False)
+        assert output[0]["generated_text"].strip() == wanted
+        whole = pipe(text=chat(picture(), "the car"), max_new_tokens=NEW)
+        assert whole[0]["generated_text"][-1]["role"] == "assistant"
+    with pytest.raises(ValueError, match="without text"):
+        ways[-1]("picture.png")
+
+
+def test_attached_model(model: Any, repo: Path, processor: Any) -> None:
+    config = RudderConfig.from_pretrained(repo)
+    base = transformers.AutoModelForImageTextToText.from_pretrained(config.base_model_name_or_path)
+    with pytest.raises(ValueError, match="is not steered"):
+        rudder_hf.pipeline("image-to-text", base)
+    with attach(base, config):
+        pipe = rudder_hf.pipeline("image-to-text", base, max_new_tokens=NEW)
+        assert pipe(picture()) == [{"generated_text": answer(model, processor, picture())}]
+
+
+def test_by_name(repo: Path, pipe: Pipeline) -> None:
+    named = rudder_hf.pipeline("image-to-text", str(repo), dtype=torch.float32, model_kwargs={"alpha_max": 2.0})
+    assert named.model.config.alpha_max == 2.0
+    assert named.task == "image-to-text"
+    assert named.model.dtype == torch.float32
+    with pytest.raises(ValueError, match="'image-to-text', 'image-text-to-text'"):
+        rudder_hf.pipeline("text-generation", str(repo))
+
+
+def test_elsewhere(tmp_path: Path, repo: Path, pipe: Pipeline, picture_file: Path) -> None:
+    """By transformers alone, from a folder, on a machine without the package."""
+    code = f"""
+import json, sys
+from transformers import pipeline
+repo, picture = {str(repo)!r}, {str(picture_file)!r}
+pipe = pipeline("image-to-text", model=repo, trust_remote_code=True)
+guessed = pipeline(model=repo, trust_remote_code=True, model_kwargs=dict(alpha_max=0.0))
+seen = [pipe(picture, max_new_tokens={NEW}), pipe([picture, picture], max_new_tokens={NEW}, batch_size=2)]
+seen += [guessed(picture, max_new_tokens={NEW}), "rudder_hf" in sys.modules]
+print(json.dumps(seen))
+"""
+    with Elsewhere(tmp_path / "home", "http://127.0.0.1:9") as elsewhere:
+        one, several, vanilla, package = elsewhere.run(code).value
+    wanted = pipe(picture())
+    assert (one, several, package) == (wanted, [wanted, wanted], False)
+    assert vanilla == pipe(picture(), rudder=False)

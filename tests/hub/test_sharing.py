@@ -1,0 +1,323 @@
+"""Settings repositories in a folder: what is written, and what comes back through the Auto classes, on any machine."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
+    AutoProcessor,
+    LlavaProcessor,
+    StaticCache,
+    TorchAoConfig,
+)
+
+import rudder_hf
+from rudder_hf import RudderConfig, RudderForConditionalGeneration, attach, write_repo
+from rudder_hf.hub.push import repo_files
+from tests.support.hub import Elsewhere
+from tests.support.repos import inputs_for, make_base, make_settings, picture
+
+PACKAGE = Path(rudder_hf.__file__).parent
+AUTO_MODELS = (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
+    return make_settings(tmp_path_factory.mktemp("settings"), base)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    """A machine without `rudder_hf` and without a Hub."""
+    with Elsewhere(tmp_path_factory.mktemp("elsewhere"), "http://127.0.0.1:9") as machine:
+        yield machine
+
+
+# What is written
+
+
+def test_a_repository_holds_four_files(repo: Path) -> None:
+    written = {path.relative_to(repo).as_posix() for path in repo.rglob("*") if path.is_file()}
+    assert written == {"README.md", "config.json", "modeling_rudder.py", "custom_generate/generate.py"}
+
+
+def test_config_is_whole(base: Path) -> None:
+    record = {"source": "calibrated", "images": 5}
+    config = RudderConfig(base_model_name_or_path="org/base", base_model_revision="a" * 40, calibration=record, k=3.0)
+    files = repo_files(config)
+    stored = json.loads(files["config.json"])
+    assert (stored["base_model_name_or_path"], stored["base_model_revision"]) == ("org/base", "a" * 40)
+    assert stored["calibration"] == record
+    assert stored["custom_pipelines"].keys() == {"image-to-text"}
+    assert {name for name in stored["auto_map"] if name.startswith("AutoModel")} == {
+        c.__name__ for c in (*AUTO_MODELS, AutoModelForCausalLM)
+    }
+    for reference in (*stored["auto_map"].values(), stored["custom_pipelines"]["image-to-text"]["impl"]):
+        module, name = reference.split(".")
+        assert name in [node.name for node in ast.parse(files[f"{module}.py"]).body if isinstance(node, ast.ClassDef)]
+    module = ast.parse(files["custom_generate/generate.py"])
+    (settings,) = [
+        node.value for node in module.body if isinstance(node, ast.Assign) and node.targets[0].id == "SETTINGS"
+    ]  # type: ignore[attr-defined]
+    assert RudderConfig.from_dict(ast.literal_eval(settings)).k == 3.0
+    assert RudderConfig.from_dict(stored).calibration == record
+
+
+def test_writing_again_gives_the_same_and_leaves_the_rest(tmp_path: Path, repo: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for _ in range(2):
+        write_repo(RudderConfig.from_pretrained(repo), tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    for path in (each for each in repo.rglob("*") if each.is_file()):
+        assert (tmp_path / path.relative_to(repo)).read_bytes() == path.read_bytes()
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_file_in_the_way(tmp_path: Path, repo: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(NotADirectoryError, match="give a folder"):
+        write_repo(RudderConfig.from_pretrained(repo), tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_nothing_is_written_if_the_settings_are_wrong(tmp_path: Path, repo: Path) -> None:
+    config = RudderConfig.from_pretrained(repo)
+    config.alpha_max = -1.0
+    with pytest.raises(ValueError, match="alpha_max"):
+        write_repo(config, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+# With the package: the installed code, without a flag
+
+
+@pytest.mark.parametrize("auto_class", AUTO_MODELS)
+@pytest.mark.parametrize("trust", [None, True])
+def test_the_installed_code_is_used(auto_class: Any, trust: bool | None, repo: Path) -> None:
+    model = auto_class.from_pretrained(repo, trust_remote_code=trust)
+    assert type(model) is RudderForConditionalGeneration
+    assert type(AutoConfig.from_pretrained(repo)) is RudderConfig
+    assert type(AutoProcessor.from_pretrained(repo)) is LlavaProcessor
+
+
+def test_loaded_equals_attached(base: Path, repo: Path) -> None:
+    processor = AutoProcessor.from_pretrained(repo)
+    inputs = inputs_for(processor, [picture(0), picture(1)])
+    model = AutoModel.from_pretrained(repo)
+    stock = AutoModelForImageTextToText.from_pretrained(base)
+    vanilla = stock.generate(**inputs, max_new_tokens=12, do_sample=False)
+    with attach(stock, RudderConfig.from_pretrained(repo)):
+        wanted = stock.generate(**inputs, max_new_tokens=12, do_sample=False)
+    assert torch.equal(model.generate(**inputs, max_new_tokens=12, do_sample=False), wanted)
+    assert not torch.equal(wanted, vanilla)
+
+
+@pytest.mark.parametrize("way", [AutoModel, RudderForConditionalGeneration])
+def test_every_argument_arrives(way: Any, repo: Path, tmp_path: Path) -> None:
+    model = way.from_pretrained(
+        repo,
+        alpha_max=11.0,
+        layer=1,
+        dtype=torch.bfloat16,
+        attn_implementation="eager",
+        device_map={"model": "cpu", "lm_head": "disk"},
+        offload_folder=tmp_path / "offload",
+        output_hidden_states=True,
+        vision_feature_layer=-1,
+    )
+    assert (model.config.alpha_max, model.config.layer, model.handle.layer) == (11.0, 1, 1)
+    assert model.dtype == model.model.dtype == torch.bfloat16
+    assert model.model.config.text_config._attn_implementation == "eager"
+    assert model.hf_device_map["lm_head"] == "disk"
+    assert model.model.config.vision_feature_layer == -1
+    assert model.model.config.output_hidden_states
+
+
+@pytest.mark.parametrize("way", [AutoModel, RudderForConditionalGeneration])
+def test_quantization_arrives(way: Any, repo: Path) -> None:
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    quantization = TorchAoConfig(Int8WeightOnlyConfig(version=2))
+    model = way.from_pretrained(repo, quantization_config=quantization)
+    assert model.model.is_quantized
+    assert model.model.config.quantization_config == quantization
+
+
+def test_loading_info(repo: Path) -> None:
+    model, info = RudderForConditionalGeneration.from_pretrained(repo, output_loading_info=True)
+    assert type(model) is RudderForConditionalGeneration
+    assert not info["missing_keys"]
+
+
+@pytest.mark.parametrize("way", [AutoModel, RudderForConditionalGeneration])
+def test_typo(way: Any, repo: Path) -> None:
+    with pytest.raises(ValueError, match=r"\['alpha'\] are neither RUDDER settings .* Did you mean alpha_max\?"):
+        way.from_pretrained(repo, alpha=3.0)
+
+
+@pytest.mark.parametrize("way", [AutoModel, AutoConfig, RudderForConditionalGeneration, RudderConfig])
+def test_wrong_override(way: Any, repo: Path) -> None:
+    with pytest.raises(ValueError, match=r"`alpha_max` is -1, but has to be a number in \[0"):
+        way.from_pretrained(repo, alpha_max=-1)
+
+
+def test_another_base_at_load(repo: Path, tmp_path: Path) -> None:
+    other = make_base(tmp_path / "other", seed=2)
+    for way in (AutoModel, RudderForConditionalGeneration):
+        model = way.from_pretrained(repo, base_model_name_or_path=str(other))
+        assert model.config.base_model_name_or_path == str(other)
+        wanted = AutoModelForImageTextToText.from_pretrained(other).lm_head.weight
+        assert torch.equal(model.lm_head.weight, wanted)
+
+
+def test_from_base_takes_settings_too(base: Path) -> None:
+    """Beside the base's arguments; a typo among them is told before anything is loaded."""
+    given = {"dtype": torch.bfloat16, "subfolder": base.name, "attn_implementation": "eager"}
+    model = RudderForConditionalGeneration.from_base(base.parent, RudderConfig(layer=1), alpha_max=7.0, **given)
+    assert (model.config.layer, model.config.alpha_max, model.dtype) == (1, 7.0, torch.bfloat16)
+    assert model.model.config.text_config._attn_implementation == "eager"
+    with pytest.raises(ValueError, match="Did you mean alpha_max"):
+        RudderForConditionalGeneration.from_base(base, RudderConfig(layer=1), alpha=7.0)
+
+
+def test_a_config_of_another_kind(repo: Path, base: Path) -> None:
+    with pytest.raises(TypeError, match="has to be a RudderConfig"):
+        RudderForConditionalGeneration.from_pretrained(repo, config=AutoConfig.from_pretrained(base))
+
+
+def test_settings_as_their_own_base(tmp_path: Path) -> None:
+    make_settings(tmp_path / "loop", tmp_path / "loop")
+    for way in (AutoModel, RudderForConditionalGeneration):
+        with pytest.raises(ValueError, match="holds RUDDER settings itself"):
+            way.from_pretrained(tmp_path / "loop")
+
+
+def test_processor_arguments(repo: Path) -> None:
+    """What a pipeline passes for the model does not disturb the processor, and what is for it arrives."""
+    processor = AutoProcessor.from_pretrained(
+        repo, dtype=torch.bfloat16, alpha_max=2.0, device_map="cpu", patch_size=7
+    )
+    assert processor.patch_size == 7
+
+
+def test_config_answers_for_the_base(repo: Path, tmp_path: Path) -> None:
+    model = AutoModel.from_pretrained(repo)
+    base = model.model.config
+    assert model.config.image_token_id == base.image_token_id
+    assert model.config.text_config is base.text_config
+    assert model.config.get_text_config(decoder=True) is base.text_config
+    assert len(StaticCache(config=model.config, max_cache_len=8).layers) == base.text_config.num_hidden_layers
+    assert model.input_modalities == model.model.input_modalities
+    assert not hasattr(model.config, "no_such_thing")
+    # Nothing of it is stored or compared.
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == (repo / "config.json").read_bytes()
+    model.config = RudderConfig(layer=1, alpha_max=3.0)
+    model.generate(**inputs_for(AutoProcessor.from_pretrained(repo), [picture()]), max_new_tokens=1)
+    assert model.config.image_token_id == base.image_token_id
+
+
+def test_saving_a_loaded_pipeline(repo: Path, tmp_path: Path) -> None:
+    pipe = rudder_hf.pipeline("image-to-text", AutoModel.from_pretrained(repo))
+    pipe.save_pretrained(tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == (repo / "config.json").read_bytes()
+
+
+# Without the package
+
+
+def test_elsewhere(elsewhere: Elsewhere, repo: Path, base: Path) -> None:
+    """Every Auto class, overrides, and saving what was loaded, on a machine without the package."""
+    code = f"""
+import json, sys, torch
+from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
+repo, seen = {str(repo)!r}, {{}}
+seen["config"] = AutoConfig.from_pretrained(repo, trust_remote_code=True, alpha_max=3.0).alpha_max
+for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
+    options = dict(alpha_max=11.0, dtype=torch.bfloat16, attn_implementation="eager")
+    model = auto_class.from_pretrained(repo, trust_remote_code=True, **options)
+    attention = model.model.config.text_config._attn_implementation
+    seen[auto_class.__name__] = [type(model).__name__, model.config.alpha_max, str(model.dtype), attention]
+model.config.alpha_max = 40.0
+model.save_pretrained("again")
+seen["processor"] = type(AutoProcessor.from_pretrained(repo, trust_remote_code=True)).__name__
+seen["package"] = "rudder_hf" in sys.modules
+print(json.dumps(seen))
+"""
+    seen = elsewhere.run(code).value
+    assert (seen.pop("config"), seen.pop("processor"), seen.pop("package")) == (3.0, "LlavaProcessor", False)
+    assert list(seen.values()) == [["RudderForConditionalGeneration", 11.0, "torch.bfloat16", "eager"]] * 3
+    for path in (each for each in repo.rglob("*") if each.is_file()):
+        assert (elsewhere.work / "again" / path.relative_to(repo)).read_bytes() == path.read_bytes()
+
+
+def test_errors_elsewhere(elsewhere: Elsewhere, repo: Path) -> None:
+    load = f"from transformers import AutoModel\nAutoModel.from_pretrained({str(repo)!r}, %s)"
+    typo = elsewhere.run(load % "trust_remote_code=True, alpha=3")
+    assert typo.status == 1
+    assert "Did you mean alpha_max?" in typo.err
+    untrusted = elsewhere.run(load % "trust_remote_code=False")
+    assert untrusted.status == 1
+    assert "trust_remote_code=True" in untrusted.err
+
+
+def test_importing_the_package_is_enough(elsewhere: Elsewhere, repo: Path) -> None:
+    code = f"""
+import rudder_hf
+import json
+from transformers import AutoModel
+print(json.dumps(type(AutoModel.from_pretrained({str(repo)!r})).__module__))
+"""
+    assert elsewhere.run(code, package=True).value == "rudder_hf.hub.modeling"
+
+
+# Trust
+
+
+def base_with_code(folder: Path, base: Path) -> Path:
+    """A base that runs code when it is trusted."""
+    for path in base.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    config["model_type"] = "strange"
+    config["auto_map"] = {"AutoConfig": "strange.Config", "AutoModelForImageTextToText": "strange.Model"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "strange.py").write_text(
+        "from pathlib import Path\n"
+        "from transformers import LlavaConfig, LlavaForConditionalGeneration\n"
+        f"Path({str(folder / 'ran')!r}).touch()\n"
+        "class Config(LlavaConfig):\n    model_type = 'strange'\n"
+        "class Model(LlavaForConditionalGeneration):\n    config_class = Config\n"
+    )
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:RUDDER is not tested")
+@pytest.mark.parametrize("way", [AutoModel, RudderForConditionalGeneration])
+def test_trusting_settings_is_not_trusting_their_base(way: Any, base: Path, tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    strange = base_with_code(tmp_path / "base", base)
+    repo = make_settings(tmp_path / "settings", strange)
+    with pytest.raises(ValueError, match=re.escape("base_trust_remote_code=True")):
+        way.from_pretrained(repo, trust_remote_code=True)
+    assert not (strange / "ran").exists()
+    model = way.from_pretrained(repo, base_trust_remote_code=True)
+    assert (strange / "ran").exists()
+    assert type(model.model).__name__ == "Model"

@@ -1,0 +1,472 @@
+"""Everything that a user does with the base works on the wrapper."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForImageTextToText,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+    TextIteratorStreamer,
+)
+
+from rudder_hf import RudderConfig, RudderForConditionalGeneration, attach
+from tests.support.helpers import (
+    NEW,
+    OTHER_ROW,
+    ROW,
+    Listener,
+    assert_different,
+    assert_near,
+    assert_same,
+    family_of,
+    new_tokens,
+    run,
+    settings,
+    snapshot,
+    with_dtype,
+)
+from tests.support.zoo import FAMILIES, Row
+
+
+class Case:
+    """A wrapped model, its base, and inputs for both."""
+
+    def __init__(self, name: str = "llava", **changes: Any) -> None:
+        self.family = family_of(name)
+        self.base = self.family.build()
+        self.inputs = self.family.inputs(self.base, [ROW])
+        self.wrapper = RudderForConditionalGeneration.from_base(self.base, settings(**changes))
+
+
+@pytest.fixture
+def case() -> Case:
+    """A wrapped LLaVA."""
+    return Case()
+
+
+# Model manners
+
+
+def test_device_dtype_and_casts(case: Case) -> None:
+    """Casting the wrapper casts the base, and both say so."""
+    wrapper, base = case.wrapper, case.base
+    assert wrapper.device == base.device == torch.device("cpu")
+    assert wrapper.dtype == base.dtype == torch.float32
+    for cast, dtype in ((wrapper.half, torch.float16), (wrapper.float, torch.float32)):
+        assert cast() is wrapper
+        assert wrapper.dtype == base.dtype == dtype
+    assert wrapper.to(torch.bfloat16) is wrapper
+    assert wrapper.dtype == base.dtype == torch.bfloat16
+    assert wrapper.to("cpu") is wrapper
+    inputs = with_dtype(case.inputs, torch.bfloat16)
+    assert_different(run(wrapper, inputs), run(wrapper, inputs, rudder=False))
+
+
+def test_train_and_eval(case: Case) -> None:
+    """The wrapper takes over the base's mode and changes it."""
+    wrapper, base = case.wrapper, case.base
+    assert not wrapper.training
+    assert wrapper.train() is wrapper
+    assert base.training
+    assert base.model.language_model.training
+    assert wrapper.eval() is wrapper
+    assert not any(module.training for module in base.modules())
+    trained = FAMILIES["llava"].build().train()
+    assert RudderForConditionalGeneration.from_base(trained, settings()).training
+
+
+def test_parameters_and_state(case: Case) -> None:
+    """Parameters are the base's own, counted once."""
+    wrapper, base = case.wrapper, case.base
+    assert wrapper.num_parameters() == base.num_parameters()
+    assert wrapper.get_memory_footprint() == base.get_memory_footprint()
+    assert {id(each) for each in wrapper.parameters()} == {id(each) for each in base.parameters()}
+    state = wrapper.state_dict()
+    assert {name.removeprefix("model.") for name in state} == set(base.state_dict())
+    other = FAMILIES["llava"].build()
+    with torch.no_grad():
+        other.lm_head.weight.neg_()
+    twin = RudderForConditionalGeneration.from_base(other, settings())
+    twin.load_state_dict(state)
+    assert_same(run(twin, case.inputs), run(wrapper, case.inputs))
+    assert wrapper.requires_grad_(False) is wrapper
+    assert not any(each.requires_grad for each in base.parameters())
+
+
+def test_embeddings(case: Case) -> None:
+    """Embeddings are the base's; resizing them keeps the model and its steering usable."""
+    wrapper, base = case.wrapper, case.base
+    assert wrapper.get_input_embeddings() is base.get_input_embeddings()
+    assert wrapper.get_output_embeddings() is base.get_output_embeddings()
+    assert wrapper.get_decoder() is base.get_decoder()
+    steered, vanilla = run(wrapper, case.inputs), run(base, case.inputs, rudder=False)
+    resized = wrapper.resize_token_embeddings(130, mean_resizing=False)
+    assert resized is base.get_input_embeddings()
+    assert base.config.text_config.vocab_size == 130
+    with torch.no_grad():
+        base.get_output_embeddings().weight[120:] = 0.0
+    for output, wanted in ((run(wrapper, case.inputs), steered), (run(base, case.inputs, rudder=False), vanilla)):
+        assert torch.equal(output.sequences, wanted.sequences)
+        torch.testing.assert_close(torch.stack(output.logits)[..., :120], torch.stack(wanted.logits))
+
+
+def test_attributes_of_the_base(case: Case) -> None:
+    """What the wrapper lacks it asks the base for; what neither has is missing."""
+    wrapper, base = case.wrapper, case.base
+    assert wrapper.lm_head is base.lm_head
+    features = wrapper.get_image_features(pixel_values=case.inputs["pixel_values"])
+    assert torch.equal(
+        features.pooler_output[0], base.get_image_features(pixel_values=case.inputs["pixel_values"]).pooler_output[0]
+    )
+    assert wrapper.can_generate()
+    assert not hasattr(wrapper, "hf_device_map")
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        wrapper.no_such_thing  # noqa: B018
+
+
+def test_attention_implementation(case: Case) -> None:
+    """Switching the attention of the wrapper switches the base's."""
+    wanted = run(case.wrapper, case.inputs)
+    case.wrapper.set_attn_implementation("eager")
+    assert case.base.config.text_config._attn_implementation == "eager"
+    output = run(case.wrapper, case.inputs)
+    assert torch.equal(output.sequences, wanted.sequences)
+
+
+def test_gradient_checkpointing(case: Case) -> None:
+    """Training of the base under its wrapper may save memory as the base may."""
+    labels = case.inputs["input_ids"]
+    case.wrapper.train()
+    wanted = case.wrapper(**case.inputs, labels=labels).loss
+    case.wrapper.gradient_checkpointing_enable()
+    assert case.base.is_gradient_checkpointing
+    loss = case.wrapper(**case.inputs, labels=labels, use_cache=False).loss
+    loss.backward()
+    torch.testing.assert_close(loss, wanted)
+    case.wrapper.gradient_checkpointing_disable()
+    assert not case.base.is_gradient_checkpointing
+
+
+@pytest.mark.parametrize("name", ["llava", "llava-plain", "idefics2", "instructblip", "qwen2_5_vl", "gemma3"])
+def test_forward_is_the_bases(name: str) -> None:
+    """Forward is never steered: logits, loss, cache and gradients are the stock model's bit for bit."""
+    case = Case(name)
+    stock = case.family.build()
+    labels = case.inputs["input_ids"]
+    run(case.wrapper, case.inputs)
+    results = []
+    for model, holder in ((stock, stock), (case.wrapper, case.base), (case.base, case.base)):
+        model.zero_grad()
+        output = model(**case.inputs, labels=labels)
+        output.loss.backward()
+        gradients = {name: each.grad for name, each in holder.named_parameters() if each.grad is not None}
+        results.append((output, gradients))
+    (wanted, wanted_gradients), *others = results
+    for output, gradients in others:
+        assert torch.equal(output.logits, wanted.logits)
+        assert torch.equal(output.loss, wanted.loss)
+        assert gradients.keys() == wanted_gradients.keys()
+        assert all(torch.equal(gradients[name], gradient) for name, gradient in wanted_gradients.items())
+
+
+def test_forward_inside_a_generation(case: Case) -> None:
+    """A plain forward from within a streamer is not steered, and does not disturb the generation."""
+    with torch.no_grad():
+        wanted = case.family.build()(**case.inputs).logits
+    steered = run(case.wrapper, case.inputs)
+    seen: list[Tensor] = []
+
+    def forward() -> None:
+        with torch.no_grad():
+            seen.append(case.wrapper(**case.inputs).logits)
+
+    assert_same(run(case.wrapper, case.inputs, streamer=Listener(3, forward)), steered)
+    assert torch.equal(seen[0], wanted)
+
+
+# Generating
+
+
+def test_wrapper_equals_attach() -> None:
+    """There is one mechanism: the wrapper, its base and an attached model give the same."""
+    case = Case()
+    stock = case.family.build()
+    with attach(stock, settings()):
+        wanted = run(stock, case.inputs, output_rudder=True)
+    assert_same(run(case.wrapper, case.inputs, output_rudder=True), wanted)
+    assert_same(run(case.base, case.inputs, output_rudder=True), wanted)
+
+
+@pytest.mark.parametrize("name", ["llava", "instructblip"])
+def test_generation_config(name: str) -> None:
+    """The generation config is the base's, read and written through the wrapper."""
+    case = Case(name)
+    wrapper, base = case.wrapper, case.base
+    assert wrapper.generation_config is base.generation_config
+    own = GenerationConfig(max_new_tokens=3, pad_token_id=0, eos_token_id=None, bos_token_id=1)
+    wrapper.generation_config = own
+    assert base.generation_config is own
+    assert wrapper.generation_config is own
+    if name == "instructblip":
+        # Its `generate` hands the arguments to the language model, which has a generation config of its own.
+        base.language_model.generation_config.max_new_tokens = 3
+    wanted = new_tokens(run(wrapper, case.inputs))[:, :3]
+    assert torch.equal(wrapper.generate(**case.inputs)[:, -3:], wanted)
+    given = GenerationConfig(max_new_tokens=2, pad_token_id=0, return_dict_in_generate=True)
+    output = wrapper.generate(**case.inputs, generation_config=given, output_rudder=True)
+    assert torch.equal(output.sequences[:, -2:], wanted[:, :2])
+    assert output.rudder.gate.shape == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["llava", "instructblip"])
+@pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
+def test_streamer_gets_every_token(name: str, rudder: Any) -> None:
+    """A streamer gets each token once, in order, then the end."""
+    case = Case(name)
+    listener = Listener()
+    output = run(case.wrapper, case.inputs, streamer=listener, rudder=rudder)
+    assert [token for put in listener.received for token in put][-NEW:] == new_tokens(output)[0].tolist()
+    assert [len(put) for put in listener.received[-NEW:]] == [1] * NEW
+    assert listener.ended
+
+
+class Numbers:
+    """A tokenizer that writes each token as its number."""
+
+    def decode(self, tokens: Any, **kwargs: Any) -> str:
+        return "".join(f"{int(token)} " for token in torch.as_tensor(tokens).reshape(-1))
+
+
+def test_text_iterator_streamer_in_a_thread(case: Case) -> None:
+    """The usual way to serve: generate in a thread, read the text here."""
+    wanted = new_tokens(run(case.wrapper, case.inputs))[0].tolist()
+    streamer = TextIteratorStreamer(Numbers(), skip_prompt=True, timeout=60)
+    thread = threading.Thread(
+        target=case.wrapper.generate, kwargs={**case.inputs, "streamer": streamer, "max_new_tokens": NEW}
+    )
+    thread.start()
+    text = "".join(streamer)
+    thread.join()
+    assert [int(number) for number in text.split()] == wanted
+
+
+class Forbid(LogitsProcessor):
+    """Never says certain tokens."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores.index_fill(1, torch.tensor(self.tokens), -torch.inf)
+
+
+def test_logits_processors(case: Case) -> None:
+    """A processor sees the steered logits and changes the outcome."""
+    free = new_tokens(run(case.wrapper, case.inputs))[0].tolist()
+    forbidden = Forbid([free[2]])
+    output = run(case.wrapper, case.inputs, logits_processor=LogitsProcessorList([forbidden]))
+    tokens = new_tokens(output)[0].tolist()
+    assert free[2] not in tokens
+    assert tokens[:2] == free[:2]
+    # Up to there nothing has changed, steering included.
+    assert torch.equal(output.logits[2], run(case.wrapper, case.inputs).logits[2])
+
+
+def test_stopping_criteria(case: Case) -> None:
+    """A generation that is stopped early is the beginning of the whole one, and so is its trace."""
+    whole = run(case.wrapper, case.inputs, output_rudder=True)
+    length = case.inputs["input_ids"].shape[1] + 3
+    criteria = StoppingCriteriaList([MaxLengthCriteria(length)])
+    short = run(case.wrapper, case.inputs, stopping_criteria=criteria, output_rudder=True)
+    assert torch.equal(short.sequences, whole.sequences[:, :length])
+    assert torch.equal(short.rudder.gate, whole.rudder.gate[:, :3])
+
+
+@pytest.mark.parametrize("name", ["llava", "instructblip"])
+def test_num_return_sequences(name: str) -> None:
+    """Several samples of one prompt share its CARD, and a seed repeats them."""
+    case = Case(name)
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        options: dict[str, Any] = {"do_sample": True, "num_return_sequences": 3, "output_rudder": True}
+        outputs.append(run(case.wrapper, case.inputs, **options))
+    assert_same(outputs[0], outputs[1])
+    assert len(new_tokens(outputs[0]).unique(dim=0)) == 3
+    card = outputs[0].rudder.card
+    torch.testing.assert_close(card, card[:1].expand_as(card), rtol=0, atol=1e-6)
+
+
+def test_rudder_disabled(case: Case) -> None:
+    """Within the block nothing is steered, in any thread and on the base too; blocks may stand in each other."""
+    steered, vanilla = run(case.wrapper, case.inputs), run(case.family.build(), case.inputs)
+    assert_different(steered, vanilla)
+    in_thread: list[Any] = []
+    with case.wrapper.rudder_disabled():
+        with case.wrapper.rudder_disabled():
+            assert_same(run(case.wrapper, case.inputs), vanilla)
+        assert_same(run(case.wrapper, case.inputs, rudder={"alpha_max": 9.0}), vanilla)
+        assert_same(run(case.base, case.inputs), vanilla)
+        thread = threading.Thread(target=lambda: in_thread.append(run(case.wrapper, case.inputs)))
+        thread.start()
+        thread.join()
+        trace = run(case.wrapper, case.inputs, output_rudder=True)
+    assert_same(in_thread[0], vanilla)
+    assert torch.equal(trace.sequences, vanilla.sequences)
+    assert not trace.rudder.push.any()
+    assert_same(run(case.wrapper, case.inputs), steered)
+
+    with pytest.raises(KeyError), case.wrapper.rudder_disabled():
+        raise KeyError
+    assert_same(run(case.wrapper, case.inputs), steered)
+
+
+def test_config_is_followed(case: Case) -> None:
+    """Changed settings, and an exchanged config, take effect at the next call; bad ones are refused and do no harm."""
+    stronger = run(case.wrapper, case.inputs, rudder={"alpha_max": 12.0, "mode": "add"})
+    case.wrapper.config.alpha_max, case.wrapper.config.mode = 12.0, "add"
+    assert_same(run(case.wrapper, case.inputs), stronger)
+    case.wrapper.config.alpha_max = -1.0
+    with pytest.raises(ValueError, match="alpha_max"):
+        run(case.wrapper, case.inputs)
+    case.wrapper.config = settings()
+    assert_same(run(case.wrapper, case.inputs), run(Case().wrapper, case.inputs))
+
+
+def test_transition_scores(case: Case) -> None:
+    """The usual way to get the tokens' log-probabilities works on the wrapper as on the base."""
+    output = run(case.wrapper, case.inputs)
+    arguments = (output.sequences, output.logits)
+    scores = case.wrapper.compute_transition_scores(*arguments, normalize_logits=True)
+    assert torch.equal(scores, case.base.compute_transition_scores(*arguments, normalize_logits=True))
+
+
+@pytest.mark.parametrize("way", ["wrapper", "base"])
+@pytest.mark.parametrize("method", ["generate_batch", "init_continuous_batching"])
+def test_continuous_batching_is_refused(case: Case, way: str, method: str) -> None:
+    """Continuous batching bypasses the loop: it is refused with the reason, and the model stays as it is."""
+    wanted = run(case.wrapper, case.inputs)
+    model: Any = getattr(case, way)
+    arguments: list[Any] = [[[11, 12, 13]]] if method == "generate_batch" else []
+    with pytest.raises(ValueError, match="continuous batching"):
+        getattr(model, method)(*arguments)
+    assert_same(run(case.wrapper, case.inputs), wanted)
+    assert case.base.config.text_config._attn_implementation == "sdpa"
+
+
+def test_batch_rows_keep_their_settings(case: Case) -> None:
+    """Lists of settings, one for each row, equal the rows' own calls."""
+    batch = case.family.inputs(case.base, [Row(4, 9), OTHER_ROW])
+    both = run(case.wrapper, batch, rudder=[False, {"alpha_max": 9.0}])
+    alone = run(case.wrapper, batch, rudder={"alpha_max": 9.0})
+    vanilla = run(case.wrapper, batch, rudder=False)
+    assert torch.equal(torch.stack(both.logits)[:, 0], torch.stack(vanilla.logits)[:, 0])
+    assert torch.equal(torch.stack(both.logits)[:, 1], torch.stack(alone.logits)[:, 1])
+
+
+# Saving and loading
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with the tiny LLaVA."""
+    path = tmp_path_factory.mktemp("llava")
+    FAMILIES["llava"].build().save_pretrained(path)
+    return str(path)
+
+
+def test_from_base_with_a_folder(folder: str) -> None:
+    """A base is loaded by its name, with arguments for loading it, and the config remembers the name."""
+    case = Case()
+    wrapper = RudderForConditionalGeneration.from_base(folder, settings())
+    assert wrapper.config.base_model_name_or_path == folder
+    # Weights in a mapped file are aligned differently, which changes the last bits of a product.
+    assert_near(run(wrapper, case.inputs), run(case.wrapper, case.inputs))
+    half = RudderForConditionalGeneration.from_base(Path(folder), settings(), dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    eager = RudderForConditionalGeneration.from_base(folder, settings(), attn_implementation="eager")
+    assert eager.model.config.text_config._attn_implementation == "eager"
+
+
+def test_from_base_keeps_the_callers_config(folder: str) -> None:
+    """Settings that are used for two bases name each base rightly."""
+    shared = settings()
+    first = RudderForConditionalGeneration.from_base(folder, shared)
+    other = AutoModelForImageTextToText.from_pretrained(folder)
+    other.config.name_or_path = "somewhere/else"
+    second = RudderForConditionalGeneration.from_base(other, shared)
+    assert first.config.base_model_name_or_path == folder
+    assert second.config.base_model_name_or_path == "somewhere/else"
+    assert shared.base_model_name_or_path is None
+
+
+def test_round_trip(folder: str, tmp_path: Path) -> None:
+    """Settings that were saved come back with the base that they name; no weights are written."""
+    case = Case()
+    changes: dict[str, Any] = {"alpha_max": 7.0, "k": 3.0, "c": 0.5, "g_min": 0.1, "g_max": 0.9, "norm_cap": 5.0}
+    config = settings(**changes, pool="norm", steer_first_token=True, calibration={"source": "a test"})
+    wrapper = RudderForConditionalGeneration.from_base(folder, config)
+    wrapper.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.safetensors"))
+    loaded = RudderForConditionalGeneration.from_pretrained(tmp_path)
+    for name in ("layer", "mode", *changes, "pool", "span", "steer_first_token", "calibration"):
+        assert getattr(loaded.config, name) == getattr(config, name)
+    assert_near(run(loaded, case.inputs), run(wrapper, case.inputs))
+
+
+def test_from_pretrained_with_overrides(folder: str, tmp_path: Path) -> None:
+    """Settings and loading arguments given beside the folder win over what it holds; the folder stays as it is."""
+    case = Case()
+    RudderForConditionalGeneration.from_base(folder, settings()).save_pretrained(str(tmp_path))
+    written = (tmp_path / "config.json").read_bytes()
+    loaded = RudderForConditionalGeneration.from_pretrained(str(tmp_path), alpha_max=12.0, mode="add", layer=1)
+    assert (loaded.config.alpha_max, loaded.config.mode, loaded.config.layer) == (12.0, "add", 1)
+    with attach(case.wrapper.unwrap(), settings(alpha_max=12.0, mode="add", layer=1)):
+        assert_near(run(loaded, case.inputs), run(case.base, case.inputs))
+    half = RudderForConditionalGeneration.from_pretrained(str(tmp_path), dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    given = RudderForConditionalGeneration.from_pretrained(
+        str(tmp_path), config=RudderConfig(base_model_name_or_path=folder, layer=3), k=2.0
+    )
+    assert (given.config.layer, given.config.k, given.config.alpha_max) == (3, 2.0, 20.0)
+    with pytest.raises(ValueError, match="alpha_max"):
+        RudderForConditionalGeneration.from_pretrained(str(tmp_path), alpha_max=-1.0)
+    assert (tmp_path / "config.json").read_bytes() == written
+
+
+REFUSED: list[tuple[Callable[[str], Any], str]] = [
+    (lambda folder: RudderForConditionalGeneration.from_base(folder), "no preset"),
+    (lambda folder: RudderForConditionalGeneration.from_base(FAMILIES["llava"].build(), "no-such"), "no preset"),
+    (lambda folder: RudderForConditionalGeneration.from_base(FAMILIES["llava"].build(), settings(), dtype="x"), "id"),
+    (lambda folder: RudderForConditionalGeneration(settings()), "from_base"),
+    (lambda folder: RudderForConditionalGeneration.from_base(folder, settings(layer=30)), "4 decoder layers"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_refusals_say_what_to_do(make: Callable[[str], Any], message: str, folder: str) -> None:
+    """Making a wrapper without settings, base or sense fails with the next step in the message."""
+    with pytest.raises(ValueError, match=message):
+        make(folder)
+
+
+def test_settings_without_a_base(tmp_path: Path) -> None:
+    """Settings that name no base cannot load one."""
+    model = FAMILIES["llava"].build()
+    before = snapshot(model)
+    wrapper = RudderForConditionalGeneration.from_base(model, settings())
+    wrapper.save_pretrained(tmp_path)
+    assert snapshot(wrapper.unwrap()) == before
+    with pytest.raises(ValueError, match="from_base"):
+        RudderForConditionalGeneration.from_pretrained(tmp_path)

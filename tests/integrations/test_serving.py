@@ -1,0 +1,249 @@
+"""`transformers serve` and `transformers chat` on settings, with the real openai client and a server of its own."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import runpy
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from rudder_hf.scenes import embedded
+from tests.support.repos import inputs_for
+from tests.support.serving import (
+    FOLDER,
+    ROOT,
+    elsewhere_environment,
+    page_command,
+    serving,
+    transformers_command,
+)
+
+openai = pytest.importorskip("openai", reason="the client of the tests, and needed by transformers serve")
+pytest.importorskip("fastapi", reason="needed by transformers serve")
+pytest.importorskip("uvicorn", reason="needed by transformers serve")
+
+QUESTION = "Please help me describe the image in detail"
+NEW = 40
+PICTURES = sorted((ROOT / "examples" / "images").glob("*.png"))[:3]
+# Far beyond what suits the model, so that its answers are others.
+STRONG: dict[str, Any] = {"alpha_max": 5 * embedded.config().alpha_max, "mode": "add", "steer_first_token": True}
+
+
+@pytest.fixture(scope="module")
+def lone() -> dict[str, list[str]]:
+    """What each picture gets from a call of its own, by kind of request."""
+    model, processor = embedded.load()
+
+    def say(path: Path, **options: Any) -> str:
+        inputs = inputs_for(processor, [Image.open(path)], QUESTION)
+        ids = model.generate(**inputs, max_new_tokens=NEW, do_sample=False, **options)
+        return str(processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+
+    kinds: dict[str, dict[str, Any]] = {"steered": {}, "vanilla": {"rudder": False}, "strong": {"rudder": STRONG}}
+    said = {kind: [say(path, **options) for path in PICTURES] for kind, options in kinds.items()}
+    assert len({tuple(answers) for answers in said.values()}) == 3
+    assert len(set(said["steered"])) == len(PICTURES)
+    return said
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a server that was started as the page says, in a folder with the embedded model's settings."""
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    embedded.load()[0].save_pretrained(folder / "my-settings")
+    with serving(page_command("transformers serve"), folder, folder / "home") as address:
+        yield address
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        yield client
+
+
+def question(path: Path) -> list[dict[str, Any]]:
+    buffer = io.BytesIO()
+    Image.open(path).save(buffer, "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]
+
+
+def ask(client: Any, path: Path, stream: bool = False, **extra: Any) -> str:
+    messages = [{"role": "user", "content": question(path)}]
+    answer = client.chat.completions.create(
+        model="my-settings", messages=messages, max_tokens=NEW, temperature=0, stream=stream, extra_body=extra
+    )
+    if not stream:
+        return str(answer.choices[0].message.content)
+    return "".join(chunk.choices[0].delta.content or "" for chunk in answer)
+
+
+def with_settings(rudder: Any) -> dict[str, str]:
+    """The field by which a request chooses its settings."""
+    return {"generation_config": json.dumps({"rudder": rudder})}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_answers_are_those_of_lone_calls(client: Any, lone: dict[str, list[str]], stream: bool) -> None:
+    assert [ask(client, path, stream) for path in PICTURES] == lone["steered"]
+
+
+def test_settings_of_one_request(client: Any, lone: dict[str, list[str]]) -> None:
+    """A request chooses its strength, or none, and leaves nothing behind for the next."""
+    assert ask(client, PICTURES[0], **with_settings(False)) == lone["vanilla"][0]
+    assert ask(client, PICTURES[0], True, **with_settings(STRONG)) == lone["strong"][0]
+    assert ask(client, PICTURES[0]) == lone["steered"][0]
+
+
+def test_clients_at_once(server: str, lone: dict[str, list[str]]) -> None:
+    """Clients with pictures and settings of their own, all in flight together, get what they get alone."""
+    kinds: dict[str, dict[str, str]] = {
+        "steered": {},
+        "vanilla": with_settings(False),
+        "strong": with_settings(STRONG),
+    }
+    jobs = [
+        (0, "steered", True),
+        (1, "steered", False),
+        (2, "vanilla", True),
+        (0, "strong", False),
+        (1, "strong", True),
+    ]
+    together = threading.Barrier(len(jobs))
+
+    def one(job: tuple[int, str, bool]) -> str:
+        index, kind, stream = job
+        with openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0, timeout=300) as client:
+            together.wait(60)
+            return ask(client, PICTURES[index], stream, **kinds[kind])
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        answers = list(pool.map(one, jobs))
+    assert answers == [lone[kind][index] for index, kind, _ in jobs]
+
+
+def test_responses(client: Any, lone: dict[str, list[str]]) -> None:
+    """The newer of OpenAI's interfaces, where transformers streams unless it is told not to."""
+    image, text = question(PICTURES[1])
+    content = [
+        {"type": "input_image", "image_url": image["image_url"]["url"]},
+        {"type": "input_text", "text": text["text"]},
+    ]
+    answer = client.responses.create(
+        model="my-settings",
+        input=[{"role": "user", "content": content}],
+        max_output_tokens=NEW,
+        temperature=0,
+        stream=False,
+    )
+    assert answer.output_text == lone["steered"][1]
+
+
+def test_bad_settings_are_told_and_survived(client: Any, lone: dict[str, list[str]]) -> None:
+    """transformers serve answers 500 without the reason, and gives the reason in a stream; the server lives on."""
+    with pytest.raises(openai.InternalServerError):
+        ask(client, PICTURES[0], **with_settings({"alpha_max": -1}))
+    with pytest.raises(openai.APIError) as told:
+        ask(client, PICTURES[0], True, **with_settings({"alpha": 3}))
+    assert "alpha" in str(told.value.body)
+    with pytest.raises(openai.UnprocessableEntityError):
+        ask(client, PICTURES[0], rudder=False)
+    assert ask(client, PICTURES[0]) == lone["steered"][0]
+
+
+def test_aborted_streams_leave_nothing_behind(client: Any, lone: dict[str, list[str]]) -> None:
+    for path in PICTURES:
+        messages = [{"role": "user", "content": question(path)}]
+        stream = client.chat.completions.create(
+            model="my-settings", messages=messages, max_tokens=NEW, temperature=0, stream=True
+        )
+        next(iter(stream))
+        stream.close()
+    assert ask(client, PICTURES[2]) == lone["steered"][2]
+
+
+def run_script(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(FOLDER / name), run_name="__main__")
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [
+        ("python examples/serving/client.py picture.png other.png", "steered"),
+        ("python examples/serving/client.py picture.png --model my-settings --rudder false", "vanilla"),
+    ],
+)
+def test_client_script(
+    start: str,
+    kind: str,
+    server: str,
+    lone: dict[str, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The commands of the page, with pictures in the places that they name."""
+    names = {"picture.png": 0, "other.png": 1}
+    for name, index in names.items():
+        (tmp_path / name).write_bytes(PICTURES[index].read_bytes())
+    monkeypatch.chdir(tmp_path)
+    words = page_command(start)
+    more = ["--base-url", f"{server}/v1", "--max-tokens", str(NEW)]
+    run_script("client.py", [*words[2:], *more], monkeypatch)
+    shown = [f"{name}: {lone[kind][index]}" for name, index in names.items() if name in words]
+    assert capsys.readouterr().out.splitlines() == shown
+
+
+def in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("steered", []), ("vanilla", ["--generation-config", "unsteered/generation_config.json"])]
+)
+def test_chat(server: str, lone: dict[str, list[str]], kind: str, options: list[str], tmp_path: Path) -> None:
+    """A picture reaches `transformers chat` by its file of examples, settings by a generation config."""
+    words = page_command("transformers chat my-settings")
+    words[words.index("http://localhost:8000")] = server
+    words[words.index("max_new_tokens=256")] = f"max_new_tokens={NEW}"
+    words[words.index("examples/serving/pictures.yaml")] = str(FOLDER / "pictures.yaml")
+    (tmp_path / "unsteered").mkdir()
+    (tmp_path / "unsteered" / "generation_config.json").write_text('{"rudder": false}')
+    done = subprocess.run(
+        transformers_command([*words, *options]),
+        input="!example 2\n!exit\n",
+        cwd=tmp_path,
+        env=elsewhere_environment(tmp_path / "home") | {"COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert in_one_line(lone[kind][1]) in in_one_line(done.stdout), done.stderr[-2000:]
+
+
+def test_pipeline_in_a_thread_pool(
+    lone: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Real threads on one pipeline, and every picture several times."""
+    embedded.load()[0].save_pretrained(tmp_path / "my-settings")
+    for index, path in enumerate(PICTURES * 2):
+        (tmp_path / f"{index}.png").write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    names = [f"{index}.png" for index in range(2 * len(PICTURES))]
+    words = page_command("python examples/serving/thread_pool.py")
+    options = words[words.index("--model") :]
+    run_script("thread_pool.py", [*names, *options, "--max-new-tokens", str(NEW)], monkeypatch)
+    wanted = [f"{name}: {answer.strip()}" for name, answer in zip(names, lone["steered"] * 2, strict=True)]
+    assert capsys.readouterr().out.splitlines() == wanted

@@ -1,0 +1,404 @@
+"""Steering in a batch whose rows come, go, are cut into chunks and share cached blocks, without vLLM.
+
+A small engine here schedules requests at random as vLLM may; what the operator reads and steers is compared with the
+slow formulas of `tests/support/reference.py`, request by request.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rudder_hf.integrations.vllm import operator
+from rudder_hf.integrations.vllm.blocks import private_hashes
+from rudder_hf.integrations.vllm.buffers import Buffers
+from rudder_hf.integrations.vllm.operator import read_and_steer
+from rudder_hf.integrations.vllm.planning import Planner
+from rudder_hf.integrations.vllm.settings import engine_settings, request_settings
+from tests.support.reference import card, gate
+
+WIDTH, SLOTS, MOST, BLOCK_SIZE, BLOCKS = 8, 3, 64, 4, 64
+ENGINE = engine_settings({"layer": 0, "alpha_max": 6.0, "k": 4.0})
+
+
+def vectors(tokens: tuple[int, ...], kind: str) -> torch.Tensor:
+    """What a layer would see at the last of these tokens: it depends on the tokens before, and on nothing else."""
+    seed = random.Random(repr((tokens, kind))).randrange(2**31)
+    return torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass
+class Job:
+    """A request of the small engine."""
+
+    name: str
+    tokens: tuple[int, ...]
+    prompt: int
+    extra: dict[str, Any] | None
+    computed: int = 0
+    running: bool = False
+    blocks: list[int] = field(default_factory=list)
+
+    def expected(self, position: int, pool: str, counted: list[bool] | None = None) -> torch.Tensor:
+        """What leaves the layer at a position, by the slow formulas."""
+        update = vectors(self.tokens[: position + 1], "update")
+        chosen = request_settings(ENGINE, self.extra)
+        last_prompt = chosen is not None and chosen.steer_first_token and position == self.prompt - 1
+        if chosen is None or not (position >= self.prompt or last_prompt):
+            return update
+        read = torch.stack([vectors(self.tokens[: index + 1], "update") for index in range(self.prompt)]).double()
+        v = card(read, counted or [True] * self.prompt, pool)
+        h = vectors(self.tokens[: position + 1], "h").double()
+        s = float(h @ v / h.norm())
+        alpha_max, k, c, g_min, g_max, cap = chosen.row()
+        strength = min(alpha_max * gate(s, k, c, g_min, g_max), cap)
+        return (update.double() + strength * v).float()
+
+
+class SmallEngine:
+    """Planner, buffers and operator, driven step by step."""
+
+    def __init__(self, cached: bool = False, pool: str = "mean") -> None:
+        self.pool = pool
+        self.planner = Planner(SLOTS, MOST, BLOCK_SIZE if cached else None, BLOCKS if cached else 0)
+        self.buffers = Buffers(SLOTS, WIDTH, MOST, torch.device("cpu"), pool == "norm")
+        if cached:
+            self.buffers.keep_blocks(BLOCKS)
+
+    def admit(self, job: Job, hits: int = 0, counted: Any = None) -> None:
+        chosen = request_settings(ENGINE, job.extra)
+        first = chosen is not None and chosen.steer_first_token
+        cached = job.blocks[: hits // BLOCK_SIZE]
+        slot = self.planner.admit(job.name, job.prompt, chosen is not None, first, counted, cached)
+        if chosen is not None:
+            self.buffers.open_slot(slot, chosen.row())
+        job.computed, job.running = hits, True
+
+    def step(self, jobs: list[tuple[Job, int]], padding: int = 0, counted: Any = None) -> bool:
+        """Run one forward, compare every token of it and tell whether its plan was that of the last."""
+        counts = np.array([count for _, count in jobs])
+        total = int(counts.sum())
+        blocks = {job.name: job.blocks for job, _ in jobs}
+        changes = self.planner.plan(
+            [job.name for job, _ in jobs],
+            np.array([job.computed for job, _ in jobs]),
+            counts,
+            blocks.__getitem__ if self.planner.block_size else None,
+            total + padding,
+        )
+        self.buffers.apply(self.planner, changes, total + padding)
+        places = [(job, job.computed + index) for job, count in jobs for index in range(count)]
+        garbage = torch.full((padding, WIDTH), torch.nan)
+        h = torch.cat([torch.stack([vectors(job.tokens[: at + 1], "h") for job, at in places]), garbage])
+        update = torch.cat([torch.stack([vectors(job.tokens[: at + 1], "update") for job, at in places]), garbage])
+        out = read_and_steer(h, update, self.buffers)
+        wanted = torch.stack([job.expected(at, self.pool, counted) for job, at in places])
+        torch.testing.assert_close(out[:total], wanted, rtol=1e-4, atol=1e-4)
+        for job, count in jobs:
+            job.computed += count
+        return changes.same
+
+
+EXTRAS = (
+    None,
+    {"rudder": False},
+    {"rudder_alpha_max": 2.0},
+    {"rudder_mode": "add", "rudder_norm_cap": 3.0},
+    {"rudder_steer_first_token": True, "rudder_k": 1.0},
+)
+
+
+def make_job(draw: random.Random, number: int) -> Job:
+    prompt = draw.randint(1, 14)
+    tokens = tuple(draw.randrange(50) for _ in range(prompt + draw.randint(1, 8)))
+    return Job(f"request {number}", tokens, prompt, draw.choice(EXTRAS))
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10**6), pool=st.sampled_from(["mean", "norm"]))
+def test_any_schedule_steers_each_request_as_if_alone(seed: int, pool: str) -> None:
+    draw = random.Random(seed)
+    engine = SmallEngine(pool=pool)
+    waiting = [make_job(draw, number) for number in range(7)]
+    running: list[Job] = []
+    while waiting or running:
+        while waiting and len(running) < SLOTS and draw.random() < 0.8:
+            engine.admit(job := waiting.pop())
+            running.append(job)
+        draw.shuffle(running)
+        chosen = [job for job in running if draw.random() < 0.8]
+        work = [(job, draw.randint(1, len(job.tokens) - job.computed)) for job in chosen]
+        if work:
+            engine.step(work, padding=draw.choice([0, 3]))
+        for job in list(running):
+            done = job.computed == len(job.tokens)
+            if done or draw.random() < 0.1:
+                # Ended, or preempted to begin again.
+                engine.planner.release(job.name)
+                running.remove(job)
+                if not done:
+                    waiting.insert(0, job)
+    assert engine.planner.free_slots == SLOTS
+
+
+def test_single_tokens_of_a_prompt_are_read() -> None:
+    engine = SmallEngine()
+    job = Job("slow", tuple(range(9)), 6, None)
+    engine.admit(job)
+    for _ in range(9):
+        engine.step([(job, 1)])
+
+
+def test_cached_blocks_count_as_read() -> None:
+    engine = SmallEngine(cached=True)
+    shared = tuple(range(12))
+    first = Job("first", (*shared, 20, 21, 22, 23), 14, {"rudder": False}, blocks=[5, 2, 9, 7])
+    second = Job("second", (*shared, 30, 31, 32, 33), 13, None, blocks=[5, 2, 9, 11])
+    engine.admit(first)
+    engine.step([(first, 10)])
+    engine.step([(first, 6)])
+    engine.admit(second, hits=12)
+    engine.step([(second, 1)])
+    engine.step([(second, 3)])
+
+
+def test_blocks_that_are_filled_in_the_same_forward() -> None:
+    """vLLM may let a request begin behind blocks which another one computes in that very forward."""
+    engine = SmallEngine(cached=True)
+    shared = tuple(range(8))
+    first = Job("first", (*shared, 20, 21), 9, None, blocks=[1, 2, 3])
+    second = Job("second", (*shared, 30, 31), 9, {"rudder_alpha_max": 3.0}, blocks=[1, 2, 4])
+    engine.admit(first)
+    engine.admit(second, hits=8)
+    engine.step([(second, 1), (first, 9)])
+    engine.step([(first, 1), (second, 1)])
+
+
+def test_a_block_that_is_used_again_forgets_its_old_tokens() -> None:
+    engine = SmallEngine(cached=True)
+    old = Job("old", tuple(range(40, 48)), 8, None, blocks=[1, 2])
+    engine.admit(old)
+    engine.step([(old, 8)])
+    engine.planner.release("old")
+    test = Job("new", tuple(range(10)), 8, None, blocks=[2, 1, 3])
+    engine.admit(test)
+    engine.step([(test, 8)])
+    engine.planner.release("new")
+    again = Job("again", tuple(range(10)), 9, None, blocks=[2, 1, 4])
+    engine.admit(again, hits=8)
+    engine.step([(again, 1)])
+    engine.step([(again, 1)])
+
+
+@pytest.mark.parametrize("span", ["text", "image"])
+def test_positions_outside_the_span_are_not_read(span: str) -> None:
+    engine = SmallEngine(cached=True)
+    engine.planner.answers_count = span == "text"
+    counted = np.array([True, False, True, True, False, True, False, True, True, True])
+    shared = tuple(range(10))
+    first = Job("first", (*shared, 20, 21), 10, None, blocks=[1, 2, 3])
+    engine.admit(first, counted=counted)
+    engine.step([(first, 3)], counted=counted.tolist())
+    engine.step([(first, 7)], counted=counted.tolist())
+    engine.step([(first, 2)], counted=counted.tolist())
+    second = Job("second", (*shared, 30), 10, None, blocks=[1, 2, 4])
+    engine.admit(second, hits=8, counted=counted)
+    engine.step([(second, 2)], counted=counted.tolist())
+    engine.step([(second, 1)], counted=counted.tolist())
+
+
+def test_unsteered_rows_are_bit_for_bit_what_they_were() -> None:
+    planner, buffers = Planner(SLOTS, MOST), Buffers(SLOTS, WIDTH, MOST, torch.device("cpu"))
+    buffers.sums[SLOTS] = torch.nan
+    buffers.branches = False
+    planner.admit("plain", 2, steered=False)
+    buffers.apply(planner, planner.plan(["plain"], np.array([0]), np.array([5])), 5)
+    update = torch.randn(5, WIDTH).to(torch.bfloat16)
+    assert torch.equal(read_and_steer(torch.randn(5, WIDTH), update, buffers), update)
+
+
+def test_long_forwards_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last prompt position is steered with a CARD that all parts were read into."""
+    monkeypatch.setattr(operator, "ROWS", 4)
+    engine = SmallEngine(cached=True)
+    job = Job("long", tuple(range(30)), 15, {"rudder_steer_first_token": True}, blocks=[3, 1, 4, 2, 5, 6, 7, 8])
+    engine.admit(job)
+    engine.step([(job, 17)], padding=2)
+    engine.step([(job, 6)])
+    engine.step([(job, 7)], padding=1)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("branches", [False, True])
+def test_answers_token_by_token(cached: bool, branches: bool) -> None:
+    """Forwards that are like the last one, and those that only look so."""
+    engine = SmallEngine(cached)
+    engine.buffers.branches = branches
+    engine.planner.answers_count = False
+    counted = np.array([True, True, False, True, True, True])
+    jobs = [
+        Job(
+            f"{number}",
+            tuple(range(20 * number, 20 * number + 40)),
+            6,
+            extra,
+            blocks=[*range(10 * number, 10 * number + 10)],
+        )
+        for number, extra in enumerate((None, {"rudder": False}, {"rudder_alpha_max": 3.0}))
+    ]
+    for job in jobs:
+        engine.admit(job, counted=counted)
+    same = []
+
+    def step(*work: tuple[Job, int], padding: int = 0) -> None:
+        same.append(engine.step(list(work), padding, counted.tolist()))
+
+    one, two, three = jobs
+    step((one, 6), (two, 6))
+    for _ in range(3):
+        step((one, 1), (two, 1))
+    step((two, 1), (one, 1))
+    step((two, 1), (one, 1), padding=2)
+    step((two, 1), (one, 1), padding=2)
+    # A request comes, whose last prompt token is alone.
+    step((one, 1), (two, 1), (three, 5))
+    for _ in range(3):
+        step((one, 1), (two, 1), (three, 1))
+    # A forward of nobody in between.
+    engine.buffers.neutral(engine.planner)
+    for _ in range(2):
+        step((one, 1), (two, 1), (three, 1))
+    # One is preempted: it reads its prompt anew, in another slot, and answers at once.
+    engine.planner.release("0")
+    engine.admit(one, counted=counted)
+    step((one, 8), (two, 1), (three, 1))
+    for _ in range(2):
+        step((one, 1), (two, 1), (three, 1))
+    # Once more, and it begins with a single token.
+    engine.planner.release("0")
+    engine.admit(one, counted=counted)
+    for _ in range(9):
+        step((one, 1), (two, 1), (three, 1))
+    alike = [0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1, *[0] * 7, 1, 1]
+    assert same == [bool(value) for value in alike]
+
+
+def test_blocks_that_answers_fill_token_by_token() -> None:
+    """An unsteered answer is part of the next prompt, which finds its blocks in the cache."""
+    engine = SmallEngine(cached=True)
+    tokens = tuple(range(16))
+    first = Job("first", tokens, 5, {"rudder": False}, blocks=[3, 1, 2, 4])
+    engine.admit(first)
+    engine.step([(first, 5)])
+    for _ in range(11):
+        engine.step([(first, 1)])
+    engine.planner.release("first")
+    second = Job("second", (*tokens[:12], 30, 31), 13, None, blocks=[3, 1, 2, 5])
+    engine.admit(second, hits=12)
+    engine.step([(second, 1)])
+    engine.step([(second, 1)])
+
+
+def test_a_prompt_that_grows_is_read_on() -> None:
+    """A streamed prompt: what was taken for the first tokens of an answer is followed by more of the prompt."""
+    engine = SmallEngine()
+    job = Job("streamed", tuple(range(16)), 5, {"rudder_alpha_max": 0.0})
+    engine.admit(job)
+    engine.step([(job, 5)])
+    engine.step([(job, 1)])
+    engine.step([(job, 1)])
+    assert engine.planner.extend("streamed", 9, steered=True) != SLOTS
+    changes = engine.planner.plan(["streamed"], np.array([7]), np.array([1]), padded=1)
+    assert changes.reads
+    assert not changes.same
+    assert not len(changes.steered)
+    # Its next part does not want it any more, and the one after that comes too late.
+    for wanted in (False, True):
+        assert engine.planner.extend("streamed", 9, steered=wanted) == SLOTS
+        changes = engine.planner.plan(["streamed"], np.array([8]), np.array([2]), padded=2)
+        assert not changes.reads
+        assert not len(changes.steered)
+    engine.planner.release("streamed")
+    assert engine.planner.free_slots == SLOTS
+
+
+def test_a_slot_that_nothing_is_read_into_has_no_direction() -> None:
+    """Without any token of the span there is no CARD, and none of the slot's last request."""
+    engine = SmallEngine()
+    before = Job("before", tuple(range(8)), 6, None)
+    engine.admit(before)
+    engine.step([(before, 8)])
+    engine.planner.release("before")
+    after = Job("after", tuple(range(20, 28)), 6, None)
+    nothing = np.zeros(6, dtype=bool)
+    engine.planner.answers_count = False
+    engine.admit(after, counted=nothing)
+    engine.step([(after, 6)], counted=nothing.tolist())
+    engine.step([(after, 1)], counted=nothing.tolist())
+
+
+def test_forwards_without_branches_are_the_same() -> None:
+    """Where graphs are captured, every forward takes every part of the operator."""
+    engine = SmallEngine(cached=True)
+    engine.buffers.branches = False
+    jobs = [make_job(random.Random(seed), seed) for seed in (1, 2, 3)]
+    for number, job in enumerate(jobs):
+        job.blocks = list(range(10 * number, 8 * number + 8))
+        engine.admit(job)
+    engine.step([(job, job.prompt) for job in jobs])
+    for _ in range(min(len(job.tokens) - job.prompt for job in jobs)):
+        engine.step([(job, 1) for job in jobs], padding=1)
+
+
+def test_slots_end() -> None:
+    planner = Planner(2, MOST)
+    for name in ("a", "b"):
+        planner.admit(name, 3, steered=True)
+    planner.admit("unsteered ones need none", 3, steered=False)
+    with pytest.raises(RuntimeError, match="2 slots"):
+        planner.admit("c", 3, steered=True)
+    planner.release("a")
+    planner.release("never seen")
+    assert planner.admit("c", 3, steered=True) in (0, 1)
+    assert planner.admit("b", 3, steered=True) in (0, 1)
+
+
+@dataclass
+class Hashed:
+    """What the hasher sees of a request."""
+
+    tokens: list[int]
+    block_hashes: list[bytes] = field(default_factory=list)
+
+
+def chained(request: Hashed) -> list[bytes]:
+    """Names blocks of two tokens by their tokens and the name before, as vLLM does."""
+    new: list[bytes] = []
+    for start in range(2 * len(request.block_hashes), len(request.tokens) - 1, 2):
+        before = new[-1] if new else (request.block_hashes[-1] if request.block_hashes else b"")
+        new.append(bytes(request.tokens[start : start + 2]) + before)
+    return new
+
+
+@given(cut=st.integers(0, 4), split=st.integers(0, 8))
+def test_only_clean_blocks_keep_their_names(cut: int, split: int) -> None:
+    tokens = [1, 2, 3, 4, 5, 6, 7, 8]
+    plain = chained(Hashed(tokens))
+    found = []
+    for owner in ("a", "b"):
+        hasher, request = private_hashes(chained, cut, owner), Hashed(tokens[:split])
+        # Tokens come in two parts.
+        request.block_hashes += hasher(request)
+        request.tokens = tokens
+        request.block_hashes += hasher(request)
+        found.append(request.block_hashes)
+        assert request.block_hashes[:cut] == plain[:cut]
+    assert len(found[0]) == len(plain)
+    assert not set(found[0][cut:]) & {*found[1][cut:], *plain}

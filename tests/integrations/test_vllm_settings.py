@@ -1,0 +1,142 @@
+"""Settings of a vLLM engine and its requests. vLLM itself is tested by `python -m tests.vllm`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rudder_hf import RudderConfig, write_repo
+from rudder_hf.integrations.vllm.settings import REQUEST_SETTINGS, EngineSettings, engine_settings, request_settings
+
+ENGINE = engine_settings({"layer": 3, "alpha_max": 8.0, "k": 4.0})
+
+
+def test_a_dictionary_of_settings() -> None:
+    assert ENGINE.layer == 3
+    assert ENGINE.values["alpha_max"] == 8.0
+    assert ENGINE.values["g_min"] == RudderConfig().g_min
+    assert ENGINE.steer_by_default
+
+
+def test_a_settings_repository_and_what_overrides_it(tmp_path: Path) -> None:
+    write_repo(RudderConfig(layer=-2, alpha_max=7.0, span="text"), tmp_path)
+    assert engine_settings(str(tmp_path)).values["alpha_max"] == 7.0
+    changed = engine_settings({"settings": str(tmp_path), "alpha_max": 2.0, "steer_by_default": False})
+    assert (changed.layer, changed.span) == (-2, "text")
+    assert changed.values["alpha_max"] == 2.0
+    assert not changed.steer_by_default
+
+
+def test_settings_that_are_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"nowhere' cannot be read"):
+        engine_settings(str(tmp_path / "nowhere"))
+
+
+def test_settings_survive_their_name() -> None:
+    named = EngineSettings.from_name(ENGINE.to_name())
+    assert named == ENGINE
+    assert ENGINE.to_name().isalnum()
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "said"),
+    [
+        (7, "has to be the id or folder"),
+        ({}, "needs the layer"),
+        ({"layer": 1, "alpha": 3}, "'alpha' is not a RUDDER setting"),
+        ({"layer": 1, "alpha_max": -3}, "`alpha_max` is -3"),
+        ({"layer": 1.5}, "`layer` is 1.5"),
+        ({"layer": 1, "g_min": 0.8, "g_max": 0.2}, "g_min <= g_max"),
+        ({"layer": 1, "steer_by_default": "yes"}, "steer_by_default"),
+        ({"settings": 3}, '"settings" is 3'),
+    ],
+)
+def test_bad_engine_settings(given_settings: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        engine_settings(given_settings)
+
+
+def test_a_request_that_says_nothing() -> None:
+    for silent in (None, {}, {"kv_transfer_params": {}}):
+        settings = request_settings(ENGINE, silent)
+        assert settings is not None
+        assert settings.values == ENGINE.values
+        assert request_settings(EngineSettings(ENGINE.values, steer_by_default=False), silent) is None
+
+
+@pytest.mark.parametrize("no", [{"rudder": False}, {"rudder": 0}, {"rudder": 0.0}, {"rudder": "false"}])
+def test_a_request_that_says_no(no: dict[str, Any]) -> None:
+    assert request_settings(ENGINE, no) is None
+
+
+def test_asking_is_enough_where_steering_is_not_the_default() -> None:
+    quiet = EngineSettings(ENGINE.values, steer_by_default=False)
+    assert request_settings(quiet, {"rudder": True}) == request_settings(ENGINE, None)
+    assert request_settings(quiet, {"rudder_alpha_max": 8.0}) == request_settings(ENGINE, None)
+
+
+@given(
+    alpha_max=st.floats(0, 1e6),
+    gates=st.lists(st.floats(0, 1), min_size=2, max_size=2).map(sorted),
+    first=st.booleans(),
+    cap=st.none() | st.floats(0.1, 1e6),
+    mode=st.sampled_from(["beta", "add"]),
+)
+def test_flat_and_nested_settings_mean_the_same(
+    alpha_max: float, gates: list[float], first: bool, cap: float | None, mode: str
+) -> None:
+    chosen = {
+        "alpha_max": alpha_max, "g_min": gates[0], "g_max": gates[1], "steer_first_token": first, "norm_cap": cap,
+        "mode": mode,
+    }  # fmt: skip
+    nested = request_settings(ENGINE, {"rudder": chosen})
+    flat = request_settings(ENGINE, {f"rudder_{name}": value for name, value in chosen.items()})
+    assert nested == flat
+    assert nested is not None
+    row = nested.row()
+    assert row[0] == alpha_max
+    assert row[3:5] == ((1.0, 1.0) if mode == "add" else tuple(gates))
+    assert row[5] == (math.inf if cap is None else cap)
+
+
+@pytest.mark.parametrize(
+    ("extra_args", "said"),
+    [
+        ({"rudder_alpha": 3}, "'alpha' is not a RUDDER setting of a request"),
+        ({"rudder": {"alpha": 3}}, "'alpha' is not a RUDDER setting of a request"),
+        ({"rudderless": 1}, "'rudderless' is not understood"),
+        ({"rudder": 7}, "`rudder` is 7"),
+        ({"rudder": None}, "`rudder` is None"),
+        ({"rudder": [False]}, "`rudder` is"),
+        ({"rudder_alpha_max": "8"}, "`alpha_max` is '8'"),
+        ({"rudder_alpha_max": math.nan}, "`alpha_max` is nan"),
+        ({"rudder_k": -1}, "`k` is -1"),
+        ({"rudder_g_min": 0.9, "rudder_g_max": 0.5}, "g_min <= g_max"),
+        ({"rudder": False, "rudder_g_min": 2}, "`g_min` is 2"),
+        ({"rudder_layer": 1}, "for the whole engine"),
+        ({"rudder_pool": "norm"}, "for the whole engine"),
+        ({"rudder_span": "image"}, "for the whole engine"),
+        ({"rudder_span": "everything"}, "`span` is 'everything'"),
+        ({"rudder_force": 2}, "`force` is 2"),
+        ({"rudder_steer_first_token": "perhaps"}, "`steer_first_token` is 'perhaps'"),
+    ],
+)
+def test_bad_requests(extra_args: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        request_settings(ENGINE, extra_args)
+
+
+def test_a_gate_is_checked_against_the_engines() -> None:
+    narrow = engine_settings({"layer": 1, "g_max": 0.4})
+    with pytest.raises(ValueError, match="g_min <= g_max"):
+        request_settings(narrow, {"rudder_g_min": 0.5})
+
+
+def test_the_engines_own_values_may_be_repeated() -> None:
+    assert request_settings(ENGINE, {"rudder_layer": 3, "rudder_span": "prompt"}) == request_settings(ENGINE, None)
+    assert "layer" not in REQUEST_SETTINGS

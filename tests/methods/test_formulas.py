@@ -1,0 +1,319 @@
+"""Each method computes its formula: compared, step by step, with a slow computation from stock forwards.
+
+The slow side forwards prompt and answer anew for every token, without any cache, on a left-padded batch.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import kl_div, log_softmax, softmax
+
+from rudder_hf import methods as interventions
+from rudder_hf.methods.randomness import sample_normal
+from tests.support.helpers import LAYER, ROW, direction, prompt_updates
+from tests.support.methods import (
+    DIRECTIONS,
+    DONORS,
+    FOUR,
+    IDS,
+    LAYERS,
+    batch,
+    built,
+    changed_outputs,
+    check_steps,
+    image_free,
+    method,
+    run,
+    stock,
+    stock_logits,
+)
+from tests.support.zoo import FAMILIES
+from tests.support.zoo.base import IMAGE
+
+every_family = pytest.mark.parametrize("family", FOUR)
+
+
+def cut(scores: Tensor, by: Tensor, share: float) -> Tensor:
+    """Minus infinity where a token is less than `share` times as likely as the likeliest."""
+    probabilities = softmax(by, dim=-1)
+    return scores.masked_fill(probabilities < share * probabilities.max(dim=-1, keepdim=True).values, -math.inf)
+
+
+def noisy(inputs: dict[str, Any], step: int, seed: int) -> dict[str, Any]:
+    """Diffusion by its definition, one step after the other, with the package's random numbers."""
+    kept = 1.0
+    for index in range(step + 1):
+        kept *= 1.0 - (1.0 / (1.0 + math.exp(6.0 - 12.0 * index / 999.0)) * (0.005 - 1e-5) + 1e-5)
+    pixels = inputs["pixel_values"]
+    parts = [half[0, 0] if pixels.dim() == 5 else half for half in pixels.chunk(2)]
+    tile = [0] if pixels.dim() == 5 else []
+    drawn = [
+        sample_normal(part.shape, seed, name, "pixel_values", 0, *tile) for part, name in zip(parts, IDS, strict=True)
+    ]
+    noise = torch.cat(drawn).view_as(pixels)
+    return {**inputs, "pixel_values": math.sqrt(kept) * pixels + math.sqrt(1.0 - kept) * noise}
+
+
+@every_family
+def test_vcd(family: str) -> None:
+    model, inputs = built(family), batch(family)
+    output = run(method("vcd", alpha=0.8, seed=3), model, inputs, output_logits=True, sample_ids=IDS)
+    other = noisy(inputs, 500, 3)
+
+    def expected(answer: Tensor) -> Tensor:
+        clean = stock_logits(model, inputs, answer)
+        return cut(1.8 * clean - 0.8 * stock_logits(model, other, answer), clean, 0.1)
+
+    check_steps(output, inputs["input_ids"].shape[1], expected)
+
+
+@every_family
+def test_dola(family: str) -> None:
+    model, inputs = built(family), batch(family)
+    layers = (0, 1, 2, 3)
+    output = run(method("dola-low", layers=layers, relative_top=0.01), model, inputs, output_logits=True)
+    head = model.get_output_embeddings()
+
+    @torch.no_grad()
+    def expected(answer: Tensor) -> Tensor:
+        result = stock(model, inputs, answer, output_hidden_states=True)
+        rows = []
+        for row, mature in enumerate(result.logits[0]):
+            p = softmax(mature, dim=-1)
+            candidates = [head(result.hidden_states[0][layer][row, -1]) for layer in layers]
+            distances = []
+            for early in candidates:
+                q = softmax(early, dim=-1)
+                mean = 0.5 * (p + q)
+                first, second = (kl_div(other.log(), mean, reduction="none").mean() for other in (p, q))
+                distances.append(float(0.5 * (first + second)))
+            chosen = candidates[distances.index(max(distances))]
+            rows.append(cut(log_softmax(mature, dim=-1) - log_softmax(chosen, dim=-1), mature, 0.01))
+        return torch.stack(rows)
+
+    check_steps(output, inputs["input_ids"].shape[1], expected)
+
+
+def test_dola_names_the_published_layers() -> None:
+    from rudder_hf.methods.dola import candidate_layers
+
+    untied = built("llava")
+    assert candidate_layers(untied, 32, "low") == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert candidate_layers(untied, 32, "high") == [16, 18, 20, 22, 24, 26, 28, 30]
+    assert candidate_layers(untied, 60, "low") == list(range(0, 20, 2))
+    assert candidate_layers(untied, 60, "high") == list(range(40, 60, 2))
+
+
+def amplifying(alpha: float, image: Tensor, first_query: int, calls: list[int], vision: Any) -> Any:
+    """Eager attention typed from the paper, for a forward of the whole sequence; `vision` for vision towers."""
+
+    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any) -> Any:
+        if not hasattr(module, "layer_idx"):
+            return vision(module, query, key, value, attention_mask, **kwargs)
+        groups = query.shape[1] // key.shape[1]
+        key, value = (part.repeat_interleave(groups, dim=1) for part in (key, value))
+        scores = query @ key.transpose(2, 3) * kwargs["scaling"] + attention_mask
+        if module.layer_idx >= 2:
+            calls.append(module.layer_idx)
+            for row in range(scores.shape[0]):
+                for column in image[row].nonzero().flatten().tolist():
+                    scores[row, :, first_query:, column] += alpha * scores[row, :, first_query:, column].abs()
+        return (softmax(scores, dim=-1) @ value).transpose(1, 2), None
+
+    return attend
+
+
+@every_family
+@pytest.mark.parametrize("first_token", [True, False])
+def test_pai_attention(family: str, first_token: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = FAMILIES[family].build(), batch(family)
+    output = run(method("pai-attention", first_token=first_token), model, inputs, output_logits=True)
+    length = inputs["input_ids"].shape[1]
+    calls: list[int] = []
+    model.set_attn_implementation("eager")
+    source = sys.modules[type(model.get_submodule(FAMILIES[family].layers)[0].self_attn).__module__]
+    first_query = length - 1 if first_token else length
+    attend = amplifying(2.0, inputs["input_ids"] == IMAGE, first_query, calls, source.eager_attention_forward)
+    monkeypatch.setattr(source, "eager_attention_forward", attend)
+    check_steps(output, length, lambda answer: stock_logits(model, inputs, answer))
+    assert calls
+
+
+@every_family
+def test_pai_guidance(family: str) -> None:
+    model, inputs = built(family), batch(family)
+    output = run(method("pai", alpha=0.0, gamma=1.7), model, inputs, output_logits=True)
+    loop, text = image_free(FAMILIES[family], model, inputs)
+
+    def expected(answer: Tensor) -> Tensor:
+        s = log_softmax(stock_logits(model, inputs, answer), dim=-1)
+        u = log_softmax(stock_logits(loop, text, answer), dim=-1)
+        return cut(1.7 * (s - u) + u, s, 0.1)
+
+    check_steps(output, inputs["input_ids"].shape[1], expected)
+
+
+def turned(x: Tensor, v: Tensor, strength: Tensor | float) -> Tensor:
+    return x.norm(dim=-1, keepdim=True) * torch.nn.functional.normalize(
+        x / x.norm(dim=-1, keepdim=True) + strength * v / v.norm(dim=-1, keepdim=True), dim=-1
+    )
+
+
+def block_outputs(model: Any, layers: Any, inputs: dict[str, Any]) -> list[Tensor]:
+    """Each block's output at the last token of a stock prefill."""
+    seen: dict[int, Tensor] = {}
+
+    def keep(index: int, output: Any) -> Any:
+        seen[index] = (output[0] if isinstance(output, tuple) else output)[:, -1]
+        return output
+
+    with changed_outputs(list(layers), keep):
+        model.generate(**inputs, max_new_tokens=1, do_sample=False)
+    return [seen[index] for index in range(len(layers))]
+
+
+@every_family
+def test_vista_steering(family: str) -> None:
+    model, inputs = built(family), batch(family)
+    output = run(method("vista-vsv"), model, inputs, output_logits=True)
+    layers = model.get_submodule(FAMILIES[family].layers)
+    loop, text = image_free(FAMILIES[family], model, inputs)
+    pairs = zip(block_outputs(model, layers, inputs), block_outputs(loop, layers, text), strict=True)
+    vectors = [with_image - without for with_image, without in pairs]
+
+    def steer(layer: int, x: Tensor) -> Tensor:
+        v = vectors[layer][:, None]
+        c = 1.0 + torch.relu(
+            -(x * v).sum(-1, keepdim=True) / (x.norm(dim=-1, keepdim=True) * v.norm(dim=-1, keepdim=True))
+        )
+        return turned(x, v, 0.5 * c)
+
+    def expected(answer: Tensor) -> Tensor:
+        with changed_outputs([layer.mlp for layer in layers], steer):
+            return stock_logits(model, inputs, answer)
+
+    check_steps(output, inputs["input_ids"].shape[1], expected)
+
+
+@every_family
+def test_vista_augmentation(family: str) -> None:
+    model, inputs = built(family), batch(family)
+    output = run(method("vista-sla", window=(1, 2)), model, inputs, output_logits=True)
+    head = model.get_output_embeddings()
+
+    @torch.no_grad()
+    def expected(answer: Tensor) -> Tensor:
+        result = stock(model, inputs, answer, output_hidden_states=True)
+        # hidden_states[0] are the embeddings, so that block 1 is entry 2.
+        late = (head(result.hidden_states[0][2][:, -1]) + head(result.hidden_states[0][3][:, -1])) / 2
+        return 0.7 * result.logits[0] + 0.3 * late
+
+    check_steps(output, inputs["input_ids"].shape[1], expected)
+
+
+def test_vista_window_is_the_published_one_for_32_layers() -> None:
+    from rudder_hf.methods.vista import late_blocks
+
+    assert late_blocks(32, None) == (25, 30)
+    assert late_blocks(LAYERS, None) == (2, 2)
+    with pytest.raises(ValueError, match="blocks 0 to 3"):
+        late_blocks(LAYERS, (2, 4))
+
+
+@every_family
+def test_vti(family: str) -> None:
+    model, inputs = built(family), batch(family)
+    output = run(method("vti"), model, inputs, output_logits=True)
+    layers = model.get_submodule(FAMILIES[family].layers)
+
+    def expected(answer: Tensor) -> Tensor:
+        with changed_outputs([layer.mlp for layer in layers], lambda layer, x: turned(x, DIRECTIONS[layer], 0.8)):
+            return stock_logits(model, inputs, answer)
+
+    check_steps(output, inputs["input_ids"].shape[1], expected)
+
+
+@every_family
+def test_vti_directions(family: str) -> None:
+    from tests.support.zoo import Row
+
+    model = built(family)
+    pairs = [(batch(family, [Row(seed, 7)]), batch(family, [Row(seed + 10, 8)])) for seed in (1, 2, 3)]
+    directions = interventions.textual_directions(model, pairs)
+    differences = []
+    for pair in pairs:
+        states = []
+        for inputs in pair:
+            hidden = model.generate(
+                **inputs, max_new_tokens=1, return_dict_in_generate=True, output_hidden_states=True
+            ).hidden_states[0]
+            states.append(torch.stack([state[0, -1] for state in hidden[1:]]))
+        differences.append((states[0] - states[1]).flatten())
+    data = torch.stack(differences).double()
+    mean = data.mean(dim=0)
+    # The first principal axis as an eigenvector of the scatter matrix; its sign is that of the best fitting pair.
+    axis = torch.linalg.eigh((data - mean).T @ (data - mean)).eigenvectors[:, -1]
+    fits = (data - mean) @ axis
+    axis = axis * fits[fits.abs().argmax()].sign()
+    torch.testing.assert_close(directions.flatten(), (mean + axis).float(), rtol=1e-3, atol=1e-4)
+
+
+CONTROLS = ("rudder-random", "rudder-shuffled", "rudder-negated", "rudder-text-only")
+
+
+def cards(family: str, name: str, **changes: Any) -> Tensor:
+    """The directions that a method steers by."""
+    output = run(method(name, **changes), built(family), batch(family), output_rudder=True, sample_ids=IDS)
+    card: Tensor = output.rudder.card
+    return card
+
+
+@every_family
+def test_controls_steer_by_another_direction(family: str) -> None:
+    card = cards(family, "rudder-beta")
+    assert torch.equal(cards(family, "rudder-negated"), -card)
+    assert torch.equal(cards(family, "rudder-shuffled", donors=None), card.flip(0))
+    drawn = cards(family, "rudder-shuffled")
+    assert all(any(torch.equal(row, donor) for donor in DONORS) for row in drawn)
+    bank = torch.cat([card, card[:1]])
+    for seed in range(4):
+        others = cards(family, "rudder-shuffled", donors=bank, seed=seed)
+        assert torch.equal(others, card.flip(0)), "a sample must not draw its own CARD"
+    random = cards(family, "rudder-random")
+    torch.testing.assert_close(random.norm(dim=-1), card.norm(dim=-1))
+    assert not torch.equal(random[0], random[1])
+    assert (random * card).sum(-1).abs().max() < 0.9
+    assert not torch.equal(random, cards(family, "rudder-random", seed=1))
+    assert torch.equal(random, cards(family, "rudder-random", mode="add"))
+
+
+@every_family
+def test_text_only_card_is_that_of_the_prompt_without_image(family: str) -> None:
+    described = FAMILIES[family]
+    model = built(family)
+    loop, text = image_free(described, model, batch(family))
+    layer = model.get_submodule(described.layers)[LAYER]
+    seen: list[Tensor] = []
+    hook = layer.self_attn.register_forward_hook(lambda module, args, output: seen.append(output[0]))
+    with torch.no_grad():
+        loop(**text, use_cache=False)
+    hook.remove()
+    expected = direction(seen[0], text["attention_mask"]).float()
+    torch.testing.assert_close(cards(family, "rudder-text-only"), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_collected_cards_are_those_that_rudder_reads() -> None:
+    from tests.support.helpers import settings
+
+    model, inputs = built("llava"), batch("llava", [ROW])
+    collected = interventions.collect_cards(model, settings(), [inputs, batch("llava")])
+    expected = direction(prompt_updates(FAMILIES["llava"], model, inputs), inputs["attention_mask"]).float()
+    assert collected.shape == (3, 32)
+    torch.testing.assert_close(collected[:1], expected)
+    torch.testing.assert_close(collected[1:2], expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,460 @@
+"""What every decoding method owes: vanilla at strength 0, batches, beams, a clean model, clear refusals."""
+
+from __future__ import annotations
+
+import copy
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models
+from torch import Tensor
+from torch.nn.functional import log_softmax
+from transformers import AttentionInterface, PreTrainedTokenizerFast
+
+from rudder_hf import UnsupportedModelError
+from rudder_hf import methods as interventions
+from rudder_hf.methods import Branch, Intervention, Opera
+from tests.support.helpers import (
+    OTHER_ROW,
+    ROW,
+    Listener,
+    in_threads,
+    settings,
+    snapshot,
+    snapshot_of_used,
+    steered_by,
+    with_dtype,
+)
+from tests.support.methods import (
+    DIRECTIONS,
+    FOUR,
+    IDS,
+    batch,
+    built,
+    extended,
+    method,
+    run,
+    stock_logits,
+)
+from tests.support.zoo import FAMILIES, Row
+from tests.support.zoo.base import VOCAB
+
+every_family = pytest.mark.parametrize("family", FOUR)
+DECODINGS: dict[str, dict[str, Any]] = {"greedy": {}, "sampling": {"do_sample": True}, "beams": {"num_beams": 3}}
+# Settings with which a method is vanilla.
+NOTHING: dict[str, dict[str, Any]] = {
+    "vanilla": {},
+    "vcd": {"noise_step": 0, "beta": 0.0},
+    "pai-attention": {"alpha": 0.0},
+    "pai": {"alpha": 0.0, "gamma": 1.0, "cut_off": 0.0},
+    "vista": {"strength": 0.0, "gamma": 0.0},
+    "vti": {"alpha": 0.0},
+    "opera": {"penalty": 0.0, "threshold": None, "candidates": VOCAB},
+    "rudder-beta": {"alpha_max": 0.0},
+    "rudder-random": {"alpha_max": 0.0},
+}
+LOOP_METHODS = tuple(name for name in interventions.NAMES if name != "opera")
+
+
+def decoded(intervention: Intervention, family: str, inputs: dict[str, Any], decoding: str, **options: Any) -> Tensor:
+    torch.manual_seed(0)
+    output = run(intervention, built(family), inputs, **DECODINGS[decoding], **options)
+    sequences: Tensor = output.sequences
+    return sequences
+
+
+@every_family
+@pytest.mark.parametrize("decoding", DECODINGS)
+def test_without_strength_a_method_is_vanilla(family: str, decoding: str) -> None:
+    inputs = batch(family)
+    expected = decoded(method("vanilla"), family, inputs, decoding)
+    for name, changes in NOTHING.items():
+        if name == "opera" and decoding != "beams":
+            continue
+        assert torch.equal(decoded(method(name, **changes), family, inputs, decoding), expected), name
+
+
+def test_published_cut_offs_do_not_change_greedy_search_either() -> None:
+    expected = decoded(method("vanilla"), "llava", batch("llava"), "greedy")
+    for name, changes in {"vcd": {"noise_step": 0}, "pai": {"alpha": 0.0, "gamma": 1.0}}.items():
+        assert torch.equal(decoded(method(name, **changes), "llava", batch("llava"), "greedy"), expected)
+
+
+@every_family
+@pytest.mark.parametrize("name", interventions.NAMES)
+def test_a_prompt_in_a_batch_gives_what_it_gives_alone(family: str, name: str) -> None:
+    options = {"num_beams": 2} if name == "opera" else {"output_logits": True}
+    both = run(method(name), built(family), batch(family), sample_ids=IDS, **options)
+    for index, row in enumerate((ROW, OTHER_ROW)):
+        alone = run(method(name), built(family), batch(family, [row]), sample_ids=[IDS[index]], **options)
+        assert torch.equal(alone.sequences[0, -4:], both.sequences[index, -4:])
+        if name != "opera":
+            together = torch.stack(both.logits)[:, index]
+            torch.testing.assert_close(torch.stack(alone.logits)[:, 0], together, rtol=2e-4, atol=2e-4)
+        else:
+            torch.testing.assert_close(alone.sequences_scores[0], both.sequences_scores[index], rtol=1e-3, atol=1e-3)
+
+
+def test_every_method_acts() -> None:
+    """On the tiny models each method changes the first answer's logits or scores visibly."""
+    inputs = batch("llava")
+    plain = torch.stack(run(method("vanilla"), built("llava"), inputs, output_logits=True).logits)
+    for name in LOOP_METHODS[1:]:
+        logits = torch.stack(run(method(name), built("llava"), inputs, output_logits=True, sample_ids=IDS).logits)
+        both = logits.isfinite() & plain.isfinite()
+        assert (logits - plain)[both].abs().max() > 0.05, name
+
+
+def slow_beam_search(score: Any, beams: int, steps: int) -> tuple[list[int], float]:
+    """Beam search without any cache: `score` gives the log-probabilities after given tokens."""
+    running: list[tuple[float, list[int]]] = [(0.0, [])]
+    for _ in range(steps):
+        continued = []
+        for total, tokens in running:
+            for token, value in enumerate(score(tokens).tolist()):
+                continued.append((total + value, [*tokens, token]))
+        running = sorted(continued, key=lambda beam: -beam[0])[:beams]
+    return running[0][1], running[0][0] / steps
+
+
+@pytest.mark.parametrize(("family", "seeds"), [("llava", (1, 2)), ("qwen2_5_vl", (7, 8))])
+@pytest.mark.parametrize("name", ["vcd", "pai"])
+def test_side_branches_follow_the_beams(
+    family: str, seeds: tuple[int, int], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beams of a batch, compared with a search that computes both branches anew for every token."""
+    model = built(family)
+    rows = [Row(seeds[0], 7), Row(seeds[1], 11)]
+    changes = {"vcd": {"beta": 0.0, "alpha": 1.5}, "pai": {"alpha": 0.0, "gamma": 3.0, "cut_off": 0.0}}[name]
+    intervention = method(name, **changes)
+    options = {"num_beams": 3, "output_scores": True, "sample_ids": IDS}
+    output = run(intervention, model, batch(family, rows), **options)
+    for index, row in enumerate(rows):
+        inputs = batch(family, [row])
+
+        def score(tokens: list[int], inputs: dict[str, Any] = inputs, index: int = index) -> Tensor:
+            # One step of the method itself on the longer prompt: both branches start anew, without history.
+            longer = extended(inputs, torch.tensor([tokens], dtype=torch.long))
+            result = run(intervention, model, longer, max_new_tokens=1, output_logits=True, sample_ids=[IDS[index]])
+            return log_softmax(result.logits[0][0], dim=-1)
+
+        tokens, value = slow_beam_search(score, beams=3, steps=4)
+        assert output.sequences[index, -4:].tolist() == tokens
+        assert abs(float(output.sequences_scores[index]) - value) < 1e-3
+    # The comparison means something: in these searches beams change places, and a branch left behind would show.
+    monkeypatch.setattr(Branch, "reorder", lambda self, beams: None)
+    stuck = run(intervention, model, batch(family, rows), **options)
+    assert (stuck.sequences_scores - output.sequences_scores).abs().max() > 1e-2
+
+
+@every_family
+def test_nothing_is_left_on_the_model(family: str) -> None:
+    model, inputs = built(family), batch(family)
+    before, functions = snapshot_of_used(model, inputs), dict(AttentionInterface._global_mapping)
+    for name in interventions.NAMES:
+        run(method(name), model, inputs, num_beams=2, max_new_tokens=2, sample_ids=IDS)
+        assert snapshot(model) == before, name
+    assert AttentionInterface._global_mapping == functions
+
+
+@pytest.mark.parametrize("name", interventions.NAMES)
+def test_nothing_is_left_after_a_failure(name: str) -> None:
+    model, inputs = built("llava"), batch("llava")
+    before, functions = snapshot_of_used(model, inputs), dict(AttentionInterface._global_mapping)
+
+    def fail(ids: Tensor, scores: Tensor, **_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(method(name), model, inputs, num_beams=2, sample_ids=IDS, stopping_criteria=[fail])
+    assert snapshot(model) == before
+    assert AttentionInterface._global_mapping == functions
+
+
+def test_threads_do_not_meet() -> None:
+    """Different methods on one model at the same time give what they give one after the other."""
+    model, inputs = built("llava"), batch("llava")
+    names = ("vanilla", "vcd", "pai", "pai-attention", "vista", "vista-vsv", "dola-low", "vti")
+
+    def job(name: str) -> Any:
+        return lambda: run(method(name), model, inputs, max_new_tokens=6, sample_ids=IDS).sequences
+
+    expected = [job(name)() for name in names]
+    for result, wanted in zip(in_threads([job(name) for name in names]), expected, strict=True):
+        assert torch.equal(result, wanted)
+
+
+def test_a_generation_within_a_generation_is_stock() -> None:
+    """A callback may use the model as it is while a method runs on it."""
+    model, inputs = built("llava"), batch("llava")
+    plain = model.generate(**inputs, max_new_tokens=3, do_sample=False)
+    expected = run(method("vista"), model, inputs).sequences
+    inner: list[Tensor] = []
+    with method("vista").applied(model) as generate:
+        streamed = batch("llava", [ROW])
+
+        def callback() -> None:
+            inner.append(model.generate(**inputs, max_new_tokens=3, do_sample=False))
+
+        output = generate(**streamed, max_new_tokens=4, do_sample=False, streamer=Listener(at=3, callback=callback))
+    assert torch.equal(inner[0], plain)
+    assert torch.equal(output[0, -4:], expected[0, -4:])
+
+
+@pytest.mark.parametrize("name", LOOP_METHODS)
+def test_streaming(name: str) -> None:
+    inputs, listener = batch("llava", [ROW]), Listener()
+    changes = {"donors": torch.eye(6, 32)} if name == "rudder-shuffled" else {}
+    output = run(method(name, **changes), built("llava"), inputs, streamer=listener)
+    assert [token for (token,) in listener.received[1:]] == output.sequences[0, -4:].tolist()
+    assert listener.ended
+
+
+@pytest.mark.parametrize("name", interventions.NAMES)
+def test_cost_is_what_the_method_says(name: str) -> None:
+    """Rows that pass the first layer for one token each, and prefills, are counted."""
+    model, inputs = built("llava"), batch("llava")
+    steps, prefills = 0, 0
+
+    def count(module: Any, args: Any, kwargs: Any) -> None:
+        nonlocal steps, prefills
+        hidden = args[0] if args else kwargs["hidden_states"]
+        if hidden.shape[1] == 1:
+            steps += hidden.shape[0]
+        else:
+            prefills += 1
+
+    intervention = method(name)
+    hook = model.get_submodule(FAMILIES["llava"].layers)[0].register_forward_pre_hook(count, with_kwargs=True)
+    beams = 2 if name == "opera" else 1
+    run(intervention, model, inputs, num_beams=beams, max_new_tokens=5, sample_ids=IDS)
+    hook.remove()
+    assert prefills == 1 + intervention.extra_prefills
+    if name == "opera":
+        # The candidates of the first token cost too; the last chosen token is not forwarded.
+        assert steps == 2 * beams * (5 * intervention.candidates + 4)  # type: ignore[attr-defined]
+        assert intervention.forwards_per_token == 1 + intervention.candidates  # type: ignore[attr-defined]
+    else:
+        assert steps == 2 * 4 * intervention.forwards_per_token
+
+
+def test_samples_do_not_depend_on_their_place() -> None:
+    inputs = batch("llava")
+    swapped = batch("llava", [OTHER_ROW, ROW])
+    for name in ("vcd", "rudder-random", "rudder-shuffled"):
+        one = run(method(name), built("llava"), inputs, output_logits=True, sample_ids=IDS)
+        other = run(method(name), built("llava"), swapped, output_logits=True, sample_ids=IDS[::-1])
+        torch.testing.assert_close(torch.stack(one.logits), torch.stack(other.logits).flip(1), rtol=2e-4, atol=2e-4)
+
+
+def test_noise_belongs_to_the_pictures_of_a_sample() -> None:
+    """A prompt with two pictures in a batch draws the noise that it draws alone, by grid and by row."""
+    pair, single = Row(seed=3, words=9, images=2), ROW
+    for family in ("llava", "qwen2_5_vl", "idefics2"):
+        together = run(method("vcd"), built(family), batch(family, [pair, single]), output_logits=True, sample_ids=IDS)
+        for index, row in enumerate((pair, single)):
+            alone = run(
+                method("vcd"), built(family), batch(family, [row]), output_logits=True, sample_ids=[IDS[index]]
+            )
+            expected = torch.stack(alone.logits)[:, 0]
+            torch.testing.assert_close(torch.stack(together.logits)[:, index], expected, rtol=2e-4, atol=2e-4)
+
+
+def test_use_without_a_cache() -> None:
+    for name in ("vcd", "pai", "vista", "dola-low", "vti"):
+        cached = run(method(name), built("llava"), batch("llava"), sample_ids=IDS)
+        plain = run(method(name), built("llava"), batch("llava"), use_cache=False, sample_ids=IDS)
+        assert torch.equal(cached.sequences, plain.sequences), name
+
+
+def test_static_cache() -> None:
+    for name in ("vcd", "pai", "vista", "dola-low", "vti"):
+        dynamic = run(method(name), built("llava"), batch("llava"), sample_ids=IDS)
+        static = run(method(name), built("llava"), batch("llava"), cache_implementation="static", sample_ids=IDS)
+        assert torch.equal(dynamic.sequences, static.sequences), name
+    vars(built("llava")).pop("_cache", None)  # transformers keeps the static cache there
+
+
+def test_repetition_penalty_comes_after_the_contrast() -> None:
+    """As published: DoLa's and VCD's contrast takes the place of the logits that processors see."""
+    inputs = batch("llava")
+    for name in ("dola-low", "vcd"):
+        output = run(
+            method(name), built("llava"), inputs, repetition_penalty=1.7, output_logits=True, output_scores=True
+        )
+        for step, (logits, scores) in enumerate(zip(output.logits, output.scores, strict=True)):
+            ids = output.sequences[:, : inputs["input_ids"].shape[1] + step]
+            seen = torch.zeros_like(logits, dtype=torch.bool).scatter(1, ids, True)
+            penalised = torch.where(logits < 0, logits * 1.7, logits / 1.7)
+            assert torch.equal(scores, torch.where(seen, penalised, logits))
+
+
+def test_several_sequences_for_a_prompt() -> None:
+    """Sampling with one token to choose from: every returned sequence is the greedy one."""
+    for name in LOOP_METHODS:
+        greedy = run(method(name), built("llava"), batch("llava"), sample_ids=IDS).sequences
+        options = {"do_sample": True, "top_k": 1, "num_return_sequences": 2}
+        sampled = run(method(name), built("llava"), batch("llava"), sample_ids=IDS, **options).sequences
+        assert torch.equal(sampled, greedy.repeat_interleave(2, dim=0)), name
+
+
+def test_options_in_a_generation_config() -> None:
+    """Beams that the language model's own config asks for, and those of a config that is passed."""
+    model: Any = FAMILIES["instructblip"].build()
+    inputs = batch("instructblip")
+    for name in ("pai", "vista"):
+        expected = run(method(name), model, inputs, num_beams=2).sequences
+        config = copy.deepcopy(model.language_model.generation_config)
+        config.num_beams = 2
+        assert torch.equal(run(method(name), model, inputs, generation_config=config).sequences, expected)
+        model.language_model.generation_config.num_beams = 2
+        assert torch.equal(run(method(name), model, inputs).sequences, expected)
+        model.language_model.generation_config.num_beams = 1
+
+
+@pytest.mark.parametrize("name", interventions.NAMES)
+def test_half_precision(name: str) -> None:
+    model = FAMILIES["llava"].build().to(torch.bfloat16)
+    output = run(method(name), model, with_dtype(batch("llava"), torch.bfloat16), num_beams=2, output_scores=True)
+    assert output.sequences_scores.isfinite().all()
+    assert output.sequences[:, -4:].min() >= 0
+
+
+def letters() -> PreTrainedTokenizerFast:
+    """A tokenizer whose tokens are single characters, as many as the tiny models have."""
+    tokenizer = Tokenizer(models.BPE({chr(33 + index): index for index in range(VOCAB)}, []))
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def test_text_to_stop_at() -> None:
+    """A tokenizer and strings to stop at reach the main branch, and do not disturb the side branch."""
+    model, inputs, tokenizer = built("llava"), batch("llava", [ROW]), letters()
+    for name in ("vcd", "pai"):
+        whole = run(method(name), model, inputs, max_new_tokens=6).sequences
+        options = {"stop_strings": [tokenizer.decode(whole[0, -4:-2])], "tokenizer": tokenizer, "max_new_tokens": 6}
+        stopped = run(method(name), model, inputs, **options).sequences
+        assert torch.equal(stopped, whole[:, :-2])
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("opera", {}, "no greedy variant"),
+    ("opera", {"num_beams": 2, "do_sample": True}, "without sampling"),
+    ("opera", {"num_beams": 2, "output_logits": True}, "does not record output_logits"),
+    ("opera", {"num_beams": 2, "cache_implementation": "static"}, "dynamic cache"),
+    ("vcd", {"num_beams": 2, "do_sample": True}, "cannot sample from beams"),
+    ("pai", {"num_beams": 2, "do_sample": True}, "cannot sample from beams"),
+    ("dola-high", {"num_beams": 2, "do_sample": True}, "cannot sample from beams"),
+    ("vcd", {"num_beams": 2, "use_cache": False}, "unset use_cache"),
+    ("vcd", {"prompt_lookup_num_tokens": 2}, "prompt_lookup_num_tokens"),
+    ("vista", {"prefill_chunk_size": 4}, "prefill_chunk_size"),
+    ("pai", {"custom_generate": print}, "replaces the token loop"),
+    ("vcd", {"sample_ids": ["one"]}, "one id for each"),
+    ("rudder-random", {"sample_ids": "ab"}, "one id for each"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "message"), REFUSED, ids=lambda value: str(value)[:24])
+def test_what_cannot_work_is_refused(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(method(name), built("llava"), batch("llava"), **options)
+
+
+def test_prompts_that_cannot_work_are_refused() -> None:
+    text = {name: value for name, value in batch("llava").items() if name != "pixel_values"}
+    with pytest.raises(ValueError, match="call has none"):
+        run(method("vcd"), built("llava"), text)
+    cache = built("llava").generate(**batch("llava"), max_new_tokens=2, return_dict_in_generate=True).past_key_values
+    with pytest.raises(ValueError, match="needs the whole prompt"):
+        run(method("pai"), built("llava"), batch("llava"), past_key_values=cache)
+    with pytest.raises(ValueError, match="another prompt of the batch"):
+        run(method("rudder-shuffled", donors=None), built("llava"), batch("llava", [ROW]))
+    picture_only = batch("llava", [Row(seed=1, words=0)])
+    with pytest.raises(ValueError, match="nothing but an image"):
+        run(method("pai"), built("llava"), picture_only)
+    with pytest.raises(UnsupportedModelError, match="MLP"):
+        run(method("vti"), FAMILIES["blip-2"].build(), FAMILIES["blip-2"].inputs(built("llava"), [ROW]))
+
+
+def test_a_steered_model_is_refused() -> None:
+    """Vanilla on a steered model would be no baseline, and a peer on it a mixture."""
+    model = FAMILIES["llava"].build()
+    for way in ("wrapper", "attach"):
+        steered, remove = steered_by(way, model)
+        for name in interventions.NAMES:
+            with pytest.raises(ValueError, match="steered"):
+                run(method(name), steered, batch("llava"))
+        remove()
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("vcd", {"alpha": -1}, r"`alpha` is -1, but has to be a number in \[0, 100\]"),
+    ("vcd", {"noise_step": 1000}, "`noise_step` is 1000"),
+    ("vcd", {"noise_step": 1.5}, "an integer"),
+    ("pai", {"alpha": "much"}, "`alpha` is 'much'"),
+    ("dola-low", {"layers": "middle"}, "'low', 'high' or a list"),
+    ("vti", {}, "textual_directions"),
+    ("opera", {"candidates": 0}, "`candidates` is 0"),
+    ("rudder-beta", {}, "needs settings for the model"),
+    ("rudder-beta", {"layer": 2, "alpha_max": -3.0}, "`alpha_max` is -3"),
+    ("rudder-negated", {"layer": 2, "alpha_max": 1.0, "mode": "both"}, "one of beta, add"),
+    ("rudder-text-only", {"layer": 2, "alpha_max": 1.0, "span": "image"}, "no image tokens"),
+    ("rudder-shuffled", {"layer": 2, "alpha_max": 1.0, "donors": [1]}, "shape"),
+    ("nothing", {}, "There is no method 'nothing'. Methods: vanilla, rudder-beta"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), WRONG, ids=lambda value: str(value)[:24])
+def test_wrong_settings_are_refused(name: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        interventions.get(name, **changes)
+
+
+def test_settings_that_do_not_fit_the_model_are_refused() -> None:
+    wrong = {
+        "dola-low": ({"layers": (4,)}, "from 0 .embeddings. to 3"),
+        "pai": ({"first_layer": 9}, "set `first_layer`"),
+        "vti": ({"directions": DIRECTIONS[:2]}, "for 2 layers, but the model has 4"),
+        "vista-sla": ({"window": (3, 1)}, "blocks 0 to 3"),
+        "rudder-shuffled": ({"donors": torch.eye(3)}, "hidden size of 3"),
+    }
+    for name, (changes, message) in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            run(method(name, **changes), built("llava"), batch("llava"))
+
+
+def test_settings_come_from_the_config_unless_given() -> None:
+    config = settings(alpha_max=7.0, mode="add", span="text")
+    beta = interventions.get("rudder-beta", config=config, k=3.0)
+    assert beta.settings() | {"mode": "beta", "alpha_max": 7.0, "k": 3.0, "span": "text"} == beta.settings()
+    assert interventions.get("rudder-add", config=settings()).settings()["mode"] == "add"
+    assert interventions.get("rudder-random", config=config, seed=4).settings()["seed"] == 4
+    assert Opera().settings() == {"candidates": 5, "scale": 50.0, "threshold": 15, "penalty": 1.0}
+    assert method("vti").settings()["directions"] == {"shape": [4, 32]}
+
+
+def test_names_are_those_of_the_methods() -> None:
+    for name in interventions.NAMES:
+        assert method(name).name == name
+        assert method(name) == method(name)
+        assert len({method(name), method(name)}) == 1
+
+
+def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parent.parent.parent / "examples" / "custom_intervention.py"
+    runpy.run_path(str(path), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "vanilla" in printed
+    assert "detector-guidance" in printed
+
+
+def test_stock_reference_is_what_generate_computes() -> None:
+    """The tests' slow reference agrees with plain decoding."""
+    output = run(method("vanilla"), built("llava"), batch("llava"), output_logits=True)
+    answer = output.sequences[:, -4:]
+    for step, logits in enumerate(output.logits):
+        expected = stock_logits(built("llava"), batch("llava"), answer[:, :step])
+        torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,293 @@
+"""CHAIR: equal to the published programs on published captions, and to a slow count on any captions."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rudder_hf.metrics.chair import CHAIR_METRICS, chair, ground_truth
+from rudder_hf.metrics.chair_parsers import parse
+from rudder_hf.metrics.coco import Caption, read_captions_file, read_coco
+from rudder_hf.metrics.errors import InputError
+from rudder_hf.metrics.resources import CATEGORIES, SYNONYMS
+from rudder_hf.metrics.statistics import scores
+from rudder_hf.scenes import coco as scene_files
+from rudder_hf.scenes import evaluate as scene_scores
+from rudder_hf.scenes.captions import STRONG, detailed_caption
+from rudder_hf.scenes.pictures import split_scenes
+from tests.support.evaluation_data import PUBLISHED, needs_published
+
+CAPTION_SETS = ("opera__llava-1.5__greedy", "opera__instructblip__beam5", "opera__minigpt4__greedy")
+COUNTS = {
+    "n_caps": "captions",
+    "n_hallucinated_caps": "hallucinated_captions",
+    "n_mentions": "mentions",
+    "n_hallucinated_mentions": "hallucinated_mentions",
+    "n_gt": "truth",
+    "n_recalled": "found",
+    "n_words": "words",
+}
+
+
+def has_wordnet() -> bool:
+    try:
+        parse("a dog", "wordnet")
+    except InputError:
+        return False
+    return True
+
+
+def published(name: str, lineage: Any) -> tuple[Any, dict[str, Any]]:
+    folder = PUBLISHED / "chair"
+    truth = ground_truth(read_coco(folder / f"instances_{lineage}.json"), lineage)
+    result = chair(read_captions_file(folder / "captions" / f"{name}.jsonl"), truth, lineage)
+    return result, json.loads((folder / "expected.json").read_text())[name][lineage]
+
+
+@needs_published
+@pytest.mark.parametrize("name", CAPTION_SETS)
+@pytest.mark.parametrize("lineage", ["pattern", "wordnet"])
+def test_equal_to_the_published_programs(name: str, lineage: str) -> None:
+    if lineage == "wordnet" and not has_wordnet():
+        pytest.skip("nltk or its data are absent")
+    result, expected = published(name, lineage)
+    assert {key: result.totals[column] for key, column in COUNTS.items()} == {key: expected[key] for key in COUNTS}
+    assert result.scores.chair_s == expected["CHAIRs"]
+    assert result.scores.chair_i == expected["CHAIRi"]
+    assert result.scores.recall == expected["Recall"]
+    if lineage == "wordnet":
+        assert result.scores.precision == pytest.approx(expected["Precision"], abs=1e-15)
+        assert result.scores.f1 == pytest.approx(expected["F1"], abs=1e-15)
+        assert result.scores.length == pytest.approx(100 * expected["Len"])
+
+
+@needs_published
+@pytest.mark.parametrize("lineage", ["pattern", "wordnet"])
+def test_edge_cases_of_the_published_programs(lineage: Any) -> None:
+    if lineage == "wordnet" and not has_wordnet():
+        pytest.skip("nltk or its data are absent")
+    for row in json.loads((PUBLISHED / "chair" / "edge_cases.json").read_text())["rows"]:
+        parsed, expected = parse(row["caption"], lineage), row[lineage]
+        assert [m.word for m in parsed.mentions] == expected["words"], row["caption"]
+        assert list(parsed.categories) == expected["nodes"], row["caption"]
+        assert len(parsed.tokens) == len(expected["tokens"]), row["caption"]
+
+
+@needs_published
+def test_the_table_of_words_is_the_published_one() -> None:
+    lines = (PUBLISHED / "chair" / "synonyms.txt").read_text().splitlines()
+    rows = [line.strip().split(", ") for line in lines]
+    assert tuple(row[0] for row in rows) == CATEGORIES
+    reachable = {word: row[0] for row in rows for word in row if word == word.strip().lower() and word.count(" ") < 2}
+    assert reachable == SYNONYMS
+
+
+@pytest.mark.parametrize(
+    ("caption", "found"),
+    [
+        ("A hot dog on a plate.", ["hot dog"]),
+        ("hot-dog stand", []),
+        ("The seat of the toilet", ["toilet"]),
+        ("a seat", ["chair"]),
+        ("A passenger train and passengers", ["train", "person"]),
+        ("baby bears, adult cubs", ["bear"]),
+        ("he wears ties", []),
+        ("a bus and two buses", ["bus"]),
+        ("a motor bike, a cheesecake, an iPhone", []),
+        ("a tennis racket", ["tennis racket"]),
+        ("home plate and train tracks", []),
+        ("wine glasses and a wine glass", ["wine glass", "wine glass"]),
+        ("MEN and WOMEN", ["person", "person"]),
+        ("a dog.A cat", ["cat"]),
+        ("1. dog. 2. dogs", ["dog", "dog"]),
+        ("a potted\nplant", ["potted plant"]),
+        ("an air plane plane", ["airplane", "airplane"]),
+        ("", []),
+    ],
+)
+def test_mentions_in_the_original_lineage(caption: str, found: list[str]) -> None:
+    assert list(parse(caption).categories) == found
+
+
+@pytest.mark.parametrize(
+    ("caption", "found"),
+    [
+        ("a bus and two buses", ["bus", "bus"]),
+        ("he wears ties", ["tie"]),
+        ("a motor bike, a cheesecake, an iPhone", ["motorcycle", "cake", "cell phone"]),
+        ("a tennis racket and sports balls", ["tennis racket", "sports ball"]),
+        ("hot-dog stand, people—two men", ["hot dog", "person", "person"]),
+        ("wine glasses", ["wine glass"]),
+    ],
+)
+def test_the_strict_lineage_has_no_accidents(caption: str, found: list[str]) -> None:
+    assert list(parse(caption, "strict").categories) == found
+
+
+def test_every_synonym_is_found_by_the_strict_lineage() -> None:
+    for word, category in SYNONYMS.items():
+        assert parse(f"there is one {word} here", "strict").categories == (category,)
+
+
+def test_places_count_the_words_before_double_words() -> None:
+    mentions = parse("A hot dog, the seat of a toilet and a dog").mentions
+    assert [(m.word, m.place) for m in mentions] == [("hot dog", 1), ("toilet", 8), ("dog", 11)]
+
+
+def slow_scores(captions: list[tuple[int, str]], truth: dict[int, set[str]]) -> dict[str, Fraction]:
+    hallucinated = mentions = wrong = true = found = types = 0
+    for image, text in captions:
+        named = list(parse(text).categories)
+        bad = [name for name in named if name not in truth[image]]
+        hallucinated += bool(bad)
+        mentions, wrong, types = mentions + len(named), wrong + len(bad), types + len(set(named))
+        true, found = true + len(truth[image]), found + len(set(named) & truth[image])
+    return {
+        "chair_s": Fraction(hallucinated, len(captions)),
+        "chair_i": Fraction(wrong, max(mentions, 1)),
+        "recall": Fraction(found, max(true, 1)),
+        "precision": Fraction(found, max(types, 1)),
+        "f1": Fraction(2 * found, max(types + true, 1)),
+        "chair_i_distinct": Fraction(types - found, max(types, 1)),
+    }
+
+
+NAMES = st.sampled_from(["dog", "cat", "bench", "wine glass", "person", "car"])
+TEXTS = st.lists(st.sampled_from(["a dog", "two cats", "wine glasses", "people", "a seat", "grass", ".", ","]))
+CASES = st.lists(st.tuples(TEXTS.map(" ".join), st.sets(NAMES)), min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=50)
+@given(CASES, st.randoms())
+def test_scores_equal_a_slow_count_in_any_order(cases: list[tuple[str, set[str]]], random: Any) -> None:
+    captions = [(number, text) for number, (text, _) in enumerate(cases)]
+    truth = {number: names for number, (_, names) in enumerate(cases)}
+    result = chair(captions, truth)
+    expected = slow_scores(captions, truth)
+    for name, value in expected.items():
+        assert getattr(result.scores, name) == pytest.approx(float(value), abs=1e-12)
+        assert 0 <= getattr(result.scores, name) <= 1
+    assert result.silent == sum(not parse(text).mentions for _, text in captions)
+    random.shuffle(captions)
+    assert chair(captions, truth).totals == result.totals
+
+
+@settings(deadline=None)
+@given(st.integers(2, 5))
+def test_counting_every_caption_several_times_changes_no_share(times: int) -> None:
+    captions, truth = [Caption(1, "a dog and a cat"), Caption(2, "a bench")], {1: {"dog"}, 2: {"bench"}}
+    once, often = chair(captions, truth), chair(captions * times, truth, duplicates="all")
+    assert asdict(often.scores) == pytest.approx(asdict(once.scores))
+    assert often.duplicates == 2 * (times - 1)
+    assert len(set(often.counts.ids)) == 2 * times
+
+
+def test_naming_what_is_there_more_often_is_seen_by_the_distinct_score_only() -> None:
+    truth = {1: {"dog"}}
+    plain = chair([(1, "a dog and a cat")], truth).scores
+    padded = chair([(1, "a dog, a dog, a dog and a cat")], truth).scores
+    assert padded.chair_i < plain.chair_i
+    assert padded.chair_i_distinct == plain.chair_i_distinct == 0.5
+
+
+def test_no_mention_at_all() -> None:
+    result = chair([(1, "grass"), (2, "")], {1: {"dog"}, 2: set()})
+    assert (result.scores.chair_s, result.scores.chair_i, result.scores.recall) == (0, 0, 0)
+    assert (result.silent, result.empty) == (2, 1)
+
+
+def test_ids_as_text_are_the_same_images() -> None:
+    assert chair([("007", "a dog")], {7: {"dog"}}).totals == chair([(7, "a dog")], {7: {"dog"}}).totals
+
+
+@pytest.mark.parametrize("bad", ["abc", "1.5", "", 1.0, True, None, "-1", "²"])
+def test_ids_that_are_none(bad: Any) -> None:
+    with pytest.raises(InputError, match="whole number"):
+        chair([(bad, "a dog")], {1: {"dog"}})
+
+
+def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
+    truth = {1: {"dog"}}
+    with pytest.raises(InputError, match=r"2 captioned images have no annotation: 8, 9"):
+        chair([(1, "a dog"), (9, "a cat"), (8, "a cat")], truth)
+    with pytest.raises(InputError, match=r"1 images have several captions: 1"):
+        chair([(1, "a dog"), (1, "a cat")], truth)
+    assert chair([(1, "a dog"), (1, "a cat")], truth, duplicates="first").totals["hallucinated_mentions"] == 0
+    with pytest.raises(InputError, match="captions of 1 images are no text: 1"):
+        chair([(1, None)], truth)  # type: ignore[list-item]
+    with pytest.raises(InputError, match="no caption"):
+        chair([], truth)
+    with pytest.raises(InputError, match="pattern, wordnet, strict"):
+        chair([(1, "a dog")], truth, "lemma")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="error, first or all"):
+        chair([(1, "a dog")], truth, duplicates="last")  # type: ignore[arg-type]
+
+
+def test_without_nltk_the_error_says_what_to_run() -> None:
+    if has_wordnet():
+        pytest.skip("nltk and its data are here")
+    with pytest.raises(InputError, match=r"pip install nltk.*averaged_perceptron_tagger_eng wordnet"):
+        parse("a dog", "wordnet")
+
+
+def test_ground_truth_unites_instances_and_reference_captions(tmp_path: Path) -> None:
+    instances = {
+        "images": [{"id": 1, "file_name": "1.jpg"}, {"id": 2, "file_name": "2.jpg"}],
+        "categories": [{"id": 18, "name": "dog"}, {"id": 17, "name": "cat"}],
+        "annotations": [{"image_id": 1, "category_id": 18, "iscrowd": 1}],
+    }
+    captions = {"images": instances["images"], "annotations": [{"image_id": 1, "caption": "A puppy in a taxi."}]}
+    (tmp_path / "i.json").write_text(json.dumps(instances))
+    (tmp_path / "c.json").write_text(json.dumps(captions))
+    data = read_coco(tmp_path / "i.json", tmp_path / "c.json")
+    assert ground_truth(data) == {1: {"dog", "car"}, 2: frozenset()}
+    assert ground_truth(data, ids=[2]) == {2: frozenset()}
+    with pytest.raises(InputError, match="1 image ids have no annotation: 3"):
+        ground_truth(data, ids=[3, 1])
+
+
+def test_other_categories_than_those_of_coco_are_refused(tmp_path: Path) -> None:
+    content = {"images": [], "annotations": [], "categories": [{"id": 1, "name": "unicorn"}]}
+    (tmp_path / "i.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="unicorn"):
+        ground_truth(read_coco(tmp_path / "i.json"))
+
+
+def test_scene_captions_score_as_their_exact_grammar_does(tmp_path: Path) -> None:
+    """The strict lineage finds in template English what plain look-up finds."""
+    scenes = split_scenes("evaluation")[:60]
+    random = np.random.RandomState(0)
+    texts = [detailed_caption(scene, random, STRONG) for scene in scenes]
+    for kind in ("instances", "captions"):
+        content = getattr(scene_files, kind)(scenes, "evaluation")
+        (tmp_path / f"{kind}.json").write_text(json.dumps(content))
+    truth = ground_truth(read_coco(tmp_path / "instances.json", tmp_path / "captions.json"), "strict")
+    captions = [Caption(scene.seed, text) for scene, text in zip(scenes, texts, strict=True)]
+    result = chair(captions, truth, "strict").scores
+    expected = scene_scores.scores(scene_scores.counts(scenes, texts))
+    assert 100 * result.chair_s == pytest.approx(expected.chair_s)
+    assert 100 * result.chair_i == pytest.approx(expected.chair_i)
+    assert 100 * result.chair_i_distinct == pytest.approx(expected.chair_i_distinct)
+    assert 100 * result.recall == pytest.approx(expected.recall)
+    assert result.distinct_objects == pytest.approx(expected.objects)
+
+
+def test_five_thousand_captions_take_seconds() -> None:
+    """A fifth of them, in a fifth of the time."""
+    sentence = "The image features a woman at a dining table, taking a picture of {} pizzas. It's 10 p.m. there. "
+    captions = [(n, "".join(sentence.format(n + k) for k in range(6))) for n in range(1000)]
+    truth = {n: {"person", "pizza"} for n in range(1000)}
+    start = time.process_time()
+    result = chair(captions, truth)
+    assert time.process_time() - start < 4
+    assert result.totals["mentions"] == 3 * 6 * 1000
+    assert scores(result.counts, CHAIR_METRICS)["chair_s"] == 1.0

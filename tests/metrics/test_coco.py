@@ -1,0 +1,129 @@
+"""Reading COCO annotations and caption files: the real form, the scenes' files, and what is wrong with others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rudder_hf.metrics.coco import Caption, read_captions_file, read_coco
+from rudder_hf.metrics.errors import InputError
+from rudder_hf.scenes import coco as scene_files
+from rudder_hf.scenes.pictures import split_scenes
+
+
+def instances() -> dict[str, Any]:
+    return {
+        "images": [{"id": 5, "file_name": "five.jpg"}, {"id": 3, "file_name": "three.jpg"}],
+        "categories": [{"id": 1, "name": "person"}, {"id": 18, "name": "dog"}],
+        "annotations": [
+            {"image_id": 5, "category_id": 18, "iscrowd": 0},
+            {"image_id": 5, "category_id": 1, "iscrowd": 1},
+            {"image_id": "5", "category_id": 18, "iscrowd": 0},
+        ],
+    }
+
+
+def write(path: Path, content: Any) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_scenes_are_read_as_written(tmp_path: Path) -> None:
+    scenes = split_scenes("calibration")[:20]
+    paths = [
+        write(tmp_path / f"{kind}.json", getattr(scene_files, kind)(scenes, "calibration"))
+        for kind in ("instances", "captions")
+    ]
+    data = read_coco(*paths)
+    assert data.ids == sorted(scene.seed for scene in scenes)
+    for scene in scenes:
+        assert data.objects[scene.seed] == tuple(dict.fromkeys(scene.names))
+        assert data.files[scene.seed] == scene_files.file_name(scene, "calibration")
+        assert len(data.references[scene.seed]) == 2
+
+
+def test_objects_keep_the_order_of_the_file_and_crowds_count(tmp_path: Path) -> None:
+    data = read_coco(write(tmp_path / "i.json", instances()))
+    assert data.objects == {5: ("dog", "person"), 3: ()}
+    assert data.references == {5: (), 3: ()}
+
+
+def test_several_files_are_united(tmp_path: Path) -> None:
+    other = {**instances(), "images": [{"id": 9, "file_name": "nine.jpg"}]}
+    other["annotations"] = [{"image_id": 9, "category_id": 1}]
+    data = read_coco([write(tmp_path / "a.json", instances()), write(tmp_path / "b.json", other)])
+    assert data.ids == [3, 5, 9]
+    clash = {**instances(), "images": [{"id": 5, "file_name": "other.jpg"}]}
+    with pytest.raises(InputError, match=r"image 5 is 'other.jpg' here and 'five.jpg' elsewhere"):
+        read_coco([tmp_path / "a.json", write(tmp_path / "c.json", clash)])
+
+
+def test_samples_are_drawn_from_sorted_ids_and_can_be_drawn_again(tmp_path: Path) -> None:
+    content = {**instances(), "images": [{"id": n, "file_name": f"{n}.jpg"} for n in range(40, 0, -1)]}
+    backwards = {**content, "images": content["images"][::-1]}
+    first = read_coco(write(tmp_path / "a.json", content))
+    second = read_coco(write(tmp_path / "b.json", backwards))
+    assert first.sample(7, seed=3) == second.sample(7, seed=3) == sorted(first.sample(7, seed=3))
+    assert first.sample(7, seed=3) != first.sample(7, seed=4)
+    assert first.sample(None) == first.ids
+    with pytest.raises(InputError, match="cannot draw 41 images: the annotations have 40"):
+        first.sample(41)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"annotations": None}, "no list 'annotations'"),
+        ({"images": {}}, "no list 'images'"),
+        ({"categories": [{"id": 1}]}, r"categories\[0\] lacks name"),
+        ({"annotations": [{"category_id": 1}]}, r"annotations\[0\] lacks image_id"),
+        ({"annotations": [{"image_id": 5, "category_id": 99}]}, "category_id 99, which 'categories' does not define"),
+        ({"annotations": [{"image_id": "x", "category_id": 1}]}, r"annotations\[0\].image_id is 'x'"),
+        ({"images": [{"id": 1}]}, r"images\[0\] lacks file_name"),
+        ({"categories": [{"id": 1, "name": 7}]}, "category names have to be text"),
+    ],
+)
+def test_files_that_lack_something_are_refused_by_place(tmp_path: Path, change: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_coco(write(tmp_path / "i.json", {**instances(), **change}))
+
+
+@pytest.mark.parametrize("content", ['{"images": [', "[1, 2]", "null", ""])
+def test_files_of_another_form(tmp_path: Path, content: str) -> None:
+    with pytest.raises(InputError, match=r"i\.json"):
+        read_coco(write(tmp_path / "i.json", content))
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read .*no\.json"):
+        read_coco(tmp_path / "no.json")
+    with pytest.raises(InputError, match=r"cannot read .*no\.json"):
+        read_captions_file(tmp_path / "no.json")
+
+
+def test_captions_from_lists_and_lines(tmp_path: Path) -> None:
+    rows = [{"image_id": 1, "caption": "a dog\u2028and a cat"}, {"image_id": "02", "caption": ""}]
+    expected = [Caption(1, "a dog\u2028and a cat"), Caption(2, "")]
+    assert read_captions_file(write(tmp_path / "a.json", rows)) == expected
+    lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n"
+    assert read_captions_file(write(tmp_path / "a.jsonl", lines)) == expected
+    renamed = [{"id": 1, "text": "a dog"}]
+    assert read_captions_file(write(tmp_path / "b.json", renamed), "id", "text") == [Caption(1, "a dog")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"image_id": 1, "caption": "a"}\n{"image_id": 2', "line 2 is not valid JSON"),
+        ('{"image_id": 1}', "entry 1 lacks caption"),
+        ('{"image_id": 1, "caption": null}', "caption is None"),
+        ('{"image_id": null, "caption": "a"}', "image_id is None"),
+        ("[3]", "entry 1 lacks image_id, caption"),
+    ],
+)
+def test_caption_files_with_faults(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_captions_file(write(tmp_path / "c.jsonl", content))

@@ -1,0 +1,162 @@
+"""MME: scores, the benchmark's two folder layouts, its result files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rudder_hf.metrics.errors import InputError
+from rudder_hf.metrics.mme import (
+    COGNITION,
+    PERCEPTION,
+    SUBTASKS,
+    MmeQuestion,
+    mme,
+    mme_metrics,
+    parse_mme_answer,
+    read_mme,
+    read_mme_results,
+    write_mme_results,
+)
+from rudder_hf.metrics.statistics import interval
+from tests.support.evaluation_data import PUBLISHED, needs_published
+
+
+@needs_published
+def test_the_parser_is_the_published_one() -> None:
+    reference = json.loads((PUBLISHED / "pope" / "yesno_parser_reference.json").read_text())
+    for row in reference["edge_cases"] + reference["disagreements"]:
+        assert parse_mme_answer(row["answer"]) == row["mme_official"], row["answer"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reply"),
+    [("YES", "yes"), (" no", "no"), ("Nope", "no"), ("", "other"), ("The answer is yes", "other"), ("1. No", "other")],
+)
+def test_parser(answer: str, reply: str) -> None:
+    assert parse_mme_answer(answer) == reply
+
+
+def questions(subtasks: tuple[str, ...] = SUBTASKS, images: int = 2) -> list[MmeQuestion]:
+    return [
+        MmeQuestion(subtask, Path(f"{image}.jpg"), f"Is it {label}?", label)  # type: ignore[arg-type]
+        for subtask in subtasks
+        for image in range(images)
+        for label in ("yes", "no")
+    ]
+
+
+def test_the_most_that_can_be_reached() -> None:
+    asked = questions()
+    result = mme(asked, [question.label for question in asked])
+    assert result.complete
+    assert (result.scores["perception"], result.scores["cognition"], result.scores["total"]) == (2000, 800, 2800)
+    asked = questions(images=20)
+    always = mme(asked, ["yes"] * len(asked))
+    assert always.scores["total"] == 14 * 50
+    estimate = interval(always.counts, mme_metrics(always.subtasks), samples=50)["total"]
+    assert (estimate.low, estimate.high) == (700, 700)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["yes", "no", "what"]), min_size=12, max_size=12))
+def test_scores_equal_a_slow_count(answers: list[str]) -> None:
+    asked = questions(("existence", "OCR", "code_reasoning"))
+    result = mme(asked, answers)
+    total = 0.0
+    for number, subtask in enumerate(("existence", "OCR", "code_reasoning")):
+        right = [a == q.label for a, q in zip(answers, asked, strict=True)][4 * number : 4 * number + 4]
+        points = 100 * sum(right) / 4 + 100 * ((right[0] and right[1]) + (right[2] and right[3])) / 2
+        assert result.scores[subtask] == pytest.approx(points)
+        total += points
+    assert result.scores["total"] == pytest.approx(total)
+    assert result.scores["perception"] + result.scores["cognition"] == pytest.approx(total)
+    assert result.other == answers.count("what")
+    assert not result.complete
+
+
+def test_answers_and_pairs_are_checked() -> None:
+    with pytest.raises(InputError, match="1 answers were given for 56 questions"):
+        mme(questions(), ["yes"])
+    with pytest.raises(InputError, match=r"existence/0.jpg has 1 neighbouring questions"):
+        mme(questions()[::2], ["yes"] * 28)
+    with pytest.raises(InputError, match="no question"):
+        mme([], [])
+
+
+def write_benchmark(root: Path, subtasks: tuple[str, ...] = SUBTASKS) -> None:
+    for subtask in subtasks:
+        nested = subtask in ("posters", "artwork")
+        pictures = root / subtask / "images" if nested else root / subtask
+        texts = root / subtask / "questions_answers_YN" if nested else root / subtask
+        pictures.mkdir(parents=True)
+        texts.mkdir(parents=True, exist_ok=True)
+        for stem, suffix in (("b", ".jpg"), ("a", ".png")):
+            (pictures / f"{stem}{suffix}").touch()
+            (texts / f"{stem}.txt").write_text(f"Is this {stem}?\tYes\nIs this c?\tNo\n")
+
+
+def test_both_folder_layouts(tmp_path: Path) -> None:
+    write_benchmark(tmp_path)
+    asked = read_mme(tmp_path)
+    assert len(asked) == 14 * 4
+    assert tuple(dict.fromkeys(q.subtask for q in asked)) == PERCEPTION + COGNITION
+    assert all(q.image.is_file() for q in asked)
+    assert [q.image.name for q in asked[:4]] == ["a.png", "a.png", "b.jpg", "b.jpg"]
+    assert {q.sample_id for q in asked if q.subtask == "posters"} == {"posters/a.png", "posters/b.jpg"}
+    assert mme(asked, [q.label for q in asked]).scores["total"] == 2800
+
+
+def test_results_in_the_official_form(tmp_path: Path) -> None:
+    asked = questions()
+    answers = [q.label.upper() + ",\n it\tis" for q in asked]
+    write_mme_results(tmp_path / "out", asked, answers)
+    assert (tmp_path / "out" / "count.txt").read_text().splitlines()[0] == "0.jpg\tIs it yes?\tYes\tYES, it is"
+    again, read = read_mme_results(tmp_path / "out")
+    assert again == asked
+    assert mme(again, read).scores == mme(asked, answers).scores
+    with pytest.raises(InputError, match="already has results of existence"):
+        write_mme_results(tmp_path / "out", asked, answers)
+
+
+def test_benchmark_folders_with_faults(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no folder"):
+        read_mme(tmp_path / "none")
+    write_benchmark(tmp_path, ("existence", "posters"))
+    with pytest.raises(InputError, match="lacks the subtasks count"):
+        read_mme(tmp_path)
+    with pytest.raises(InputError, match="unknown MME subtasks colour"):
+        read_mme(tmp_path, ["colour"])
+    assert len(read_mme(tmp_path, ["posters"])) == 4
+    (tmp_path / "existence" / "b.jpg").unlink()
+    with pytest.raises(InputError, match=r"no picture for b.txt"):
+        read_mme(tmp_path, ["existence"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("Is this a?\tYes\n", "has 1 questions"),
+        ("Is this a? Yes\nIs this c?\tNo\n", "is not a question, a tab"),
+        ("Is this a?\tPerhaps\nIs this c?\tNo\n", "label 'Perhaps'"),
+    ],
+)
+def test_question_files_with_faults(tmp_path: Path, content: str, message: str) -> None:
+    write_benchmark(tmp_path, ("existence",))
+    (tmp_path / "existence" / "a.txt").write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_mme(tmp_path, ["existence"])
+
+
+@pytest.mark.parametrize(("line", "message"), [("a\tb\tYes", "line 1 has 3 columns"), ("a\tb\t?\tno", "label '\\?'")])
+def test_result_files_with_faults(tmp_path: Path, line: Any, message: str) -> None:
+    with pytest.raises(InputError, match="no result file"):
+        read_mme_results(tmp_path)
+    (tmp_path / "OCR.txt").write_text(line + "\n")
+    with pytest.raises(InputError, match=message):
+        read_mme_results(tmp_path)

@@ -1,0 +1,161 @@
+"""The embedded models: loadable by stock classes, as good as their card says, and steered by RUDDER to real effect."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
+
+import rudder_hf
+from rudder_hf import attach
+from rudder_hf import methods as interventions
+from rudder_hf.runtime.models import base_revision
+from rudder_hf.scenes import coco, embedded, evaluate
+from rudder_hf.scenes.families import FAMILIES
+from rudder_hf.scenes.pictures import split_scenes
+
+PACKAGE = Path(rudder_hf.__file__).parent
+SCENES = 100
+
+
+@cache
+def stock(name: str) -> tuple[Any, Any]:
+    """The model and processor as the stock classes load them."""
+    return (
+        AutoModelForImageTextToText.from_pretrained(embedded.folder(name)),
+        AutoProcessor.from_pretrained(embedded.folder(name)),
+    )
+
+
+@cache
+def counts(name: str, method: str | None) -> Any:
+    """Counts of the captions of the first evaluation scenes; None is the model as it is."""
+    model, processor = stock(name)
+    scenes = split_scenes("evaluation")[:SCENES]
+    if method is None:
+        return evaluate.counts(scenes, evaluate.caption(model, processor, scenes, batch=SCENES))
+    with interventions.get(method, config=embedded.config(name)).applied(model) as generate:
+        inputs = evaluate.model_inputs(model, processor, scenes, [evaluate.captions.DETAIL_PROMPT] * SCENES)
+        out = generate(
+            **inputs,
+            do_sample=False,
+            max_new_tokens=evaluate.MAX_NEW_TOKENS,
+            sample_ids=[str(scene.seed) for scene in scenes],
+        )
+    texts = processor.tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    return evaluate.counts(scenes, texts)
+
+
+def test_package_data_stay_small_and_hold_no_pickle() -> None:
+    files = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    assert sum(path.stat().st_size for path in files) < 20e6
+    assert {path.suffix for path in files} <= {
+        ".json",
+        ".jsonl",
+        ".jinja",
+        ".md",
+        ".png",
+        ".safetensors",
+        ".typed",
+        "",
+    }
+
+
+@pytest.mark.parametrize("name", embedded.names())
+def test_stock_classes_load_the_model(name: str) -> None:
+    model, processor = stock(name)
+    assert type(model).__module__.startswith(f"transformers.models.{name}.")
+    assert type(processor).__module__.startswith(f"transformers.models.{name}.")
+    assert model.dtype == torch.float32
+    assert model.num_parameters() <= 6_000_000
+    assert len(FAMILIES[name].decoder(model).layers) >= 8
+    with safe_open(embedded.folder(name) / "model.safetensors", "pt") as file:
+        assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"F16"}  # noqa: SIM118
+
+
+@pytest.mark.parametrize("name", embedded.names())
+def test_the_card_tells_the_truth(name: str) -> None:
+    folder = embedded.folder(name)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    shipped = json.loads(coco.HASHES.read_text())
+    assert metrics["data_sha256"]["evaluation"] == shipped["evaluation"]
+    assert metrics["recipe"] == json.loads((folder / "recipe.json").read_text())
+    assert (folder / "training_log.jsonl").read_text().count('"decoder"') > 10
+    card = (folder / "README.md").read_text()
+    told = metrics["vanilla"]["evaluation"]
+    assert "not a captioner" in card
+    assert f"| {told['chair_s']:.1f} | {told['chair_i']:.1f} |" in card
+    # The first scenes are a sample of the 500 that the card speaks of.
+    found = asdict(evaluate.scores(counts(name, None)))
+    for key, spread in (("chair_s", 15.0), ("chair_i", 7.0), ("recall", 6.0), ("broken", 1.0)):
+        assert found[key] == pytest.approx(told[key], abs=spread)
+
+
+def test_it_hallucinates_and_knows_what_it_sees() -> None:
+    told = json.loads((embedded.folder() / "metrics.json").read_text())["vanilla"]["evaluation"]
+    assert 40 <= told["chair_s"] <= 75
+    assert told["recall"] >= 80
+    assert told["broken"] <= 1
+    assert all(told["pope"][kind]["accuracy"] >= 80 for kind in ("random", "popular", "adversarial"))
+
+
+def test_rudder_cuts_hallucination_and_other_directions_do_not() -> None:
+    vanilla, steered = (evaluate.scores(counts("llava", method)) for method in (None, "rudder-beta"))
+    assert steered.chair_s <= 0.9 * vanilla.chair_s
+    assert steered.recall >= 0.91 * vanilla.recall
+    assert steered.broken <= 2.0
+    for control in ("rudder-random", "rudder-shuffled"):
+        assert evaluate.scores(counts("llava", control)).chair_i > (steered.chair_i + vanilla.chair_i) / 2, control
+    assert evaluate.scores(counts("llava", "rudder-negated")).chair_i > vanilla.chair_i
+    difference = evaluate.paired_interval(counts("llava", None), counts("llava", "rudder-beta"), samples=500)
+    assert difference["chair_i"][2] < 0
+
+
+def test_the_settings_name_where_they_come_from() -> None:
+    for name in embedded.names():
+        config = embedded.config(name)
+        assert config.calibration is not None
+        assert config.base_model_name_or_path == str(embedded.folder(name))
+        stored = json.loads((embedded.folder(name) / "rudder" / "config.json").read_text())
+        assert stored["base_model_name_or_path"] is None
+        model, _ = stock(name)
+        for settings in embedded.settings_for_methods(name).values():
+            record = settings.calibration
+            assert record is not None
+            assert record["model"]["revision"] == base_revision(model, str(embedded.folder(name)))
+            assert record["data"]["checked_on"]["split"] == "evaluation"
+            for score in ("chair_s", "chair_i"):
+                assert record["held_out"][score]["high"] < 0, score
+            assert record["held_out"]["recall"]["right"] > 0.94 * record["held_out"]["recall"]["left"]
+
+
+def test_load_gives_a_steered_model_and_settings_can_be_given() -> None:
+    model, processor = embedded.load(alpha_max=0.0)
+    scene = embedded.examples()[0]
+    base, _ = stock(embedded.DEFAULT)
+    inputs = evaluate.model_inputs(base, processor, [scene], [evaluate.captions.DETAIL_PROMPT])
+    assert model.config.alpha_max == 0.0
+    torch.testing.assert_close(
+        model.generate(**inputs, max_new_tokens=20), base.generate(**inputs, max_new_tokens=20), rtol=0, atol=0
+    )
+    with pytest.raises(ValueError, match="llava"):
+        embedded.folder("gpt")
+    with pytest.raises(ValueError, match="alpha_max"):
+        embedded.config(alpha_max=-1.0)
+
+
+def test_attach_in_place_equals_the_wrapper() -> None:
+    base: PreTrainedModel = AutoModelForImageTextToText.from_pretrained(embedded.folder())
+    wrapper, processor = embedded.load()
+    scenes = embedded.examples()[:4]
+    inputs = evaluate.model_inputs(base, processor, scenes, [evaluate.captions.DETAIL_PROMPT] * len(scenes))
+    with attach(base, embedded.config()):
+        in_place = base.generate(**inputs, max_new_tokens=60, do_sample=False)
+    torch.testing.assert_close(wrapper.generate(**inputs, max_new_tokens=60, do_sample=False), in_place)

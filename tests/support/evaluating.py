@@ -1,0 +1,79 @@
+"""What the tests of the evaluation share: a tiny model under evaluation, small tasks, and a way to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rudder_hf import RudderConfig
+from rudder_hf import methods as interventions
+from rudder_hf.evaluate.result import EvaluationResult
+from rudder_hf.evaluate.run import evaluate
+from rudder_hf.evaluate.runner import Progress, RunOptions
+from rudder_hf.evaluate.scoring import Scoring
+from rudder_hf.evaluate.tasks import DataOptions, Task, make_task
+from rudder_hf.methods import Generate, Intervention
+from rudder_hf.runtime.decoding import Decoding
+from rudder_hf.runtime.models import Subject
+from rudder_hf.runtime.processes import Process
+from tests.support.toy import toy_model, toy_processor
+
+SETTINGS = {"layer": 2, "alpha_max": 12.0}
+NEW = 6
+SCORING = Scoring(bootstrap=200)
+
+
+@cache
+def subject() -> Subject:
+    """A tiny LLaVA with random weights."""
+    return Subject("toy", toy_model(), toy_processor(), {"": RudderConfig(**SETTINGS)}, "test")
+
+
+def scenes(limit: int = 5) -> Task:
+    """Captions of a few scenes."""
+    return make_task("scenes", DataOptions(limit=limit))
+
+
+@dataclass(frozen=True)
+class Counting(Intervention):
+    """A method that counts how often each sample is answered."""
+
+    name = "vanilla"
+
+    seen: list[str] = field(default_factory=list)
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    @contextmanager
+    def applied(self, model: Any) -> Iterator[Generate]:
+        def generate(*args: Any, sample_ids: list[str], **kwargs: Any) -> Any:
+            self.seen.extend(sample_ids)
+            return model.generate(*args, **kwargs)
+
+        yield generate
+
+
+def run_task(
+    out: Path, task: Task | None = None, methods: list[Intervention] | None = None, decoding: str = "greedy",
+    batch_size: int = 2, process: Process | None = None, progress: Progress | None = None, seed: int = 0,
+) -> EvaluationResult | None:  # fmt: skip
+    """Evaluate the tiny model."""
+    model = subject()
+    if methods is None:
+        methods = [interventions.get("vanilla"), interventions.get("rudder-add", config=model.settings[""])]
+    return evaluate(
+        task or scenes(),
+        model,
+        methods,
+        Decoding(decoding, NEW, num_beams=3),
+        out,
+        options=RunOptions(batch_size, seed, command="test"),
+        scoring=SCORING,
+        process=process,
+        progress=progress,
+    )

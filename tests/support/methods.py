@@ -1,0 +1,131 @@
+"""What the tests of decoding methods share: the four families, each method once, and stock logits for given tokens."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rudder_hf import methods as interventions
+from rudder_hf.methods import Intervention
+from tests.support.helpers import OTHER_ROW, ROW, settings
+from tests.support.zoo import FAMILIES, Family, Row
+
+FOUR = ("llava", "idefics2", "instructblip", "qwen2_5_vl")
+WIDTH, LAYERS = 32, 4
+IDS = ["first", "second"]
+DIRECTIONS = torch.randn(LAYERS, WIDTH, generator=torch.Generator().manual_seed(5))
+DONORS = nn.functional.normalize(torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(6)), dim=-1)
+
+# Settings without which a method cannot run, or with which it visibly acts on a tiny model.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "dola-low": {"layers": (0, 1, 2)},
+    "pai": {"alpha": 2.0, "gamma": 2.0},
+    "pai-attention": {"alpha": 2.0},
+    "vista": {"strength": 0.5},
+    "vista-vsv": {"strength": 0.5},
+    "vti": {"directions": DIRECTIONS, "alpha": 8.0},
+    "opera": {"candidates": 3},
+    "rudder-shuffled": {"donors": DONORS},
+}
+
+
+def method(name: str, **changes: Any) -> Intervention:
+    """A method with the tests' settings."""
+    given = {"config": settings()} if name.startswith("rudder") else {}
+    return interventions.get(name, **{**given, **SETTINGS.get(name, {}), **changes})
+
+
+@functools.cache
+def built(name: str) -> PreTrainedModel:
+    """One model of a family for all tests of a file; none of them changes it."""
+    return FAMILIES[name].build()
+
+
+def batch(family: str, rows: Sequence[Row] = (ROW, OTHER_ROW)) -> dict[str, Any]:
+    """A left-padded batch."""
+    return FAMILIES[family].inputs(built(family), rows)
+
+
+def run(intervention: Intervention, model: Any, inputs: dict[str, Any], **options: Any) -> Any:
+    """Generate four tokens with a method."""
+    defaults: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True}
+    with intervention.applied(model) as generate:
+        return generate(**inputs, **{**defaults, **options})
+
+
+def extended(inputs: dict[str, Any], tokens: Tensor) -> dict[str, Any]:
+    """The inputs with answer tokens, (rows, n), after the prompt."""
+    longer = dict(inputs)
+    longer["input_ids"] = torch.cat([inputs["input_ids"], tokens], dim=1)
+    longer["attention_mask"] = torch.cat([inputs["attention_mask"], torch.ones_like(tokens)], dim=1)
+    if "mm_token_type_ids" in inputs:
+        longer["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(tokens)], dim=1)
+    return longer
+
+
+def stock(model: Any, inputs: dict[str, Any], tokens: Tensor, **options: Any) -> Any:
+    """Stock `generate` for one token after prompt and answer: everything is computed anew, in one prefill."""
+    options = {
+        "max_new_tokens": 1,
+        "do_sample": False,
+        "return_dict_in_generate": True,
+        "output_logits": True,
+        **options,
+    }
+    return model.generate(**extended(inputs, tokens), **options)
+
+
+def stock_logits(model: Any, inputs: dict[str, Any], tokens: Tensor) -> Tensor:
+    """Stock logits of the token after prompt and answer, (rows, vocabulary)."""
+    return stock(model, inputs, tokens).logits[0]
+
+
+def text_inputs(inputs: dict[str, Any], special: Sequence[int]) -> dict[str, Any]:
+    """The prompt without image, slowly: token by token, row by row."""
+    rows = []
+    for ids, mask in zip(inputs["input_ids"].tolist(), inputs["attention_mask"].tolist(), strict=True):
+        rows.append([token for token, real in zip(ids, mask, strict=True) if real and token not in special])
+    width = max(map(len, rows))
+    return {
+        "input_ids": torch.tensor([[0] * (width - len(row)) + row for row in rows]),
+        "attention_mask": torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows]),
+    }
+
+
+def image_free(family: Family, model: Any, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The module that can read the prompt without image, and that prompt."""
+    special = [3, 5, 6] if family.model_type == "qwen2_5_vl" else [3]
+    return model.get_submodule(family.loop), text_inputs(inputs, special)
+
+
+def check_steps(
+    output: Any, prompt_length: int, expected: Callable[[Tensor], Tensor], tolerance: float = 2e-4
+) -> None:
+    """The logits of every step are what `expected` computes from the tokens before it."""
+    answer = output.sequences[:, prompt_length:]
+    assert len(output.logits) == answer.shape[1] > 2
+    for step, logits in enumerate(output.logits):
+        torch.testing.assert_close(logits, expected(answer[:, :step]), rtol=tolerance, atol=tolerance)
+
+
+@contextmanager
+def changed_outputs(modules: Sequence[nn.Module], change: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+    """The tests' own way to change what modules return: bare hooks, at every position."""
+    handles = []
+    for index, module in enumerate(modules):
+
+        def hook(module: nn.Module, args: Any, output: Any, index: int = index) -> Any:
+            return change(index, output)
+
+        handles.append(module.register_forward_hook(hook))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,100 @@
+"""Pictures whose ground truth is what a known setting says about them: so it is known which setting has to win."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rudder_hf import RudderConfig, attach
+from rudder_hf.calibrate import (
+    CalibrationData,
+    Grid,
+    Setting,
+    data_source,
+    find_data,
+    layer_statistics,
+)
+from rudder_hf.calibrate.selection import Candidate
+from rudder_hf.evaluate.tasks import DataOptions, Sample
+from rudder_hf.metrics.chair import chair
+from rudder_hf.metrics.coco import Caption
+from rudder_hf.runtime.inputs import encode
+from tests.support.evaluating import subject
+
+NEW = 8
+LAYER = 2
+GRID = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
+PLACE = 2  # in the grid's settings: the stronger push with the flatter gate
+
+
+def planted_candidate(data: CalibrationData, grid: Grid = GRID) -> Candidate:
+    """The setting of the grid that has to win, in the absolute numbers of these pictures."""
+    model = subject()
+    pictures = [data.task.picture(sample) for sample in data.choosing]
+    inputs = encode(model.model, model.processor, pictures, [sample.prompt for sample in data.choosing])
+    norm = next(s.hidden_norm for s in layer_statistics(model.model, [inputs]) if s.layer == LAYER)
+    return LAYER, grid.settings(norm)[PLACE]
+
+
+def planted(data: CalibrationData, winner: Candidate) -> CalibrationData:
+    """The same pictures with other annotations: the objects that the winner names, and no others."""
+
+    def labelled(samples: list[Sample]) -> list[Sample]:
+        return [
+            replace(s, reference={"objects": sorted(objects(answer(data, s, *winner))), "captions": []})
+            for s in samples
+        ]
+
+    return replace(data, choosing=labelled(data.choosing), checking=labelled(data.checking))
+
+
+def answer(data: CalibrationData, sample: Sample, layer: int, setting: Setting, new: int = NEW) -> str:
+    """What `attach` and `generate` write about a picture, alone in its batch."""
+    model = subject()
+    inputs = encode(model.model, model.processor, [data.task.picture(sample)], [sample.prompt])
+    with attach(model.model, RudderConfig(layer=layer, **setting.record())):
+        written: Any = model.model.generate(**inputs, max_new_tokens=new, do_sample=False)
+    text = model.processor.tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    return str(text).strip()
+
+
+def objects(text: str) -> frozenset[str]:
+    """The COCO categories that a caption names."""
+    return chair([Caption(1, text)], {1: frozenset()}).details[0].objects
+
+
+def planted_scenes(count: int, check: int) -> tuple[CalibrationData, Candidate]:
+    """Planted annotations on the embedded scenes."""
+    data = find_data(DataOptions(), count, check)
+    winner = planted_candidate(data)
+    return planted(data, winner), winner
+
+
+def planted_folder(folder: Path, count: int, check: int) -> Candidate:
+    """The same as files in COCO's layout, for the command line."""
+    pictures = folder / "toy2014"
+    pictures.mkdir(parents=True)
+    source = find_data(data_source(None), count + check, 0)
+    for number, sample in enumerate(source.choosing):
+        source.task.picture(sample).save(pictures / f"{number}.png")
+    _annotate(folder, {number: [] for number in range(count + check)})
+    data = find_data(DataOptions(folder), count, check)
+    winner = planted_candidate(data)
+    labelled = planted(data, winner)
+    _annotate(folder, {int(s.image_id): s.reference["objects"] for s in (*labelled.choosing, *labelled.checking)})
+    return winner
+
+
+def _annotate(folder: Path, truth: dict[int, list[str]]) -> None:
+    names = sorted({name for found in truth.values() for name in found} | {"dog"})
+    content = {
+        "categories": [{"id": number, "name": name} for number, name in enumerate(names)],
+        "images": [{"id": number, "file_name": f"{number}.png"} for number in truth],
+        "annotations": [
+            {"image_id": number, "category_id": names.index(name)} for number, found in truth.items() for name in found
+        ],
+    }
+    (folder / "annotations").mkdir(exist_ok=True)
+    (folder / "annotations" / "instances_toy2014.json").write_text(json.dumps(content))

@@ -1,0 +1,1 @@
+"""Programs that make what is in the repository: embedded models, model cards."""
