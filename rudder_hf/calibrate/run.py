@@ -48,14 +48,13 @@ class CalibrationOptions:
         limits: What a setting must not break.
         lineage: How CHAIR finds objects.
         max_new_tokens: Longest answer; None is the task's own.
-        trials: With Optuna, how many settings to try per layer instead of the grid.
         early: Whether settings without a chance are dropped on the way.
         contrast: Whether to compute the criterion without labels beside the labelled one.
         runners_up: How many settings that come next are checked on the held-out pictures too.
         rows: Largest batch.
         draws: Of the bootstrap.
         confidence: In which share of the bootstrap draws a setting has to keep the limits to be chosen.
-        seed: Of the bootstrap and of Optuna.
+        seed: Of the bootstrap.
     """
 
     grid: Grid = field(default_factory=Grid)
@@ -66,7 +65,6 @@ class CalibrationOptions:
     limits: Limits = field(default_factory=Limits)
     lineage: str = "pattern"
     max_new_tokens: int | None = None
-    trials: int | None = None
     early: bool = True
     contrast: bool = False
     runners_up: int = 2
@@ -144,7 +142,7 @@ def calibrate(
         layers=found[0],
         reason=found[1],
         probes=found[2],
-        grid=options.grid.record() | {"trials": options.trials},
+        grid=options.grid.record(),
         metrics=search.scorer.metrics(results["counts"][UNSTEERED]),
         seconds=round(time.perf_counter() - started, 1),
         draws=options.draws,
@@ -254,20 +252,13 @@ def _layers(
 def _settings(
     search: Search, layers: Sequence[int], statistics: Sequence[LayerStatistics], options: CalibrationOptions
 ) -> dict[str, Any]:
-    """Decode the settings of each layer, the grid or what Optuna proposes from batch to batch, and choose."""
+    """Decode the grid of each layer and choose."""
     dropped: dict[Candidate, str] = {}
     tried: list[Candidate] = []
     for layer in layers:
         norm = next(s.hidden_norm for s in statistics if s.layer == layer)
-        if options.trials is None:
-            settings = options.grid.settings(norm)
-            dropped |= search.layer(layer, settings)
-        else:
-            from .tuning import tune
-
-            settings = tune(
-                search, layer, norm, options.grid, options.trials, options.objective, options.seed, dropped
-            )
+        settings = options.grid.settings(norm)
+        dropped |= search.layer(layer, settings)
         tried += [(layer, setting) for setting in settings]
     vanilla = search.counts(UNSTEERED, search.samples)
     counts = {c: search.counts(c, search.samples) for c in tried if c not in dropped}

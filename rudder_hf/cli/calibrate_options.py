@@ -71,9 +71,6 @@ ModeOption = Annotated[
 PoolOption = Annotated[str, typer.Option("--pool", "--pools", help="mean, norm, or both.")]
 SpanOption = Annotated[str, typer.Option("--span", "--spans", help="prompt, text, image, or several.")]
 FirstTokenOption = Annotated[str, typer.Option(help="Whether the first token is steered: no, yes, or no,yes.")]
-TrialsOption = Annotated[
-    int | None, typer.Option(min=1, help="Let Optuna propose so many settings per layer, within the grid.")
-]
 EarlyStoppingOption = Annotated[
     bool, typer.Option("--early-stopping/--no-early-stopping", help="Drop settings without a chance.")
 ]
@@ -87,4 +84,4 @@ RowsOption = Annotated[
     int, typer.Option(min=1, help="Largest batch, pictures times settings; halved when memory runs out.")
 ]
 BootstrapOption = Annotated[int, typer.Option(min=1, help="Draws for intervals and for the choice's certainty.")]
-SeedOption = Annotated[int, typer.Option(help="Of the draw of pictures, the bootstrap and Optuna.")]
+SeedOption = Annotated[int, typer.Option(help="Of the draw of pictures and of the bootstrap.")]

@@ -387,15 +387,6 @@ def test_a_folder_of_pictures_is_never_called_calibrated(tmp_path: Path) -> None
     assert "no measurement" in report(outcome)
 
 
-def test_optuna_proposals_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("optuna")
-    first = calibrate(subject(), pictures(4, 2), tmp_path, options(layers=(1,), trials=14))
-    assert 10 <= len(first.counts) <= 15
-    monkeypatch.setattr(Search, "_batch", lambda *a: pytest.fail("everything was decoded already"))
-    again = calibrate(subject(), pictures(4, 2), tmp_path, options(layers=(1,), trials=14))
-    assert numbers(again) == numbers(first)
-
-
 def test_pictures_to_choose_and_to_check_are_apart() -> None:
     data = pictures(20, 30)
     ids = [sample.id for sample in data.choosing], [sample.id for sample in data.checking]
