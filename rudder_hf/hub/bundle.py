@@ -1,8 +1,8 @@
 """The two Python files of a settings repository, joined from the modules of this package.
 
 `modeling_rudder.py` holds everything that loads and steers a model, `custom_generate/generate.py` what steers one
-call. Both are plain joins: the modules' own text in import order, one section for each, with all imports once at the top.
-Joined code can join itself again: it finds the sections in its own file, so that settings which are saved without
+call. Both are plain joins: the modules' own text in import order, one section for each, with all imports once at the
+top. Joined code can join itself again: it finds the sections in its own file, so that settings which are saved without
 rudder_hf installed carry the very same code.
 """
 
