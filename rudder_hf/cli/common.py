@@ -1,22 +1,31 @@
-"""What the commands share: errors in one line, exit codes, examples at the end of a help page."""
+"""What the commands share besides options: errors in one line, exit codes, lists in options, examples in help."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import typer
 
 FAILED = 1
 BAD_INPUT = 2
+INTERRUPTED = 130
 SHOW_TRACEBACK = "RUDDER_TRACEBACK"
 
 
 def copyable(*commands: str) -> str:
     """The end of a help page: commands to copy, one per line."""
     return "\n\n".join(["Commands to copy:", *commands])
+
+
+def command_line() -> str:
+    """The command that the user typed, without the folder of the program."""
+    return shlex.join(["rudder", *sys.argv[1:]])
 
 
 def stop(message: object, code: int) -> NoReturn:
@@ -27,7 +36,7 @@ def stop(message: object, code: int) -> NoReturn:
 
 @contextmanager
 def refusing_bad_input() -> Iterator[None]:
-    """Around what depends on what the user gave: errors are theirs to fix, exit code 2."""
+    """Around code that depends on the user's input: errors are the user's to fix, exit code 2."""
     try:
         yield
     except (ValueError, TypeError, KeyError, OSError, ImportError) as error:
@@ -49,6 +58,26 @@ def reporting_failure() -> Iterator[None]:
         stop(f"{type(error).__name__}: {error} (set {SHOW_TRACEBACK}=1 to see where)", FAILED)
 
 
+@contextmanager
+def resumable(out: Path) -> Iterator[None]:
+    """Around work that goes on when its command is repeated.
+
+    Input that turns out to be bad only now ends with exit code 2, any other failure with 1, Ctrl-C with 130.
+    """
+    from ..core.backbones import UnsupportedModelError
+    from ..metrics.errors import InputError
+
+    try:
+        with reporting_failure():
+            try:
+                yield
+            except (InputError, UnsupportedModelError, BlockingIOError) as error:
+                stop(error, BAD_INPUT)
+    except KeyboardInterrupt:
+        typer.echo(f"\nInterrupted. What is finished is in {out}: repeat the command to go on.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
 def choose_device(device: str) -> str:
     """Resolve "auto" to the accelerator if there is one, and refuse a device that torch does not have.
 
@@ -65,3 +94,42 @@ def choose_device(device: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"--device {device} is not usable here: {str(error).splitlines()[0]}") from error
     return device
+
+
+def parse_words(option: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Words separated by commas, each one of `allowed`, in the given order and without repetitions.
+
+    Raises:
+        ValueError: There is no word, or one that is not allowed.
+    """
+    words = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not words or not set(words) <= set(allowed):
+        raise ValueError(f"{option} is {text!r}; give one or several of {', '.join(allowed)}, separated by commas.")
+    return words
+
+
+def parse_numbers(option: str, text: str, kind: type[float] = float) -> tuple[float, ...]:
+    """Numbers separated by commas.
+
+    Raises:
+        ValueError: A part is not a number of that kind.
+    """
+    try:
+        return tuple(kind(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"{option} is {text!r}; give numbers separated by commas.") from None
+
+
+def read_ids(path: Path) -> list[int | str]:
+    """Image ids from a JSON list or from lines.
+
+    Raises:
+        ValueError: The file holds something else.
+    """
+    import json
+
+    text = path.read_text(encoding="utf-8").strip()
+    values = json.loads(text) if text.startswith("[") else [line.strip() for line in text.splitlines() if line.strip()]
+    if not values or not all(isinstance(value, (int, str)) and not isinstance(value, bool) for value in values):
+        raise ValueError(f"{path} has to hold image ids: a JSON list, or one per line.")
+    return list(values)

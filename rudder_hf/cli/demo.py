@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
+from . import options
 from .common import choose_device, copyable, refusing_bad_input, reporting_failure
-from .evaluate_options import DtypeChoice
-from .generate import ModeChoice
 
 EXAMPLES = copyable(
     "rudder demo",
@@ -19,25 +18,22 @@ EXAMPLES = copyable(
 
 
 def demo(
-    model: Annotated[
-        str | None,
-        typer.Option(help="Hub id or folder; without it the embedded model. Also embedded:NAME for another of these."),
-    ] = None,
+    model: options.ModelOption = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any free port.")] = 7860,
-    layer: Annotated[int | None, typer.Option(help="Decoder layer, 0-based, negative from the end.")] = None,
-    mode: Annotated[ModeChoice | None, typer.Option(help="Gated (beta) or constant (add) strength.")] = None,
-    alpha_max: Annotated[float | None, typer.Option(help="Strength of the push.")] = None,
-    k: Annotated[float | None, typer.Option(help="Sensitivity of the gate.")] = None,
+    layer: options.LayerOption = None,
+    mode: options.ModeOption = None,
+    alpha_max: options.AlphaMaxOption = None,
+    k: options.SensitivityOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
-    device: Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda, ...")] = "auto",
-    dtype: Annotated[DtypeChoice, typer.Option(help="Type of the weights.")] = DtypeChoice.AUTO,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = options.DtypeChoice.AUTO,
 ) -> None:
     """Open a page on this machine: a picture in, the model's answer without and with RUDDER side by side.
 
     The page is served to this machine only, and asks nobody else for anything. Ctrl-C ends it.
     """
-    given = {"layer": layer, "mode": None if mode is None else mode.value, "alpha_max": alpha_max, "k": k}
+    settings = options.given_settings(layer=layer, mode=mode, alpha_max=alpha_max, k=k)
     with refusing_bad_input():
         from ..demo.serve import check_gradio, check_port, serve_until_interrupted
 
@@ -48,7 +44,6 @@ def demo(
             from ..scenes.embedded import NOTE, embedded_name
             from . import ask as answers
 
-            settings = {name: value for name, value in given.items() if value is not None}
             steered, processor = answers.load(model, settings, choose_device(device), dtype.value)
         inside = embedded_name(model)
         serve_until_interrupted(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
 from .common import copyable
+from .options import JsonOption
 
 EXAMPLES = copyable("rudder env", "rudder env --json")
 
 
-def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def env(as_json: JsonOption = False) -> None:
     """Print versions and hardware, to paste into a bug report."""
     from ..runtime.environment import hardware, versions
 

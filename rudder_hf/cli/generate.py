@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import options
 from .common import choose_device, copyable, refusing_bad_input, reporting_failure
-from .evaluate_options import DtypeChoice
 
 if TYPE_CHECKING:
     from .ask import Answer
@@ -27,26 +26,16 @@ BATCH = 8
 PROMPT = "Please help me describe the image in detail"
 
 
-class ModeChoice(StrEnum):
-    """RUDDER-Beta or RUDDER-Add."""
-
-    BETA = "beta"
-    ADD = "add"
-
-
 def generate(
     images: Annotated[
         list[Path] | None, typer.Argument(metavar="IMAGE", help="Pictures; none shows an example picture.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Hub id or folder; without it the embedded model. Also embedded:NAME for another of these."),
-    ] = None,
+    model: options.ModelOption = None,
     prompt: Annotated[str, typer.Option(help="What to ask.")] = PROMPT,
-    layer: Annotated[int | None, typer.Option(help="Decoder layer, 0-based, negative from the end.")] = None,
-    mode: Annotated[ModeChoice | None, typer.Option(help="Gated (beta) or constant (add) strength.")] = None,
-    alpha_max: Annotated[float | None, typer.Option(help="Strength of the push.")] = None,
-    k: Annotated[float | None, typer.Option(help="Sensitivity of the gate.")] = None,
+    layer: options.LayerOption = None,
+    mode: options.ModeOption = None,
+    alpha_max: options.AlphaMaxOption = None,
+    k: options.SensitivityOption = None,
     c: Annotated[float | None, typer.Option(help="Concentration of the gate.")] = None,
     g_min: Annotated[float | None, typer.Option(help="Least gate.")] = None,
     g_max: Annotated[float | None, typer.Option(help="Largest gate.")] = None,
@@ -59,29 +48,29 @@ def generate(
     annotations: Annotated[
         Path | None, typer.Option(help="COCO instances file: marks objects that are not in the picture.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Pictures in one batch.")] = BATCH,
+    batch_size: options.BatchSizeOption = BATCH,
     compare: Annotated[bool, typer.Option("--compare/--no-compare", help="Show the unsteered answer too.")] = True,
     trace: Annotated[bool, typer.Option("--trace", help="Show similarity, gate and push of every token.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print words as they come, picture by picture.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    device: Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda, ...")] = "auto",
-    dtype: Annotated[DtypeChoice, typer.Option(help="Type of the weights.")] = DtypeChoice.AUTO,
+    as_json: options.JsonOption = False,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = options.DtypeChoice.AUTO,
 ) -> None:
     """Answer a question about pictures, without and with RUDDER, and mark objects that are not there.
 
     Settings that are not given come from the model's preset. Models without one need --layer and --alpha-max.
     """
-    given = {
-        "layer": layer,
-        "mode": None if mode is None else mode.value,
-        "alpha_max": alpha_max,
-        "k": k,
-        "c": c,
-        "g_min": g_min,
-        "g_max": g_max,
-        "norm_cap": norm_cap,
-        "steer_first_token": steer_first_token,
-    }
+    settings = options.given_settings(
+        layer=layer,
+        mode=mode,
+        alpha_max=alpha_max,
+        k=k,
+        c=c,
+        g_min=g_min,
+        g_max=g_max,
+        norm_cap=norm_cap,
+        steer_first_token=steer_first_token,
+    )
     with refusing_bad_input():
         if stream and as_json:
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
@@ -92,7 +81,6 @@ def generate(
         with refusing_bad_input():
             from . import ask as answers
 
-            settings = {name: value for name, value in given.items() if value is not None}
             steered, processor = answers.load(model, settings, choose_device(device), dtype.value)
         show = _Shown(model, prompt, trace, stream, as_json)
         results: list[Answer] = []
