@@ -1,0 +1,87 @@
+"""What all figures share: readable in greyscale and without colour vision, no window system, the same bytes again.
+
+Groups differ in lightness and in a hatch, marker or line style, never in hue alone. The hues are those of Okabe and
+Ito, in an order in which neighbours differ in lightness. Needs the extra `plots`; matplotlib is imported when a figure
+is drawn.
+
+```python
+with styled():
+    figure, (axes,) = new_figure(6.0, 4.0)
+    axes.plot(layers, scores, color=BLUE, marker=MARKERS[0])
+    save_figure(figure, out / "figures" / "layers")  # layers.png and layers.svg
+```
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+BLUE, ORANGE, SKY, VERMILION, GREEN, PURPLE, YELLOW = (
+    *("#0072B2", "#E69F00", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#F0E442"),
+)
+DARK, GREY, LIGHT = "#222222", "#8A8A8A", "#D9D9D9"
+SERIES = (BLUE, ORANGE, DARK, SKY, VERMILION, YELLOW, GREEN, PURPLE, GREY, "#FFFFFF")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
+_DPI = 150
+_STYLE = {
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "legend.fontsize": 8.0,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.6,
+    # Without it ids in an SVG are random: the same numbers give the same file.
+    "svg.hashsalt": "rudder",
+    "svg.fonttype": "path",
+}
+
+
+def figures_available() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw and save within this; matplotlib's own settings are as they were afterwards."""
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, list[Any]]:
+    """A figure of so many inches and its axes, row by row; options are those of `Figure.subplots`."""
+    # Without pyplot: no window system, no global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def save_figure(figure: Any, path: Path) -> Path:
+    """Write a figure as PNG and SVG, within `styled`.
+
+    Args:
+        figure: The figure.
+        path: Folder and name, without suffix.
+
+    Returns:
+        The PNG.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    png, svg = (path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".svg"))
+    figure.savefig(png, dpi=_DPI, metadata={"Software": None})
+    # Without date and address of the program.
+    figure.savefig(svg, metadata={"Date": None, "Creator": None})
+    return png

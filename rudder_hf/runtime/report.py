@@ -1,0 +1,182 @@
+"""How results are written for people: numbers with their intervals, tables, and pages of HTML that stand alone.
+
+A [`Table`] is headings and cells; it knows how to be Markdown, LaTeX, HTML and a table in the terminal.
+
+```python
+table = Table(["", "vanilla", "RUDDER"], [["CHAIR_S ↓", with_interval(48.2, 44.0, 52.1, "percent"), "..."]])
+table.print()
+write_new(out / "table.md", table.markdown())
+write_new(out / "report.html", html_page("RUDDER analysis", [table.html(), html_figure(png, "CHAIR_S by layer")]))
+```
+
+Figures are drawn with [`rudder_hf.runtime.figures`].
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+ARROWS = {"lower": "↓", "higher": "↑", "none": ""}
+"""Which direction is better, as a sign behind the name of a metric."""
+
+_DIGITS = {"percent": 1, "points": 2, "words": 2, "nats": 3}
+_PIPE_WIDTH = 240
+
+
+# Numbers
+
+
+def number(value: float, unit: str = "", sign: bool = False) -> str:
+    """A number with the digits that its unit deserves. Percent are given as percent, not as fractions."""
+    return f"{value:{'+' if sign else ''}.{_DIGITS.get(unit, 2)}f}"
+
+
+def with_interval(value: float, low: float, high: float, unit: str = "", sign: bool = False) -> str:
+    """A number and the ends of its interval: `48.2 [44.0, 52.1]`."""
+    return f"{number(value, unit, sign)} [{number(low, unit, sign)}, {number(high, unit, sign)}]"
+
+
+def p_value(p: float) -> str:
+    """A p-value; below a thousandth it is only bounded."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def heading(label: str, direction: str = "none") -> str:
+    """A metric's name with an arrow in the direction that is better ("lower", "higher" or "none")."""
+    return f"{label} {ARROWS[direction]}".strip()
+
+
+def size(count: float) -> str:
+    """Bytes for people: `1.5 GB`."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+# Tables
+
+
+@dataclass(frozen=True)
+class Table:
+    """Headings and cells.
+
+    Attributes:
+        headings: One for each column.
+        rows: The cells, as text.
+        title: Stands above the table in the terminal.
+        labels: How many columns at the left hold names; they are aligned left, the others right.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    labels: int = 1
+
+    def markdown(self) -> str:
+        """The table in Markdown, without its title and without a line break at the end."""
+        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
+        return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+    def latex(self) -> str:
+        """The table in LaTeX (booktabs); a rule wherever the first column changes, which then is not repeated."""
+        columns = "l" * self.labels + "c" * (len(self.headings) - self.labels)
+        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(self.headings)]
+        previous = None
+        for row in self.rows:
+            if row[0] != previous and (previous is None or self.labels > 1):
+                lines.append(r"\midrule")
+            lines.append(_latex_row(["" if row[0] == previous else row[0], *row[1:]]))
+            previous = row[0]
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+    def html(self) -> str:
+        """The table in HTML, for a page of `html_page`."""
+        heads = "".join(f"<th>{escape(heading)}</th>" for heading in self.headings)
+        rows = []
+        for row in self.rows:
+            labels = "".join(f"<td>{escape(cell)}</td>" for cell in row[: self.labels])
+            numbers = "".join(f'<td class="number">{escape(cell)}</td>' for cell in row[self.labels :])
+            rows.append(f"<tr>{labels}{numbers}</tr>")
+        return f"<table><tr>{heads}</tr>{''.join(rows)}</table>"
+
+    def print(self) -> None:
+        """Print the table to the terminal; into a pipe or a file it is wide, so that no number is cut off."""
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
+        shown = RichTable(title=self.title or None)
+        for place, text in enumerate(self.headings):
+            shown.add_column(text, justify="left" if place < self.labels else "right")
+        for row in self.rows:
+            shown.add_row(*row)
+        Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False).print(shown)
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    return " & ".join(latex_text(cell) for cell in cells) + r" \\"
+
+
+def latex_text(text: str) -> str:
+    """Text with LaTeX's special signs escaped, and arrows and CHAIR's indices as the paper sets them."""
+    for sign in "&%$#_{}":
+        text = text.replace(sign, f"\\{sign}")
+    for plain, tex in (("CHAIR\\_S", "CHAIR$_S$"), ("CHAIR\\_I", "CHAIR$_I$")):
+        text = text.replace(plain, tex)
+    return text.replace("↓", r"$\downarrow$").replace("↑", r"$\uparrow$")
+
+
+# Pages of HTML
+
+_CSS = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 68rem; margin: 2rem auto;
+  padding: 0 1rem; }
+h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin-top: 2.6rem; border-top: 1px solid #ccc; padding-top: 1rem; }
+h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
+img.figure { max-width: 100%; height: auto; }
+table { border-collapse: collapse; margin: .6rem 0; } th, td { padding: .2rem .8rem .2rem 0; text-align: left; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+code { background: #f2f2f2; padding: 0 .2rem; overflow-wrap: anywhere; }
+"""
+
+
+def html_page(title: str, parts: Iterable[str], css: str = "") -> str:
+    """A whole page that stands alone: nothing is fetched when it is opened.
+
+    Args:
+        title: In the browser's tab.
+        parts: Pieces of HTML, in order; empty ones are left out.
+        css: Rules for what only this page has.
+    """
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_CSS}{css}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in parts if part)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def html_figure(png: bytes, alt: str) -> str:
+    """A figure inside a page, with the text that stands for it where it cannot be seen."""
+    return f'<img class="figure" src="{data_uri(png)}" alt="{escape(alt)}">'
+
+
+def data_uri(png: bytes) -> str:
+    """A PNG as an address that holds the image itself."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def thumbnail_uri(image: Any, side: int = 240) -> str:
+    """A PIL image as a data URI, at most so many pixels wide and high."""
+    copy = image.copy()
+    copy.thumbnail((side, side))
+    buffer = io.BytesIO()
+    copy.save(buffer, format="PNG")
+    return data_uri(buffer.getvalue())

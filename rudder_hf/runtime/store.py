@@ -1,0 +1,347 @@
+"""A results folder: what the work is and how much of it is done, safe against being killed at any moment.
+
+OUT/plan.json   the command, the format of the folder, and everything that the results depend on
+OUT/batches/    finished batches: one file for each process, one line of JSON for each batch
+
+Every command that takes long keeps its work in such a folder. Repeated with the same plan it continues there; with
+another plan, or in the folder of another command, it is refused in words. A batch is on the disk before the next one
+begins, so a kill loses at most the batch that was being worked on. Each process writes a file of its own; what is done
+is the union of all files. A line that a kill has torn is cut off by the process that continues the file.
+
+```python
+store = Store(out, "evaluate", process)
+store.check()  # before a model is loaded: is the folder new, or this command's own?
+store.start({"model": ..., "samples": ...})  # new, or the same work as before
+with store:  # takes this process's file; a second run in the folder is refused
+    done = {row["id"] for batch in store.batches() for row in batch["rows"]}
+    for batch in what_is_left(done):
+        store.append({"rows": answer(batch)})
+write_new(out / "result.json", to_json(result))  # whole or not at all, never over another file
+```
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from filelock import FileLock, Timeout
+
+from ..metrics.errors import InputError, listed
+from .processes import Process
+
+Command = Literal["evaluate", "calibrate", "compare", "benchmark", "analyze"]
+Batch = dict[str, Any]
+
+FORMAT = 2
+PLAN_FILE = "plan.json"
+PATIENCE = 1800.0
+"""Seconds without anything new after which waiting for other processes ends."""
+
+_BATCHES = "batches"
+_POLL = 0.5
+# What version 0.1 had in place of plan.json.
+_FILES_OF_0_1 = ("run.json", "analysis.json", "state/plan.json")
+
+
+class Store:
+    """The results folder of one piece of work.
+
+    Args:
+        path: The folder.
+        command: The command that the work belongs to.
+        process: Which of several processes this one is.
+    """
+
+    def __init__(self, path: str | Path, command: Command, process: Process | None = None) -> None:
+        self.path, self.command = Path(path), command
+        self.process = process or Process()
+        self._folder = self.path / _BATCHES
+        self._lock = FileLock(self._folder / f"process-{self.process.rank:04d}.jsonl.lock")
+        self._file: Any = None
+
+    # The plan
+
+    def check(self) -> bool:
+        """See that the folder is new or belongs to this command, before hours are spent.
+
+        Returns:
+            Whether work was begun in it.
+
+        Raises:
+            InputError: It is a file, belongs to another command or to version 0.1, or holds something else.
+        """
+        blocking = next((p for p in (self.path, *self.path.parents) if p.exists() and not p.is_dir()), None)
+        if blocking is not None:
+            raise InputError(f"{blocking} is a file: give a folder for the results.")
+        if (self.path / PLAN_FILE).exists():
+            self.plan()
+            return True
+        if not self.path.is_dir():
+            return False
+        if any((self.path / name).exists() for name in _FILES_OF_0_1):
+            raise self._old_version_error()
+        # Names that begin with a dot are drafts of a process that begins at this moment, or was killed then.
+        others = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+        if others:
+            raise InputError(
+                f"{self.path} is not empty and holds no results of rudder {self.command} ({listed(others, 3)}): "
+                "choose a new folder."
+            )
+        return False
+
+    def start(self, plan: Mapping[str, Any]) -> None:
+        """Begin the work, or see that the folder holds the same work already.
+
+        Args:
+            plan: Everything that the results depend on and that must not change, as JSON has it.
+
+        Raises:
+            InputError: The folder holds other work; the message says what differs.
+        """
+        self.check()
+        text = to_json({"command": self.command, "format": FORMAT, "plan": plan})
+        if write_new(self.path / PLAN_FILE, text):
+            return
+        different = list(_differences(self.plan(), json.loads(text)["plan"]))
+        if different:
+            more = f"; and {len(different) - 3} more" if len(different) > 3 else ""
+            raise InputError(
+                f"{self.path} holds another run of rudder {self.command}: {'; '.join(different[:3])}{more}. Choose a "
+                "new folder, or repeat the command of that run to continue it."
+            )
+
+    def plan(self) -> dict[str, Any]:
+        """What `start` was given when the work began.
+
+        Raises:
+            InputError: This is no results folder of the command, or its plan is damaged.
+        """
+        path = self.path / PLAN_FILE
+        if not path.is_file():
+            if any((self.path / name).exists() for name in _FILES_OF_0_1):
+                raise self._old_version_error()
+            raise InputError(f"{self.path} is no results folder of rudder {self.command}: it has no {PLAN_FILE}.")
+        record = read_json(path)
+        if not isinstance(record, dict) or "format" not in record:
+            raise self._old_version_error()
+        if record["format"] != FORMAT or not isinstance(record.get("plan"), dict):
+            raise InputError(
+                f"{path} has format {record['format']} and this version reads format {FORMAT}: choose a new folder."
+            )
+        if record.get("command") != self.command:
+            raise InputError(
+                f"{self.path} holds results of rudder {record.get('command')}, not of rudder {self.command}: choose "
+                "another folder."
+            )
+        plan: dict[str, Any] = record["plan"]
+        return plan
+
+    def _old_version_error(self) -> InputError:
+        return InputError(
+            f"{self.path} holds results of rudder_hf 0.1, which this version neither continues nor reads: choose a "
+            "new folder."
+        )
+
+    # Batches
+
+    def __enter__(self) -> Self:
+        """Take this process's file, so that no second run writes to it, and cut off a torn line.
+
+        Raises:
+            BlockingIOError: Another run is at work in this folder.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._acquire(self._lock)
+        try:
+            # Processes of an earlier, larger run may still be at work.
+            for path in sorted(self._folder.glob("process-*.jsonl.lock")):
+                if int(path.name.removeprefix("process-").split(".")[0]) >= self.process.count:
+                    lock = FileLock(path)
+                    self._acquire(lock)
+                    lock.release()
+            path = self._folder / f"process-{self.process.rank:04d}.jsonl"
+            self._file = path.open("ab")
+            self._file.truncate(len(_whole_lines(path)))
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def _acquire(self, lock: FileLock) -> None:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise BlockingIOError(
+                f"Another run is writing to {self.path}: wait for it, or choose another folder."
+            ) from None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._lock.release()
+
+    def append(self, batch: Mapping[str, Any]) -> None:
+        """Add a finished batch, within `with store:`; it is on the disk when this returns."""
+        self._file.write(json.dumps(batch, ensure_ascii=False).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def batches(self) -> Iterator[Batch]:
+        """All finished batches of all processes; torn lines are left out.
+
+        Raises:
+            InputError: A line in the middle of a file is damaged.
+        """
+        for path in sorted(self._folder.glob("process-*.jsonl")):
+            for number, line in enumerate(_whole_lines(path).splitlines(), start=1):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise InputError(
+                        f"Line {number} of {path} is damaged ({error}): remove the line to do its batch again."
+                    ) from error
+
+    def wait(self, missing: Callable[[], int], patience: float = PATIENCE) -> None:
+        """Wait until the other processes have stored what this one needs.
+
+        Args:
+            missing: How many pieces are not there yet; has to read `batches` anew.
+            patience: Seconds without any new piece after which waiting ends.
+
+        Raises:
+            RuntimeError: Nothing comes any more, or there is no other process to wait for.
+        """
+        fewest, since = -1, time.monotonic()
+        while left := missing():
+            if self.process.count == 1:
+                raise RuntimeError(f"{left} pieces of the work are missing, and no other process does them.")
+            if left != fewest:
+                fewest, since = left, time.monotonic()
+            if time.monotonic() - since > patience:
+                raise RuntimeError(
+                    f"{left} pieces of other processes are missing and nothing has come for {patience:.0f} s: repeat "
+                    "the command, nothing that is stored will be done again."
+                )
+            time.sleep(_POLL)
+
+
+def _whole_lines(path: Path) -> bytes:
+    content = path.read_bytes()
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """What differs between two plans, one entry at a time, in words."""
+    for name in sorted({*stored, *asked}):
+        there, here = stored.get(name), asked.get(name)
+        if isinstance(there, dict) and isinstance(here, dict):
+            yield from _differences(there, here, f"{within}{name}.")
+        elif there != here:
+            yield f"{within}{name} is {_short(there)} there and {_short(here)} here"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+# Files
+
+
+def to_json(value: Any) -> str:
+    """The text of a JSON file. A value that JSON has no word for, such as NaN, is refused."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_json_lines(records: Iterable[Mapping[str, Any]]) -> str:
+    """The text of a file with one JSON object per line."""
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        InputError: It is damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}.") from error
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file with one JSON object per line.
+
+    Raises:
+        InputError: A line is damaged.
+    """
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if line.strip():
+            try:
+                records.append(json.loads(line))
+            except ValueError as error:
+                raise InputError(f"Line {number} of {path} is damaged: {error}.") from error
+    return records
+
+
+def write_new(path: Path, content: str | bytes) -> bool:
+    """Write a whole file, or nothing if it exists: never half a file, never over another one.
+
+    Returns:
+        Whether this call wrote it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with draft.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        return _publish(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _publish(draft: Path, path: Path) -> bool:
+    """Give a finished draft its name, unless the name is taken."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    except OSError:
+        # No hard links on this file system: a process killed in between can then leave an empty file.
+        try:
+            path.open("x").close()
+        except FileExistsError:
+            return False
+        os.replace(draft, path)
+    return True
+
+
+def must_write_new(path: Path, content: str | bytes) -> Path:
+    """As `write_new`, for a result that the user gave the name of.
+
+    Raises:
+        FileExistsError: The file exists.
+    """
+    if not write_new(path, content):
+        raise FileExistsError(f"{path} exists and results are never overwritten: choose another name.")
+    return path
+
+
+def numbered_path(folder: Path, stem: str, suffix: str = "", first: int = 1) -> Path:
+    """The first of `stem-001`, `stem-002`, ... in a folder that does not exist yet."""
+    number = first
+    while (path := folder / f"{stem}-{number:03d}{suffix}").exists():
+        number += 1
+    return path
