@@ -129,7 +129,7 @@ def interval(
     """Every metric with its percentile bootstrap interval over samples."""
     _check_draws(counts, samples, level)
     draws: dict[str, list[Floats]] = {metric.name: [] for metric in metrics}
-    for weights in _bootstrap_weights(len(counts.ids), samples, seed):
+    for weights in bootstrap_weights(len(counts.ids), samples, seed):
         sums = _by_column(weights @ counts.values, counts.columns)
         for metric in metrics:
             draws[metric.name].append(metric.compute(sums))
@@ -160,7 +160,7 @@ def compare(
     first, second = scores(left, metrics), scores(right, metrics)
     both = np.concatenate([left.values, right.values], axis=1)
     draws: dict[str, list[Floats]] = {metric.name: [] for metric in metrics}
-    for weights in _bootstrap_weights(len(ids), samples, seed):
+    for weights in bootstrap_weights(len(ids), samples, seed):
         _differences(weights @ both, left.columns, metrics, draws)
     swapped: dict[str, list[Floats]] = {metric.name: [] for metric in metrics}
     change = right.values - left.values
@@ -201,7 +201,7 @@ def _blocks(size: int, samples: int) -> Iterator[int]:
         yield min(block, samples - start)
 
 
-def _bootstrap_weights(size: int, samples: int, seed: int) -> Iterator[Floats]:
+def bootstrap_weights(size: int, samples: int, seed: int) -> Iterator[Floats]:
     """How often each of `size` samples is drawn, for `samples` draws with replacement, in blocks of rows."""
     random = np.random.default_rng(seed)
     for block in _blocks(size, samples):
