@@ -69,7 +69,7 @@ def test_p_values_approach_the_exact_permutation_test() -> None:
 
 def test_blocks_bound_the_memory_and_every_draw_has_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "_BLOCK_ENTRIES", 50)
-    blocks = list(statistics._bootstrap_weights(12, 101, seed=0))
+    blocks = list(statistics.bootstrap_weights(12, 101, seed=0))
     assert all(block.size <= 50 for block in blocks)
     weights = np.concatenate(blocks)
     assert weights.shape == (101, 12)
