@@ -56,7 +56,7 @@ class Race:
 
     def inputs(self, samples: list[Any]) -> dict[str, Any]:
         """What the processor makes of some pictures."""
-        pictures = [self.task.picture(sample) for sample in samples]
+        pictures = [self.task.image(sample) for sample in samples]
         return encode(self.subject.model, self.subject.processor, pictures, [sample.prompt for sample in samples])
 
     def shared(self, samples: list[Any]) -> Answers:

@@ -89,7 +89,7 @@ class Gatherer:
     def read(self, task: Task, samples: Sequence[Sample]) -> list[Seen]:
         """Read a batch of pictures."""
         model, processor = self.subject.model, self.subject.processor
-        pictures = [task.picture(sample) for sample in samples]
+        pictures = [task.image(sample) for sample in samples]
         inputs = encode(model, processor, pictures, [sample.prompt for sample in samples])
         with attach(model, self.config) as handle:
             vanilla, _ = self._write(inputs, steered=False)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..calibrate.data import has_annotations, picture_folder
 from ..calibrate.layers import LayerStatistics, layer_statistics
 from ..core.backbones import find_backbone, resolve_layer
 from ..core.configuration import CALL_SETTINGS, RudderConfig
 from ..evaluate.tasks import DataOptions, Task, make_task
-from ..evaluate.tasks.base import choose_ids, samples_hash
+from ..evaluate.tasks.base import samples_hash
+from ..evaluate.tasks.images import has_annotations, images_task
 from ..metrics.chair_parsers import Lineage
 from ..runtime.environment import versions
 from ..runtime.inputs import encode
@@ -73,10 +73,7 @@ def find_pictures(options: DataOptions) -> Task:
     if data is None:
         return make_task("scenes", options)
     if data.is_dir() and not has_annotations(data):
-        task = picture_folder(data, options)
-        chosen = set(choose_ids([s.image_id for s in task.samples], options.limit, options.seed, options.wanted))
-        task.samples = [sample for sample in task.samples if sample.image_id in chosen]
-        return task
+        return images_task(options)
     return make_task("chair", options)
 
 
@@ -152,7 +149,7 @@ def analyse(
     found["parts"] = list(options.parts)
     pictures = {} if material is None or task is None else {s.id: s for s in task.samples}
     thumbnails = {
-        entry["id"]: task.picture(pictures[entry["id"]])  # type: ignore[union-attr]
+        entry["id"]: task.image(pictures[entry["id"]])  # type: ignore[union-attr]
         for entry in [*found["tokens"]["shown"], found["tokens"]["figure"]]
     } if found.get("tokens") else {}  # fmt: skip
     if progress is not None:
@@ -274,7 +271,7 @@ def _layers(
             for number, part in enumerate(parts):
                 if progress is not None:
                     progress("layers", number, len(parts))
-                pictures = [task.picture(sample) for sample in part]
+                pictures = [task.image(sample) for sample in part]
                 yield encode(subject.model, subject.processor, pictures, [sample.prompt for sample in part])
 
         rows = [entry.record() for entry in layer_statistics(subject.model, inputs())]

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ..evaluate.tasks import DataOptions, Sample, Task, make_task
-from ..evaluate.tasks.base import FolderTask, choose_ids
+from ..evaluate.tasks.base import choose_ids
 from ..evaluate.tasks.chair import IMAGES as EVALUATED
-from ..evaluate.tasks.chair import PROMPT
-from ..evaluate.tasks.pope import PROMPT as POPE_PROMPT
-from ..evaluate.tasks.pope import PopeTask, pope_sample
+from ..evaluate.tasks.images import has_annotations, images_task
+from ..evaluate.tasks.pope import pope_samples
 from ..metrics.coco import CocoData
 from ..metrics.errors import InputError
+from ..metrics.pope import Question
 from ..metrics.pope_questions import STRATEGIES, build_questions
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-
-
-class PictureTask(FolderTask):
-    """Pictures without annotations."""
-
-    kind: ClassVar[str] = "pictures"
-    max_new_tokens: ClassVar[int] = 512
 
 
 @dataclass(frozen=True)
@@ -33,7 +24,7 @@ class CalibrationData:
     """The pictures.
 
     Attributes:
-        task: Reads the pictures to choose with; its kind is "chair" if there are annotations, else "pictures".
+        task: Reads the pictures to choose with; its kind is "chair" if there are annotations, else "images".
         choosing: Samples that settings are chosen on.
         check_task: Reads the pictures to check with.
         checking: Samples that are looked at once, after the choice.
@@ -135,7 +126,7 @@ def _all_pictures(options: DataOptions, choosing: bool = True) -> tuple[Task, se
             raise InputError(f"--split {split} is for evaluation; the scenes to calibrate on are --split calibration")
         return make_task("scenes", DataOptions(split=split, prompt=options.prompt)), set()
     if data.is_dir() and not has_annotations(data):
-        return picture_folder(data, options), set()
+        return images_task(replace(options, limit=None, wanted=None)), set()
     everything = DataOptions(
         data, options.captions, options.images, options.split, options.prompt, limit=2**31, seed=options.seed
     )
@@ -144,26 +135,6 @@ def _all_pictures(options: DataOptions, choosing: bool = True) -> tuple[Task, se
     # A split that is hardly larger than an evaluation cannot spare what evaluations draw; its ids are stored.
     spare = len(task.samples) > 2 * EVALUATED
     return task, {str(i) for i in drawn} if spare else set()
-
-
-def has_annotations(folder: Path) -> bool:
-    """Whether a folder has COCO annotations."""
-    return any(any(place.glob("instances_*.json")) for place in (folder, folder / "annotations"))
-
-
-def picture_folder(folder: Path, options: DataOptions) -> PictureTask:
-    """All pictures of a folder and of those in it.
-
-    Raises:
-        InputError: There are none.
-    """
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    if not files:
-        raise InputError(f"{folder} has neither COCO annotations nor pictures ({', '.join(SUFFIXES)})")
-    prompt = options.prompt or PROMPT
-    names = [path.relative_to(folder).as_posix() for path in files]
-    samples = [Sample(id=name, image_id=name, image=name, prompt=prompt) for name in names]
-    return PictureTask("pictures", samples, {"folder": folder.name, "images": len(files)}, folder)
 
 
 def pope_task(data: CalibrationData, seed: int = 0, pictures: int | None = None) -> Task:
@@ -190,13 +161,11 @@ def pope_task(data: CalibrationData, seed: int = 0, pictures: int | None = None)
         references=dict.fromkeys(objects, ()),
         categories=tuple(dict.fromkeys(name for names in objects.values() for name in names)),
     )
-    samples = [
-        pope_sample(strategy, question, POPE_PROMPT)
-        for strategy in STRATEGIES
-        for question in build_questions(coco, strategy, images=None, seed=seed)
-    ]
-    folder = data.check_task.images if isinstance(data.check_task, FolderTask) else Path()
-    return PopeTask("pope", samples, {"source": "annotations of the held-out pictures"}, folder)
+    splits: dict[str, list[Question]] = {
+        strategy: build_questions(coco, strategy, images=None, seed=seed) for strategy in STRATEGIES
+    }
+    record = {"source": "annotations of the held-out pictures"}
+    return Task("pope", "pope", pope_samples(splits), record, data.check_task.image, 16)
 
 
 def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:

@@ -205,7 +205,7 @@ def _statistics(
             for number, part in enumerate(parts):
                 if progress is not None:
                     progress("layer statistics", number, len(parts))
-                pictures = [data.task.picture(sample) for sample in part]
+                pictures = [data.task.image(sample) for sample in part]
                 yield encode(subject.model, subject.processor, pictures, [sample.prompt for sample in part])
 
         found = layer_statistics(subject.model, inputs())

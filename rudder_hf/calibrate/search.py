@@ -137,7 +137,7 @@ class Search:
         inputs = encode(
             self.subject.model,
             self.subject.processor,
-            [self.task.picture(sample) for sample in shown],
+            [self.task.image(sample) for sample in shown],
             [sample.prompt for sample in shown],
         )
         decoded = decoder(

@@ -243,7 +243,8 @@ def _compare(sides: tuple[str, str], scoring: Scoring) -> None:
 def _rescore(given: dict[str, Any], scoring: Scoring) -> None:
     with refusing_bad_input():
         from ..evaluate import run as session
-        from ..evaluate.tasks import DataOptions, coco_annotations
+        from ..evaluate.tasks import DataOptions
+        from ..evaluate.tasks.chair import coco_annotations
 
         source: Path = given["rescore"]
         if source.is_dir():

@@ -151,7 +151,7 @@ def _check_plan(out: Path, subject: Subject, data: ComparisonData, options: Comp
 
 
 def _inputs(subject: Subject, task: Task, samples: Sequence[Sample]) -> dict[str, Any]:
-    return encode(subject.model, subject.processor, [task.picture(s) for s in samples], [s.prompt for s in samples])
+    return encode(subject.model, subject.processor, [task.image(s) for s in samples], [s.prompt for s in samples])
 
 
 def _ingredients(subject: Subject, samples: Sequence[Sample], task: Task, options: CompareOptions) -> Ingredients:

@@ -135,7 +135,7 @@ def answer_batch(
     options: RunOptions,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The answers of one method to one batch."""
-    pictures = [task.picture(sample) for sample in samples]
+    pictures = [task.image(sample) for sample in samples]
     inputs = encode(subject.model, subject.processor, pictures, [sample.prompt for sample in samples])
     seeds = [sample_seed(options.seed, sample.id) for sample in samples]
     # Opened for each batch: outside of it the model is unsteered, as the likelihood needs it.

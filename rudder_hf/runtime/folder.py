@@ -80,7 +80,7 @@ class RunFolder:
 
     def questions(self) -> list[Sample]:
         """The samples."""
-        return [Sample.from_dict(record) for record in read_json_lines(self.path / QUESTIONS_FILE)]
+        return [Sample(**record) for record in read_json_lines(self.path / QUESTIONS_FILE)]
 
     def done(self) -> dict[Key, dict[str, Any]]:
         """Answers of finished batches, by method and sample."""

@@ -169,7 +169,7 @@ def test_answers_are_those_of_generate() -> None:
     seen = Gatherer(model, config, NEW).read(task, task.samples)
     tokenizer = model.processor.tokenizer
     for sample, found in zip(task.samples, seen, strict=True):
-        inputs = encode(model.model, model.processor, [task.picture(sample)], [sample.prompt])
+        inputs = encode(model.model, model.processor, [task.image(sample)], [sample.prompt])
         start = inputs["input_ids"].shape[1]
         options: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "return_dict_in_generate": True}
         plain = model.model.generate(**inputs, **options, output_logits=True)
@@ -228,7 +228,7 @@ def test_pictures_without_annotations(toy: Path, tmp_path: Path) -> None:
     photos.mkdir()
     task = find_pictures(DataOptions(limit=6))
     for number, sample in enumerate(task.samples):
-        task.picture(sample).save(photos / f"{number} <i>.png")
+        task.image(sample).save(photos / f"{number} <i>.png")
     options = ("--data", photos, "--set", "layer=2", "--set", "alpha_max=12", "--max-new-tokens", NEW)
     out = tmp_path / "out"
     result = rudder("analyze", "--model", toy, *options, "--out", out)
@@ -317,7 +317,7 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
         (("--parts", "nonsense"), "nonsense"),
         (("--parts", "ablations"), "--calibration"),
         (("--calibration", "{empty}"), "calibration.json"),
-        (("--data", "{empty}"), "neither COCO annotations nor pictures"),
+        (("--data", "{empty}"), "neither COCO annotations nor images"),
         (("--set", "alpha=3", "--pictures", 1), "no setting 'alpha'"),
         (("--set", "alpha_max=0", "--pictures", 1), "nothing to analyse"),
         (("--token-picture", "7", "--pictures", 1), "--token-picture 7"),

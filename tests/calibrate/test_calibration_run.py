@@ -339,7 +339,7 @@ def test_layer_statistics_equal_a_slow_reference() -> None:
     """One picture, two layers, by hand: a plain forward over prompt and answer with bare hooks."""
     model, data = subject(), pictures(1 + 1, 0)
     sample = data.choosing[0]
-    inputs = encode(model.model, model.processor, [data.task.picture(sample)], [sample.prompt])
+    inputs = encode(model.model, model.processor, [data.task.image(sample)], [sample.prompt])
     found = layer_statistics(model.model, [inputs])
     prompt = inputs["input_ids"].shape[1]
     with torch.no_grad():
@@ -371,7 +371,7 @@ def test_a_folder_of_pictures_is_never_called_calibrated(tmp_path: Path) -> None
     folder.mkdir()
     source = pictures(6, 0)
     for sample in source.choosing:
-        source.task.picture(sample).save(folder / f"{sample.id}.png")
+        source.task.image(sample).save(folder / f"{sample.id}.png")
     data = find_data(DataOptions(folder), 4, 2)
     assert not data.labelled
     with pytest.raises(InputError, match="needs annotations"):

@@ -83,7 +83,7 @@ def test_ids_and_limit_choose_pictures(model: Path, coco: Path, tmp_path: Path) 
         assert rudder(*base, "--limit", 3, "--seed", 7, "--out", tmp_path / name).exit_code == 0
     assert EvaluationResult.load(tmp_path / "a").image_ids == EvaluationResult.load(tmp_path / "b").image_ids
     (tmp_path / "ids.txt").write_text("[5]")
-    refused(rudder(*base, "--ids", tmp_path / "ids.txt", "--out", tmp_path / "c"), "not in the data: [5]")
+    refused(rudder(*base, "--ids", tmp_path / "ids.txt", "--out", tmp_path / "c"), "not in the data: 5")
 
 
 def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path: Path) -> None:
@@ -129,12 +129,12 @@ def test_unreadable_pictures_are_an_error_or_counted(model: Path, tmp_path: Path
     first, second, third, _ = sorted((tmp_path / "examples").iterdir())
     first.write_bytes(first.read_bytes()[:200])
     second.unlink()
-    third.write_text("no picture")
+    third.write_text("no image")
     base = ("--model", model, "--task", "chair", "--data", tmp_path, "--methods", "vanilla", *QUICK)
-    refused(rudder(*base, "--out", tmp_path / "a"), "3 of 4 pictures cannot be read")
+    refused(rudder(*base, "--out", tmp_path / "a"), "3 of 4 images cannot be read")
     skipped = rudder(*base, "--out", tmp_path / "b", "--skip-unreadable")
     assert skipped.exit_code == 0, skipped.output
-    assert "3 unreadable pictures were left out" in skipped.stdout
+    assert "3 unreadable images were left out" in skipped.stdout
     result = EvaluationResult.load(tmp_path / "b")
     assert (result.samples, len(result.image_ids)) == (1, 1)
     assert first.name in result.notes[0]

@@ -32,7 +32,7 @@ PLACE = 2  # in the grid's settings: the stronger push with the flatter gate
 def planted_candidate(data: CalibrationData, grid: Grid = GRID) -> Candidate:
     """The setting of the grid that has to win, in the absolute numbers of these pictures."""
     model = subject()
-    pictures = [data.task.picture(sample) for sample in data.choosing]
+    pictures = [data.task.image(sample) for sample in data.choosing]
     inputs = encode(model.model, model.processor, pictures, [sample.prompt for sample in data.choosing])
     norm = next(s.hidden_norm for s in layer_statistics(model.model, [inputs]) if s.layer == LAYER)
     return LAYER, grid.settings(norm)[PLACE]
@@ -53,7 +53,7 @@ def planted(data: CalibrationData, winner: Candidate) -> CalibrationData:
 def answer(data: CalibrationData, sample: Sample, layer: int, setting: Setting, new: int = NEW) -> str:
     """What `attach` and `generate` write about a picture, alone in its batch."""
     model = subject()
-    inputs = encode(model.model, model.processor, [data.task.picture(sample)], [sample.prompt])
+    inputs = encode(model.model, model.processor, [data.task.image(sample)], [sample.prompt])
     with attach(model.model, RudderConfig(layer=layer, **setting.record())):
         written: Any = model.model.generate(**inputs, max_new_tokens=new, do_sample=False)
     text = model.processor.tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
@@ -78,7 +78,7 @@ def planted_folder(folder: Path, count: int, check: int) -> Candidate:
     pictures.mkdir(parents=True)
     source = find_data(data_source(None), count + check, 0)
     for number, sample in enumerate(source.choosing):
-        source.task.picture(sample).save(pictures / f"{number}.png")
+        source.task.image(sample).save(pictures / f"{number}.png")
     _annotate(folder, {number: [] for number in range(count + check)})
     data = find_data(DataOptions(folder), count, check)
     winner = planted_candidate(data)

@@ -1,27 +1,58 @@
-"""What a task is: samples with pictures, prompts and what the answers are scored against."""
+"""What a task is: samples with images, prompts and what the answers are scored against."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import random
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from PIL import Image, UnidentifiedImageError
+
+from ...metrics.errors import InputError, listed
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where samples come from, and which of them.
+
+    Attributes:
+        data: COCO's folder or `instances_*.json` (chair, pope), POPE's question files (pope), MME's folder (mme).
+        captions: COCO's `captions_*.json`, if it is not beside the instances.
+        images: Folder of the images, if it is not in COCO's folder.
+        split: Of COCO ("val2014") or of the scenes ("evaluation").
+        prompt: What to ask, for questions with {question} in it; None is the task's own.
+        limit: How many images; None is the task's own number.
+        seed: Of the draw.
+        wanted: Exactly these images.
+    """
+
+    data: Path | None = None
+    captions: Path | None = None
+    images: Path | None = None
+    split: str | None = None
+    prompt: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    wanted: Sequence[int | str] | None = None
+
+    def choose(self, ids: Iterable[int | str], limit: int | None = None) -> list[Any]:
+        """The ids to use; `limit` is the task's own number."""
+        return choose_ids(ids, limit if self.limit is None else self.limit, self.seed, self.wanted)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One question about one picture.
+    """One question about one image.
 
     Attributes:
         id: Unique in the task; the seed of sampling is derived from it.
-        image_id: The picture, as the data calls it.
-        image: The picture's file name, or how it is made.
+        image_id: The image, as the data calls it.
+        image: The image's file name, or how it is made.
         prompt: What the model is asked.
         reference: What the answer is scored against, as JSON values.
     """
@@ -32,136 +63,119 @@ class Sample:
     prompt: str
     reference: dict[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Sample:
-        """Read what `asdict` wrote."""
-        return cls(**{name: record[name] for name in ("id", "image_id", "image", "prompt", "reference")})
 
-
-class Task(ABC):
+@dataclass
+class Task:
     """A set of samples.
 
     Attributes:
-        kind: How answers are scored: "chair", "pope" or "mme".
         name: What users type.
-        max_new_tokens: Longest answer unless the user says otherwise.
+        kind: How answers are scored: "chair", "pope" or "mme"; "images" if they are not.
         samples: In a fixed order.
         data: Where the samples come from, for the result.
+        image: The image of a sample, in RGB; raises InputError if it cannot be read.
+        max_new_tokens: Longest answer unless the user says otherwise.
         notes: What users have to know about the data: counted warnings.
     """
 
-    kind: ClassVar[str]
-    max_new_tokens: ClassVar[int]
+    name: str
+    kind: str
+    samples: list[Sample]
+    data: dict[str, Any]
+    image: Callable[[Sample], Image.Image]
+    max_new_tokens: int
+    notes: list[str] = field(default_factory=list)
 
-    def __init__(self, name: str, samples: list[Sample], data: dict[str, Any], notes: Iterable[str] = ()) -> None:
-        self.name, self.samples, self.data, self.notes = name, samples, data, list(notes)
-        if not samples:
-            raise ValueError(f"The task {name} has no samples: check the data and the limit.")
-        seen: set[str] = set()
-        twice = sorted({sample.id for sample in samples if sample.id in seen or seen.add(sample.id)})  # type: ignore[func-returns-value]
+    def __post_init__(self) -> None:
+        if not self.samples:
+            raise InputError(f"the task {self.name} has no samples: check the data and the limit")
+        twice = [name for name, count in Counter(sample.id for sample in self.samples).items() if count > 1]
         if twice:
-            raise ValueError(f"{len(twice)} sample ids occur more than once in the data, such as {twice[0]!r}.")
+            raise InputError(f"{len(twice)} sample ids occur more than once in the data: {listed(twice)}")
 
-    @abstractmethod
-    def picture(self, sample: Sample) -> Image.Image:
-        """The picture of a sample, in RGB.
-
-        Raises:
-            ValueError: It cannot be read.
-        """
-
-    def skip_unreadable(self, allowed: bool) -> list[str]:
-        """Look at every picture before hours are spent, and leave out the samples whose picture cannot be read.
+    def skip_unreadable(self, allowed: bool) -> None:
+        """Look at every image before hours are spent, and leave out the samples whose image cannot be read.
 
         Args:
             allowed: Whether to leave them out; without it, they are an error.
 
-        Returns:
-            The pictures that were left out.
-
         Raises:
-            ValueError: There are some and they may not be left out, or none is left.
+            InputError: There are some and they may not be left out, or none is left.
         """
         broken: dict[str, str] = {}
-        good: set[str] = set()
-        for sample in self.samples:
-            if sample.image in broken or sample.image in good:
-                continue
+        first_samples = {sample.image: sample for sample in reversed(self.samples)}
+        for sample in first_samples.values():
             try:
-                self.picture(sample)
-                good.add(sample.image)
-            except ValueError as error:
+                self.image(sample)
+            except InputError as error:
                 broken[sample.image] = str(error)
-        if broken and not allowed:
-            first = next(iter(broken.values()))
-            raise ValueError(
-                f"{len(broken)} of {len(broken) + len(good)} pictures cannot be read: {first} "
-                "Repair them, or pass --skip-unreadable to leave them out; they are then counted in the result."
+        if not broken:
+            return
+        names = sorted(broken)
+        if not allowed:
+            raise InputError(
+                f"{len(broken)} of {len(first_samples)} images cannot be read: {broken[names[0]]}. Repair them, or "
+                "pass --skip-unreadable to leave them out; they are then counted in the result."
             )
         self.samples = [sample for sample in self.samples if sample.image not in broken]
         if not self.samples:
-            raise ValueError("None of the pictures can be read.")
-        if broken:
-            self.notes.append(f"{len(broken)} unreadable pictures were left out: {', '.join(sorted(broken))}")
-        return sorted(broken)
+            raise InputError("none of the images can be read")
+        self.notes.append(f"{len(broken)} unreadable images were left out: {', '.join(names)}")
 
     def image_ids(self) -> list[int | str]:
-        """The pictures that are evaluated, each once, in order."""
+        """The images that are evaluated, each once, in order."""
         return list(dict.fromkeys(sample.image_id for sample in self.samples))
 
 
-class FolderTask(Task):
-    """A task whose pictures are files in a folder."""
-
-    def __init__(
-        self, name: str, samples: list[Sample], data: dict[str, Any], images: Path, notes: Iterable[str] = ()
-    ) -> None:
-        super().__init__(name, samples, data, notes)
-        if not images.is_dir():
-            raise ValueError(f"There is no folder of pictures {images}: pass it as --images.")
-        self.images = images
-
-    def picture(self, sample: Sample) -> Image.Image:
-        """Read the file."""
-        return read_picture(self.images / sample.image)
-
-
-def read_picture(path: Path) -> Image.Image:
-    """Read a picture whole.
+def images_in(folder: Path) -> Callable[[Sample], Image.Image]:
+    """The images of a task whose samples name files of a folder.
 
     Raises:
-        ValueError: There is no such file, or it is damaged or no picture.
+        InputError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise InputError(f"there is no folder of images {folder}: pass it as --images")
+    return lambda sample: read_image(folder / sample.image)
+
+
+def read_image(path: Path) -> Image.Image:
+    """Read an image whole, in RGB.
+
+    Raises:
+        InputError: There is no such file, or it is damaged or no image.
     """
     try:
-        with Image.open(path) as picture:
-            return picture.convert("RGB")
+        with Image.open(path) as image:
+            return image.convert("RGB")
     except FileNotFoundError:
-        raise ValueError(f"There is no picture {path}.") from None
+        raise InputError(f"there is no image {path}") from None
     except UnidentifiedImageError:
-        raise ValueError(f"{path} is not a picture.") from None
+        raise InputError(f"{path} is not an image") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} cannot be read: {error}.") from error
+        raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def choose_ids(
     ids: Iterable[int | str], limit: int | None, seed: int, wanted: Sequence[int | str] | None = None
 ) -> list[Any]:
-    """Choose pictures: those that are wanted, or `limit` of them drawn with the seed from the sorted ids, sorted.
+    """Choose images: those that are wanted, or `limit` of them drawn with the seed from the sorted ids, sorted.
 
     Raises:
-        ValueError: Wanted ids are not there.
+        InputError: Wanted ids are not there.
     """
     known = sorted(set(ids), key=lambda value: (isinstance(value, str), value))
     if wanted is not None:
         by_text = {str(value): value for value in known}
         missing = [value for value in wanted if str(value) not in by_text]
         if missing:
-            raise ValueError(f"{len(missing)} of {len(wanted)} wanted image ids are not in the data: {missing[:5]}.")
+            raise InputError(
+                f"{len(missing)} of {len(wanted)} wanted image ids are not in the data: {listed(missing)}"
+            )
         chosen = {by_text[str(value)] for value in wanted}
-        return [value for value in known if value in chosen]
-    if limit is None or limit >= len(known):
+    elif limit is None or limit >= len(known):
         return known
-    chosen = set(random.Random(seed).sample(known, limit))
+    else:
+        chosen = set(random.Random(seed).sample(known, limit))
     return [value for value in known if value in chosen]
 
 

@@ -1,67 +1,87 @@
-"""CHAIR: describe pictures of COCO in detail."""
+"""CHAIR: describe images of COCO in detail. And where COCO's files are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
 
 from ...metrics.coco import read_coco
 from ...metrics.errors import InputError, listed
-from .base import FolderTask, Sample, choose_ids
+from .base import DataOptions, Sample, Task, images_in
 
 PROMPT = "Please help me describe the image in detail"
-IMAGES = 500  # as in the paper
+IMAGES = 500
+"""How many images are captioned unless the user says otherwise, as in the paper."""
 
 
-class ChairTask(FolderTask):
-    """Captions of COCO pictures, scored by CHAIR."""
-
-    kind: ClassVar[str] = "chair"
-    max_new_tokens: ClassVar[int] = 512
-
-    @classmethod
-    def from_coco(
-        cls, instances: Path, captions: Path | None, images: Path, prompt: str = PROMPT, limit: int | None = IMAGES,
-        seed: int = 0, wanted: Sequence[int | str] | None = None,
-    ) -> ChairTask:  # fmt: skip
-        """From COCO's files.
-
-        Args:
-            instances: `instances_*.json`.
-            captions: `captions_*.json`; None leaves the reference captions out of the ground truth.
-            images: Folder of the pictures.
-            prompt: What to ask.
-            limit: How many pictures to draw.
-            seed: Of the draw.
-            wanted: Exactly these pictures.
-        """
-        data = read_coco(instances, captions)
-        ids = choose_ids(data.ids, limit, seed, wanted)
-        nameless = [image for image in ids if not data.files[image]]
-        if nameless:
-            raise InputError(f"{instances}: 'images' has no entry for annotated images {listed(nameless)}")
-        notes = []
-        if captions is None:
-            notes.append("no reference captions were given: ground truth is the instance annotations alone")
-        bare = [image for image in ids if not data.objects[image] and not data.references[image]]
-        if bare:
-            notes.append(f"{len(bare)} pictures have neither instances nor reference captions: {listed(bare)}")
-        samples = [chair_sample(i, data.files[i], prompt, data.objects[i], data.references[i]) for i in ids]
-        record: dict[str, Any] = {
-            "instances": Path(instances).name,
-            "captions": None if captions is None else Path(captions).name,
-            "images": len(data.ids),
-        }
-        return cls("chair", samples, record, Path(images), notes)
+def chair_task(options: DataOptions) -> Task:
+    """Captions of COCO images, scored by CHAIR."""
+    instances, captions = coco_annotations(options)
+    images = images_in(coco_images(options, instances))
+    data = read_coco(instances, captions)
+    ids = options.choose(data.ids, IMAGES)
+    nameless = [image for image in ids if not data.files[image]]
+    if nameless:
+        raise InputError(f"{instances}: 'images' has no entry for annotated images {listed(nameless)}")
+    notes = []
+    if captions is None:
+        notes.append("no reference captions were given: ground truth is the instance annotations alone")
+    bare = [image for image in ids if not data.objects[image] and not data.references[image]]
+    if bare:
+        notes.append(f"{len(bare)} images have neither instances nor reference captions: {listed(bare)}")
+    prompt = PROMPT if options.prompt is None else options.prompt
+    samples = [chair_sample(i, data.files[i], prompt, data.objects[i], data.references[i]) for i in ids]
+    record = {
+        "instances": instances.name,
+        "captions": None if captions is None else captions.name,
+        "images": len(data.ids),
+    }
+    return Task("chair", "chair", samples, record, images, 512, notes)
 
 
 def chair_sample(image_id: int, image: str, prompt: str, objects: Sequence[str], references: Sequence[str]) -> Sample:
     """A caption to be written, with its ground truth."""
-    return Sample(
-        id=str(image_id),
-        image_id=image_id,
-        image=image,
-        prompt=prompt,
-        reference={"objects": list(objects), "captions": list(references)},
-    )
+    reference = {"objects": list(objects), "captions": list(references)}
+    return Sample(str(image_id), image_id, image, prompt, reference)
+
+
+def coco_annotations(options: DataOptions) -> tuple[Path, Path | None]:
+    """Find COCO's instances and reference captions in its own layout, or take what is given.
+
+    Raises:
+        InputError: Files are missing, or there are several splits and none was chosen.
+    """
+    data = options.data
+    if data is None or not data.exists():
+        raise InputError(f"there is no {data}: give COCO's folder, or an instances_*.json" if data else "give --data")
+    instances = data
+    if data.is_dir():
+        folder = data / "annotations" if (data / "annotations").is_dir() else data
+        pattern = f"instances_{options.split or '*'}.json"
+        found = sorted(folder.glob(pattern))
+        if not found:
+            raise InputError(f"there is no {pattern} in {folder}")
+        if len(found) > 1:
+            splits = [path.stem.removeprefix("instances_") for path in found]
+            raise InputError(f"{folder} has annotations of {listed(splits)}: choose one with --split")
+        instances = found[0]
+    if options.captions is not None:
+        return instances, options.captions
+    beside = instances.with_name(instances.name.replace("instances_", "captions_"))
+    return instances, beside if beside != instances and beside.is_file() else None
+
+
+def coco_images(options: DataOptions, instances: Path) -> Path:
+    """The folder of the images in COCO's own layout, or the given one.
+
+    Raises:
+        InputError: There is none.
+    """
+    if options.images is not None:
+        return options.images
+    split = instances.stem.removeprefix("instances_")
+    folders = [root / split for root in (instances.parent.parent, instances.parent)]
+    found = next((folder for folder in folders if folder.is_dir()), None)
+    if found is None:
+        raise InputError(f"there is no folder {split} of images beside {instances}: pass --images")
+    return found

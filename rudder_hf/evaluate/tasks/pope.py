@@ -1,73 +1,63 @@
-"""POPE: is there an object in the picture? From the published question files, or built from COCO annotations."""
+"""POPE: is there an object in the image? From the published question files, or built from COCO annotations."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from ...metrics.coco import read_coco
 from ...metrics.errors import InputError, listed
 from ...metrics.pope import Question, read_questions
 from ...metrics.pope_questions import STRATEGIES, build_questions
-from .base import FolderTask, Sample, choose_ids
+from .base import DataOptions, Sample, Task, images_in
+from .chair import coco_annotations, coco_images
 
 PROMPT = "{question}"
 IMAGES = 500  # as in the published files
 
 
-class PopeTask(FolderTask):
-    """Yes/no questions, by split."""
+def pope_task(options: DataOptions) -> Task:
+    """Yes/no questions by split: of the question files in `data`, or built from the annotations there.
 
-    kind: ClassVar[str] = "pope"
-    max_new_tokens: ClassVar[int] = 16
-
-    @classmethod
-    def from_data(
-        cls, data: Path, images: Path, prompt: str = PROMPT, limit: int | None = None, seed: int = 0,
-        wanted: Sequence[int | str] | None = None,
-    ) -> PopeTask:  # fmt: skip
-        """From question files or annotations.
-
-        Args:
-            data: A folder with one question file per split, one such file, or COCO's `instances_*.json`, from which
-                the questions of all three strategies are built.
-            images: Folder of the pictures.
-            prompt: What to ask, with {question} in it.
-            limit: How many pictures to draw.
-            seed: Of the draw and of the building.
-            wanted: Only questions about these pictures: their file names, or ids where questions are built.
-        """
-        built = data.is_file() and _is_coco(data)
-        splits = _built(data, limit, seed, wanted) if built else _read(data)
-        sizes = {split: len(questions) for split, questions in splits.items()}
-        if len(set(sizes.values())) > 1:
-            raise InputError(
-                f"the splits have different numbers of questions ({', '.join(f'{k} {v}' for k, v in sizes.items())}): "
-                "an old random split has 2910 and must not be mixed with the current files of 3000"
-            )
-        names = dict.fromkeys(question.image for questions in splits.values() for question in questions)
-        chosen = set(choose_ids(names, None if built else limit, seed, None if built else wanted))
-        samples = [
-            pope_sample(split, question, prompt)
-            for split, questions in splits.items()
-            for question in questions
-            if question.image in chosen
-        ]
-        record = {"source": data.name, "built_from_annotations": built, "questions": sizes}
-        return cls("pope", samples, record, images)
+    Images that are wanted are named by file where questions are read, and by id where they are built.
+    """
+    assert options.data is not None
+    data, images = options.data, options.images
+    if (data / "annotations").is_dir():
+        data, _ = coco_annotations(options)
+        images = coco_images(options, data)
+    if images is None:
+        raise InputError("the task pope needs --images, the folder of the images that the questions name")
+    built = data.is_file() and _is_coco(data)
+    splits = _build(data, options) if built else _read(data)
+    sizes = {split: len(questions) for split, questions in splits.items()}
+    if len(set(sizes.values())) > 1:
+        raise InputError(
+            f"the splits have different numbers of questions ({', '.join(f'{k} {v}' for k, v in sizes.items())}): "
+            "an old random split has 2910 and must not be mixed with the current files of 3000"
+        )
+    if not built:
+        chosen = set(options.choose(question.image for questions in splits.values() for question in questions))
+        splits = {split: [q for q in questions if q.image in chosen] for split, questions in splits.items()}
+    prompt = PROMPT if options.prompt is None else options.prompt
+    samples = pope_samples(splits, prompt)
+    record = {"source": data.name, "built_from_annotations": built, "questions": sizes}
+    return Task("pope", "pope", samples, record, images_in(images), 16)
 
 
-def pope_sample(split: str, question: Question, prompt: str) -> Sample:
-    """A question of a split."""
-    return Sample(
-        id=f"{split}:{question.question_id}",
-        image_id=question.image,
-        image=question.image,
-        prompt=prompt.replace("{question}", question.text),
-        reference={"split": split, "label": question.label, "question": question.text},
-    )
+def pope_samples(splits: dict[str, list[Question]], prompt: str = PROMPT) -> list[Sample]:
+    """The questions of all splits."""
+    return [
+        Sample(
+            id=f"{split}:{question.question_id}",
+            image_id=question.image,
+            image=question.image,
+            prompt=prompt.replace("{question}", question.text),
+            reference={"split": split, "label": question.label, "question": question.text},
+        )
+        for split, questions in splits.items()
+        for question in questions
+    ]
 
 
 def _is_coco(path: Path) -> bool:
@@ -81,10 +71,10 @@ def _is_coco(path: Path) -> bool:
     return isinstance(content, dict) and "question_id" not in content
 
 
-def _built(data: Path, limit: int | None, seed: int, wanted: Sequence[int | str] | None) -> dict[str, list[Question]]:
+def _build(data: Path, options: DataOptions) -> dict[str, list[Question]]:
     annotations = read_coco(data)
-    images = limit or IMAGES if wanted is None else choose_ids(annotations.ids, None, seed, wanted)
-    return {s: build_questions(annotations, s, images=images, seed=seed) for s in STRATEGIES}
+    images = options.limit or IMAGES if options.wanted is None else options.choose(annotations.ids)
+    return {s: build_questions(annotations, s, images=images, seed=options.seed) for s in STRATEGIES}
 
 
 def _read(data: Path) -> dict[str, list[Question]]:
