@@ -16,7 +16,7 @@ from ..core.configuration import RudderConfig
 from ..core.handle import SteeringHandle, attach
 from ..core.steering import beta_gate
 from ..evaluate.tasks.base import Sample, Task
-from ..methods.text_only_card import TextOnlyCard
+from ..methods.controls import TextOnlyCard, text_only_cards
 from ..runtime.inputs import encode, end_ids, without_prompt
 from ..runtime.models import Subject
 from .geometry import Floats
@@ -135,8 +135,8 @@ class Gatherer:
         if self.without_text_card:
             return None
         try:
-            control = TextOnlyCard(config=self.config, mode=self.config.mode)
-            return _numpy(control.prepare(handle, Call(handle.backbone.model, (), inputs), None))
+            TextOnlyCard(config=self.config, mode=self.config.mode)  # raises ValueError for a span without text
+            return _numpy(text_only_cards(handle, Call(handle.backbone.model, (), inputs)))
         except ValueError as error:
             self.without_text_card = str(error)
             return None

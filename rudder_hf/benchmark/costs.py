@@ -197,7 +197,7 @@ def measure_costs(
     for decoding, labels in decodings.items():
         bench = _Bench(model, inputs, decoding, settings)
         wanted = {label: methods[label] for label in dict.fromkeys((VANILLA, *labels))}
-        refusals = {label: method.refuses(settings.beams(decoding)) for label, method in wanted.items()}
+        refusals = {label: method.refuses(decoding) for label, method in wanted.items()}
         allowed = {label: method for label, method in wanted.items() if not refusals[label]}
         counted = {}
         for label, method in allowed.items():

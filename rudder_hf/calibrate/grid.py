@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..methods.rudder import absolute_strength
 from ..metrics.errors import InputError
 from .settings import Setting
 
@@ -43,7 +44,7 @@ class Grid:
     def settings(self, hidden_norm: float) -> list[Setting]:
         """All combinations for a layer whose hidden states have this length, the gentlest strength first."""
         found = [
-            Setting(absolute(share, hidden_norm), k, mode=mode, pool=pool, span=span, steer_first_token=first)
+            Setting(absolute_strength(share, hidden_norm), k, mode=mode, pool=pool, span=span, steer_first_token=first)
             for share in sorted(set(self.strengths))
             for mode in self.modes
             for k in (sorted(set(self.k)) if mode == "beta" else [self.k[0]])
@@ -68,11 +69,6 @@ class Grid:
     def record(self) -> dict[str, Any]:
         """The grid as JSON values."""
         return {name: list(values) for name, values in asdict(self).items()}
-
-
-def absolute(share: float, hidden_norm: float) -> float:
-    """A strength in units of the hidden state, to four digits, so that it reads well in a config."""
-    return float(f"{share * hidden_norm:.4g}")
 
 
 def neighbours(chosen: Setting, tried: Sequence[Setting]) -> list[Setting]:

@@ -123,8 +123,8 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
         device = process_device(choose_device(given["device"]), process)
         subject = load_subject(given["model"], given["dtype"].value, device, given["rudder"], given["revision"])
         optional = method_names.parse_optional(given["methods"])
-        beams = decoding.num_beams if decoding.name == "beam" else 1
-        chosen, left_out = method_names.make_possible(names, optional, subject, settings, beams)
+        questions = task.kind != "chair"
+        chosen, left_out = method_names.make_methods(names, subject, settings, decoding.name, questions, optional)
         task.notes += left_out
         folder = session.start(given["out"], task, subject, chosen, decoding, given["prompt"], run_options)
     bar = _Bar(f"{task.name}, {decoding.name}", shown=process.is_main)

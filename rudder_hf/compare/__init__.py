@@ -3,7 +3,7 @@
 `rudder compare --out FOLDER` runs it; `python benchmarks/compare.py` is the run that the README reports.
 """
 
-from .grids import BUDGET, rudder_space, space
+from ..methods import BUDGET
 from .join import joined, read_parts
 from .options import CompareOptions, ComparisonData, find_pictures
 from .record import Comparison, Row
@@ -23,6 +23,4 @@ __all__ = [
     "joined",
     "markdown",
     "read_parts",
-    "rudder_space",
-    "space",
 ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..evaluate.methods import GROUPS
+from ..methods import GROUPS
 from .record import Comparison, Row
 from .table import DECODINGS
 

@@ -7,7 +7,7 @@ OUT/state/                                    answers of tuning and evaluation, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,24 @@ from typing import Any
 from ..benchmark.costs import CostReport, measure_costs
 from ..benchmark.variants import VANILLA, prompt_length
 from ..calibrate.data import CalibrationData, batches
-from ..calibrate.layers import LayerStatistics, layer_statistics
+from ..calibrate.layers import LayerStatistics, layer_statistics, shortlist
 from ..calibrate.peers import MethodSearch, Tuning
-from ..evaluate.caption_pairs import scene_directions
-from ..evaluate.methods import GROUPS
+from ..evaluate.methods import sources_of
 from ..evaluate.tasks import Task
 from ..evaluate.tasks.base import Sample, samples_hash
-from ..methods import Intervention, collect_cards
+from ..methods import BUDGET, GROUPS, Method
 from ..metrics.errors import InputError
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.inputs import encode
 from ..runtime.journal import write_new
 from ..runtime.models import Subject
-from .grids import BUDGET, peers, rudder_space, space
 from .options import CompareOptions, ComparisonData
 from .record import Comparison
 from .runs import Cells
-from .variants import CONTROL, PUBLISHED, Entry, Ingredients, entries
+from .variants import CONTROL, PUBLISHED, Entry, candidates, entries, make_for
 
 RESULT, TABLE, STATE = "comparison.json", "table.md", "state"
+_LAYERS = 2
 Progress = Callable[[str, int, int], None]
 
 
@@ -57,11 +56,11 @@ def compare(
     if (out / RESULT).exists():
         return Comparison.load(out / RESULT)
     say("preparing", 0, 1)
-    ingredients = _ingredients(subject, data.calibration.choosing, data.calibration.task, options)
+    made = make_for(options.methods, subject, sources_of(subject, lambda: _prompts(subject, data, options)))
     statistics = _statistics(subject, data.calibration, out / STATE / "layers.json")
-    candidates = _candidates(options.methods, ingredients, statistics)
-    tunings = _tune(subject, data.calibration, out / STATE, options, candidates, say)
-    listed = entries(options.methods, ingredients, candidates, tunings)
+    tried = candidates(made, _hidden_norms(statistics))
+    tunings = _tune(subject, data.calibration, out / STATE, options, tried, say)
+    listed = entries(made, tried, tunings)
     cells = Cells(
         subject, out / STATE, options.batch_size, options.num_beams, options.top_p, options.seed,
         options.max_new_tokens, say,
@@ -70,7 +69,7 @@ def compare(
     for decoding, task in data.captions.items():
         for entry in listed:
             # A method that cannot decode so has a row that says it.
-            cannot = entry.refuses(options.num_beams if decoding == "beam" else 1)
+            cannot = entry.refuses(decoding)
             if cannot or options.everywhere or not _once(entry, tunings) or own[entry.key] == decoding:
                 cells.captions(entry, decoding, task)
     asked = {*own.values()} - {None}
@@ -84,7 +83,7 @@ def compare(
         rows=cells.rows(listed, list(data.captions), options.bootstrap),
         costs=report.costs,
         reference=cells.reference(listed),
-        notes=_notes(data, options, ingredients),
+        notes=_notes(data, options, made),
         tunings={name: tuning.to_dict() for name, tuning in tunings.items()},
         record={
             "model": subject.record(),
@@ -114,7 +113,7 @@ def own_decoding(entry: Entry, options: CompareOptions) -> str | None:
     """The first decoding that a method allows."""
     if entry.intervention is None:
         return options.decodings[0]
-    allowed = [d for d in options.decodings if not entry.refuses(options.num_beams if d == "beam" else 1)]
+    allowed = [d for d in options.decodings if not entry.refuses(d)]
     return allowed[0] if allowed else None
 
 
@@ -154,18 +153,10 @@ def _inputs(subject: Subject, task: Task, samples: Sequence[Sample]) -> dict[str
     return encode(subject.model, subject.processor, [task.image(s) for s in samples], [s.prompt for s in samples])
 
 
-def _ingredients(subject: Subject, samples: Sequence[Sample], task: Task, options: CompareOptions) -> Ingredients:
-    directions = donors = None
-    if "vti" in options.methods:
-        try:
-            directions = scene_directions(subject)
-        except ValueError:
-            directions = None  # the method then says what it lacks
-    config = subject.settings_for("rudder-shuffled")
-    if "rudder-shuffled" in options.methods and config is not None:
-        parts = (_inputs(subject, task, part) for part in batches(samples, options.batch_size))
-        donors = collect_cards(subject.model, config, parts)
-    return Ingredients(subject, directions, donors)
+def _prompts(subject: Subject, data: ComparisonData, options: CompareOptions) -> Iterator[dict[str, Any]]:
+    """The calibration pictures, from which controls take other pictures' CARDs."""
+    for part in batches(data.calibration.choosing, options.batch_size):
+        yield _inputs(subject, data.calibration.task, part)
 
 
 def _statistics(subject: Subject, data: CalibrationData, path: Path) -> list[LayerStatistics]:
@@ -177,30 +168,21 @@ def _statistics(subject: Subject, data: CalibrationData, path: Path) -> list[Lay
     return [LayerStatistics(**record) for record in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def _candidates(
-    methods: Sequence[str], ingredients: Ingredients, statistics: Sequence[LayerStatistics]
-) -> dict[str, list[Intervention]]:
-    """The settings that each method chooses from; none for a method that lacks something."""
-    found: dict[str, list[Intervention]] = {}
-    for name in methods:
-        if name == "vti" and ingredients.directions is None:
-            continue
-        if name in GROUPS["rudder"]:
-            found[name] = [ingredients.make(name, **settings) for settings in rudder_space(name, statistics)]
-        elif name in peers():
-            found[name] = [ingredients.make(name, **settings) for settings in space(name)]
-    return found
+def _hidden_norms(statistics: Sequence[LayerStatistics]) -> dict[int, float]:
+    """The layers that RUDDER is tuned on, with the norm of their hidden states."""
+    norms = {entry.layer: entry.hidden_norm for entry in statistics}
+    return {layer: norms[layer] for layer in shortlist(statistics, _LAYERS)[0]}
 
 
 def _tune(
     subject: Subject, data: CalibrationData, state: Path, options: CompareOptions,
-    candidates: Mapping[str, Sequence[Intervention]], say: Progress,
+    candidates: Mapping[str, Sequence[Method]], say: Progress,
 ) -> dict[str, Tuning]:  # fmt: skip
     """Choose settings, by greedy search; by beam search for methods that know nothing else."""
     tunings: dict[str, Tuning] = {}
     for decoding in ("greedy", "beam"):
         beams = options.num_beams if decoding == "beam" else 1
-        mine = [n for n, tried in candidates.items() if n not in tunings and not tried[0].refuses(beams)]
+        mine = [n for n, tried in candidates.items() if n not in tunings and not tried[0].refuses(decoding)]
         if not mine:
             continue
         size = max(1, options.batch_size // beams)
@@ -225,15 +207,15 @@ def _costs(
     """What each method costs, with the settings that the comparison is about; measured once."""
     if path.exists():
         return CostReport.load(path)
-    methods: dict[str, Intervention] = {}
+    methods: dict[str, Method] = {}
     for entry in listed:
         # The last one is the tuned one, if there is one that can be run.
         if entry.intervention is not None:
             methods[entry.method] = entry.intervention
     inputs = _inputs(subject, data.task, data.choosing[:1])
-    greedy = [name for name, method in methods.items() if not method.refuses(1)]
+    greedy = [name for name, method in methods.items() if not method.refuses("greedy")]
     # Under beams only what has to be compared there: those that know nothing else, and RUDDER.
-    beam = [name for name, method in methods.items() if method.refuses(1) or name in GROUPS["rudder"]]
+    beam = [name for name, method in methods.items() if method.refuses("greedy") or name in GROUPS["rudder"]]
     decodings = {"greedy": greedy, "beam": beam} if "beam" in options.decodings else {"greedy": greedy}
     costs, runs = measure_costs(
         subject.model, methods, inputs, decodings, options.costs, lambda text: say(f"costs, {text}", 0, 1)
@@ -261,7 +243,7 @@ def _title(subject: Subject, data: ComparisonData, options: CompareOptions) -> s
     )
 
 
-def _notes(data: ComparisonData, options: CompareOptions, ingredients: Ingredients) -> list[str]:
+def _notes(data: ComparisonData, options: CompareOptions, made: Mapping[str, Entry]) -> list[str]:
     limits = options.calibration.limits
     notes = [
         f"tuned: the best of {BUDGET} settings on the calibration pictures by greedy search (opera by beam search, on "
@@ -273,8 +255,9 @@ def _notes(data: ComparisonData, options: CompareOptions, ingredients: Ingredien
         "layers that statistics of the unsteered model rank first.",
         "calibrated: RUDDER's stored settings for the model, which a larger search may have found. Controls have the "
         "calibrated settings of rudder-beta.",
-        "published: the defaults of the published code, which were found for other models.",
+        "published: the settings of the published code for captions and for yes/no questions, which were found for "
+        "other models.",
     ]
-    if ingredients.directions is not None:
+    if "vti" in made and made["vti"].intervention is not None:
         notes.append("vti: directions from 50 pairs of captions of training scenes, one of each with absent objects.")
     return notes

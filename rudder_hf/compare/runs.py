@@ -65,18 +65,17 @@ class Cells:
 
     def _run(self, what: str, entry: Entry, decoding: str, task: Task) -> None:
         beams = self.num_beams if decoding == "beam" else 1
-        if entry.refuses(beams):
+        if entry.refuses(decoding):
             self._done[what, decoding, entry.key] = (entry, None)
             return
         for (kind, other_decoding, _), (other, folder) in self._done.items():
-            if (kind, other_decoding) == (what, decoding) and folder is not None and same_settings(entry, other):
+            if (kind, other_decoding) == (what, decoding) and folder is not None and same_settings(entry, other, what):
                 self._done[what, decoding, entry.key] = (entry, folder)
                 return
-        assert entry.intervention is not None
         longest = self.max_new_tokens if what == "captions" else None
         how = Decoding(decoding, longest or task.max_new_tokens, self.num_beams, self.top_p)
         options = RunOptions(max(1, self.batch_size // beams), self.seed, likelihood=False)
-        methods = [entry.intervention]
+        methods = [entry.asked(what)]
         folder = start(self.folder / what / decoding / entry.key, task, self.subject, methods, how, None, options)
         text = f"{what}, {decoding}, {entry.key}"
         missing = run(
@@ -108,7 +107,7 @@ class Cells:
                     continue
                 method = entry.intervention
                 row = Row(entry.method, entry.variant, decoding, {} if method is None else settings_record(method))
-                row = replace(row, note=entry.refuses(self.num_beams if decoding == "beam" else 1))
+                row = replace(row, note=entry.refuses(decoding))
                 told = [(other.decoding, other.method, other.note) for other in rows[-1:]]
                 if row.note and (decoding, entry.method, row.note) in told:
                     continue  # once for all settings of a method

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from torch import Tensor
-
-from .. import methods as interventions
 from ..calibrate.peers import Tuning
-from ..evaluate.methods import GROUPS, settings_record
-from ..methods import Intervention
+from ..methods import GROUPS, Method, Sources, method_class
 from ..runtime.models import Subject
 
 PUBLISHED, TUNED, CALIBRATED, CONTROL = "published", "tuned", "calibrated", "control"
+_VARIANTS = {"rudder": CALIBRATED, "peers": PUBLISHED, "controls": CONTROL}
 NOTHING_BETTER = "no setting within the limits is better than vanilla"
 
 
@@ -31,7 +27,7 @@ class Entry:
 
     method: str
     variant: str
-    intervention: Intervention | None
+    intervention: Method | None
     note: str = ""
 
     @property
@@ -39,86 +35,75 @@ class Entry:
         """A name for folders."""
         return f"{self.method}-{self.variant}" if self.variant else self.method
 
-    def refuses(self, beams: int) -> str:
-        """Why it cannot run with so many beams; empty if it can."""
-        return self.note if self.intervention is None else self.intervention.refuses(beams)
+    def refuses(self, decoding: str) -> str:
+        """Why it does not support a way to decode; empty if it does."""
+        return self.note if self.intervention is None else self.intervention.refuses(decoding)
+
+    def asked(self, what: str) -> Method:
+        """The method for "captions" or "questions": published settings may differ between them."""
+        assert self.intervention is not None
+        if self.variant != PUBLISHED or what != "questions":
+            return self.intervention
+        return replace(self.intervention, **self.intervention.for_questions)  # type: ignore[type-var]
 
 
-@dataclass(frozen=True)
-class Ingredients:
-    """What methods need beside their settings.
+def make_for(names: Sequence[str], subject: Subject, sources: Sources) -> dict[str, Entry]:
+    """Each method as published, RUDDER and its controls as calibrated, with a note where it cannot be made."""
+    made: dict[str, Entry] = {}
+    for name in names:
+        variant = next((word for group, word in _VARIANTS.items() if name in GROUPS[group]), "")
+        try:
+            made[name] = Entry(name, variant, method_class(name).for_model(subject.model, sources))
+        except ValueError as error:
+            made[name] = Entry(name, variant, None, f"not run: {error}")
+    return made
 
-    Attributes:
-        subject: The model, and RUDDER's settings for it.
-        directions: VTI's; None leaves it out.
-        donors: CARDs of other pictures, for the control with another picture's CARD.
+
+def candidates(made: Mapping[str, Entry], hidden_norms: Mapping[int, float]) -> dict[str, list[Method]]:
+    """The settings that each method chooses from; none for a method that lacks something.
+
+    Args:
+        made: From `make_for`.
+        hidden_norms: See `Method.search_space`.
     """
-
-    subject: Subject
-    directions: Tensor | None
-    donors: Tensor | None
-
-    def make(self, name: str, **settings: Any) -> Intervention:
-        """A method with settings on top of what it needs.
-
-        Raises:
-            ValueError: Something that it needs is missing.
-        """
-        given: dict[str, Any] = {}
-        if name.startswith("rudder"):
-            given["config"] = None if "layer" in settings else self.subject.settings_for(name)
-        if name == "vti":
-            given["directions"] = self.directions
-        if name == "rudder-shuffled":
-            given["donors"] = self.donors
-        return interventions.get(name, **{**given, **settings})
+    found: dict[str, list[Method]] = {}
+    for name, entry in made.items():
+        kind, base = method_class(name), entry.intervention
+        space = kind.search_space(hidden_norms)
+        try:
+            tried = [kind(**s) if base is None else replace(base, **s) for s in space]  # type: ignore[type-var]
+        except ValueError:
+            continue
+        if tried:
+            found[name] = tried
+    return found
 
 
 def entries(
-    names: Sequence[str], ingredients: Ingredients, candidates: Mapping[str, Sequence[Intervention]],
-    tunings: Mapping[str, Tuning],
-) -> list[Entry]:  # fmt: skip
+    made: Mapping[str, Entry], tried: Mapping[str, Sequence[Method]], tunings: Mapping[str, Tuning]
+) -> list[Entry]:
     """All entries, vanilla first.
 
     Args:
-        names: The methods.
-        ingredients: What they need.
-        candidates: The settings that each tuned method chose from.
+        made: From `make_for`.
+        tried: The settings that each tuned method chose from.
         tunings: What was chosen.
     """
     found: list[Entry] = []
-    for name in names:
-        if name in GROUPS["rudder"]:
-            found.append(_made(ingredients, name, CALIBRATED))
-        elif name in GROUPS["controls"]:
-            found.append(_made(ingredients, name, CONTROL))
-        elif name in GROUPS["peers"]:
-            found.append(_made(ingredients, name, PUBLISHED))
-        else:
-            found.append(_made(ingredients, name, ""))
+    for name, entry in made.items():
+        found.append(entry)
         if name not in tunings:
             continue
         chosen = tunings[name].chosen
         if chosen is None:
             found.append(Entry(name, TUNED, None, NOTHING_BETTER))
         else:
-            found.append(Entry(name, TUNED, candidates[name][chosen]))
+            found.append(Entry(name, TUNED, tried[name][chosen]))
     return found
 
 
-def _made(ingredients: Ingredients, name: str, variant: str) -> Entry:
-    try:
-        return Entry(name, variant, ingredients.make(name))
-    except ValueError as error:
-        return Entry(name, variant, None, f"not run: {error}")
-
-
-def same_settings(one: Entry, other: Entry) -> bool:
-    """Whether two entries are the same method with the same settings, so that one run serves both."""
+def same_settings(one: Entry, other: Entry, what: str) -> bool:
+    """Whether two entries have the same settings for "captions" or "questions", so that one run serves both."""
     if one.intervention is None or other.intervention is None or one.method != other.method:
         return False
-    return _plain(one.intervention) == _plain(other.intervention)
-
-
-def _plain(method: Intervention) -> dict[str, Any]:
-    return {name: value for name, value in settings_record(method).items() if name != "calibrated"}
+    return one.asked(what).settings() == other.asked(what).settings()

@@ -7,14 +7,14 @@ ones. Training scenes, because they are none of those that anything is calibrate
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..methods import textual_directions
+from ..methods.base import Inputs
 from ..runtime.inputs import encode
 from ..runtime.models import Subject
 from ..scenes.captions import DETAIL_PROMPT, detailed_caption, mentions, noun
@@ -46,31 +46,30 @@ def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def scene_pairs(subject: Subject, count: int = PAIRS) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Inputs as for `generate` that end in a correct caption, and in a hallucinated one."""
-    tokenizer = getattr(subject.processor, "tokenizer", subject.processor)
-    for number in range(count):
-        scene = train_scene(0, _FIRST_SCENE + number)
-        inputs = encode(subject.model, subject.processor, [draw(scene)], [DETAIL_PROMPT])
-        pair = []
-        for text in caption_pair(scene, number):
-            ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"].to(subject.model.device)
-            answer = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-            joined = {name: torch.cat([inputs[name], added], dim=1) for name, added in answer.items()}
-            pair.append({**inputs, **joined})
-        yield pair[0], pair[1]
+def scene_pairs(subject: Subject, count: int = PAIRS) -> Callable[[], Iterator[tuple[Inputs, Inputs]]] | None:
+    """Inputs of `generate` that end in a correct caption, and in a hallucinated one, when called.
 
-
-def scene_directions(subject: Subject) -> Tensor:
-    """VTI's directions for an embedded model.
-
-    Raises:
-        ValueError: The model is not an embedded one, whose scenes it would not know.
+    None for a model that is not embedded: it would not know the scenes.
     """
     if embedded_name(subject.name) is None:
-        raise ValueError(
-            "vti needs directions for the model, which are found once from pairs of captions: "
-            "rudder_hf.methods.textual_directions(model, pairs). The command line has pairs for the embedded "
-            "models only."
-        )
-    return textual_directions(subject.model, scene_pairs(subject))
+        return None
+    tokenizer = getattr(subject.processor, "tokenizer", subject.processor)
+
+    def pairs() -> Iterator[tuple[Inputs, Inputs]]:
+        for number in range(count):
+            scene = train_scene(0, _FIRST_SCENE + number)
+            inputs = encode(subject.model, subject.processor, [draw(scene)], [DETAIL_PROMPT])
+            correct, wrong = (
+                _joined(inputs, tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"])
+                for text in caption_pair(scene, number)
+            )
+            yield correct, wrong
+
+    return pairs
+
+
+def _joined(inputs: Inputs, answer: Tensor) -> dict[str, Any]:
+    """The inputs of a prompt with an answer after it."""
+    ids = answer.to(inputs["input_ids"].device)
+    added = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return {**inputs, **{name: torch.cat([inputs[name], part], dim=1) for name, part in added.items()}}

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from .. import methods as interventions
-from ..methods import Intervention
+from ..methods import GROUPS, NAMES, Method, Sources, method_class
+from ..methods.base import Inputs
 from ..runtime.models import Subject
 
 DEFAULT = ("vanilla", "rudder-beta", "rudder-add")
-_RUDDER = ("rudder-beta", "rudder-add")
-_CONTROLS = tuple(name for name in interventions.NAMES if name.startswith("rudder-") and name not in _RUDDER)
-GROUPS: dict[str, tuple[str, ...]] = {
-    "all": interventions.NAMES,
-    "rudder": _RUDDER,
-    "peers": tuple(name for name in interventions.NAMES if name not in ("vanilla", *_RUDDER, *_CONTROLS)),
-    "controls": _CONTROLS,
-}
-"""Names that stand for several methods. Members that cannot run are left out, and it is said why."""
+_STEERED = (*GROUPS["rudder"], *GROUPS["controls"])
 
 
 def parse_names(text: str) -> list[str]:
@@ -29,11 +21,10 @@ def parse_names(text: str) -> list[str]:
         ValueError: A name is unknown or given twice.
     """
     given = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in given if name not in interventions.NAMES and name not in GROUPS]
+    unknown = [name for name in given if name not in NAMES and name not in GROUPS]
     if unknown or not given:
         raise ValueError(
-            f"There is no method {(unknown or [text])[0]!r}. Methods: {', '.join(interventions.NAMES)}. "
-            f"Groups: {', '.join(GROUPS)}."
+            f"There is no method {(unknown or [text])[0]!r}. Methods: {', '.join(NAMES)}. Groups: {', '.join(GROUPS)}."
         )
     if len(set(given)) < len(given):
         raise ValueError(f"A method is named twice in {text!r}.")
@@ -57,7 +48,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     for text in texts:
         name, equals, value = text.partition("=")
         method, dot, setting = name.strip().rpartition(".")
-        if not equals or not setting or (dot and method not in interventions.NAMES):
+        if not equals or not setting or (dot and method not in NAMES):
             raise ValueError(f"{text!r} is no setting: write NAME=VALUE or METHOD.NAME=VALUE.")
         try:
             parsed = json.loads(value)
@@ -67,59 +58,69 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def make_methods(
-    names: Sequence[str], subject: Subject, settings: dict[str, dict[str, Any]] | None = None
-) -> list[Intervention]:
-    """Make the methods for a model.
+def sources_of(subject: Subject, prompts: Callable[[], Iterable[Inputs]] | None = None) -> Sources:
+    """Where methods find what they need for a model: RUDDER's settings, and caption pairs for an embedded model.
+
+    Args:
+        subject: The model.
+        prompts: Inputs with other images, for the control that takes another image's CARD.
+    """
+    from .caption_pairs import scene_pairs
+
+    return Sources(subject.settings_for, scene_pairs(subject), prompts)
+
+
+def make_method(
+    name: str, subject: Subject, settings: Mapping[str, Any] | None = None, questions: bool = False
+) -> Method:
+    """Make a method for a model.
+
+    Args:
+        name: Of the method.
+        subject: The model.
+        settings: What the user set; the rest is as published, RUDDER's as calibrated for the model.
+        questions: Whether yes/no questions are to be answered, for which some publications have other settings.
 
     Raises:
-        ValueError: Settings are missing, unknown or out of range, or belong to no method of the run.
+        ValueError: Settings are missing or out of range.
+        TypeError: There is no such setting.
     """
-    settings = settings or {}
-    unused = sorted(set(settings) - {"", *names})
-    if unused:
-        raise ValueError(f"There are settings for {unused[0]!r}, which is not one of the methods {', '.join(names)}.")
-    made = []
-    for name in names:
-        own = dict(settings.get(name, {}))
-        if name.startswith("rudder"):
-            own = {**settings.get("", {}), **own}
-            config = subject.settings_for(name)
-            if config is None and not {"layer", "alpha_max"} <= set(own):
-                raise ValueError(
-                    f"There are no RUDDER settings for {subject.name!r}, which {name} needs: pass --rudder FOLDER, "
-                    "or --set layer=... --set alpha_max=... (or --methods vanilla)."
-                )
-            own = {"config": config, **own}
-        if name == "vti" and "directions" not in own:
-            from .caption_pairs import scene_directions
-
-            own["directions"] = scene_directions(subject)
-        made.append(interventions.get(name, **own))
-    return made
+    kind = method_class(name)
+    published = kind.for_questions if questions else {}
+    return kind.for_model(subject.model, sources_of(subject), **{**published, **(settings or {})})
 
 
-def make_possible(
-    names: Sequence[str], optional: set[str], subject: Subject, settings: dict[str, dict[str, Any]], beams: int
-) -> tuple[list[Intervention], list[str]]:
-    """Make the methods, without those of a group that cannot run on this model or with this decoding.
+def make_methods(
+    names: Sequence[str], subject: Subject, settings: Mapping[str, Mapping[str, Any]] | None = None,
+    decoding: str = "greedy", questions: bool = False, optional: Collection[str] = (),
+) -> tuple[list[Method], list[str]]:  # fmt: skip
+    """Make methods for a model, without the optional ones that cannot run on it or with this decoding.
+
+    Args:
+        names: Of the methods.
+        subject: The model.
+        settings: From `parse_settings`.
+        decoding: "greedy", "nucleus" or "beam".
+        questions: See `make_method`.
+        optional: Methods that may be left out, from `parse_optional`.
 
     Returns:
         The methods, and for each one left out its name and the reason.
 
     Raises:
-        ValueError: A method that was named cannot run, or none is left.
+        ValueError: A method that is not optional cannot run, none is left, or there are settings for another method.
     """
-    made: list[Intervention] = []
-    left_out: list[str] = []
+    settings = settings or {}
     unused = sorted(set(settings) - {"", *names})
     if unused:
         raise ValueError(f"There are settings for {unused[0]!r}, which is not one of the methods {', '.join(names)}.")
+    made: list[Method] = []
+    left_out: list[str] = []
     for name in names:
-        own = {key: value for key, value in settings.items() if key in ("", name)}
+        shared = settings.get("", {}) if name in _STEERED else {}
         try:
-            method = make_methods([name], subject, own)[0]
-            if reason := method.refuses(beams):
+            method = make_method(name, subject, {**shared, **settings.get(name, {})}, questions)
+            if reason := method.refuses(decoding):
                 raise ValueError(f"{reason}: choose another --decoding, or leave it out of --methods.")
         except ValueError as error:
             if name not in optional:
@@ -132,7 +133,7 @@ def make_possible(
     return made, left_out
 
 
-def settings_record(method: Intervention) -> dict[str, Any]:
+def settings_record(method: Method) -> dict[str, Any]:
     """A method's settings as JSON values, and whether RUDDER's were calibrated for the model."""
     record = dict(method.settings())
     config = getattr(method, "config", None)

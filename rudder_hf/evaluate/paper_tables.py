@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import methods as interventions
+from ..methods import NAMES
 from ..metrics.errors import InputError
 from ..presets import get_preset
 
@@ -128,7 +128,7 @@ class Machine:
 
 def obstacle(config: RowConfig, machine: Machine) -> str | None:
     """Why a row cannot run here, or None."""
-    if config.method not in interventions.NAMES:
+    if config.method not in NAMES:
         return f"the method {config.method} is not in this package"
     if config.task == "speed":
         from ..benchmark.variants import VARIANTS
@@ -244,7 +244,7 @@ def _load(model: str, machine: Machine) -> Any:
 def _run_row(config: RowConfig, machine: Machine, subject: Any, out: Path) -> dict[str, float]:
     """Measure one row; its numbers by the paper's metrics."""
     from ..runtime.decoding import Decoding
-    from .methods import make_methods
+    from .methods import make_method
     from .run import evaluate
     from .runner import RunOptions
     from .tasks import DataOptions, make_task
@@ -258,7 +258,7 @@ def _run_row(config: RowConfig, machine: Machine, subject: Any, out: Path) -> di
     )
     task = make_task(config.task, data)
     task.skip_unreadable(False)
-    methods = make_methods([config.method], subject, {config.method: config.settings} if config.settings else {})
+    methods = [make_method(config.method, subject, config.settings, questions=task.kind != "chair")]
     decoding = Decoding(config.decoding, task.max_new_tokens)
     options = RunOptions(machine.batch_size, config.seed, command=f"benchmarks/paper/run.py ({config.name})")
     result = evaluate(task, subject, methods, decoding, out, options=options)

@@ -18,7 +18,7 @@ from lmms_eval.api.model import lmms
 from PIL import Image
 from tqdm import tqdm
 
-from ..evaluate.methods import make_methods
+from ..evaluate.methods import make_method
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.inputs import answers
 from ..runtime.models import load_subject
@@ -69,7 +69,7 @@ class RudderHF(lmms):  # type: ignore[misc]
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.subject = load_subject(pretrained, dtype, process_device(device, process), rudder, revision)
-        self.method = make_methods([method], self.subject, {method: settings} if settings else {})[0]
+        self.method = make_method(method, self.subject, settings)
         self.batch_size = int(batch_size)
         self.seed = int(seed)
 

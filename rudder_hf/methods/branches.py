@@ -1,4 +1,4 @@
-"""Side branches: the same model on another prompt or picture, decoding the tokens that the main branch chose.
+"""Prompts with other or no images, and side branches: the same model on such a prompt, decoding the main's tokens.
 
 A branch is prepared by the model's own `generate`, which is stopped before its token loop through the
 `custom_generate` extension point. Positions, masks, image features and beams are thereby what the model itself makes
@@ -7,7 +7,7 @@ of the changed arguments, whatever the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,15 +23,16 @@ _MAIN_ONLY = (
 )
 # Tokens that some configs name as the frame of an image; without the image they go too.
 _FRAME_TOKEN_NAMES = ("vision_start_token_id", "vision_end_token_id", "boi_token_id", "eoi_token_id")
+_GRIDS = {"pixel_values": "image_grid_thw", "pixel_values_videos": "video_grid_thw"}
 
 
 class Branch:
-    """One side branch: what `generate` prepared for it, with a cache of its own.
+    """One side branch: what `generate` prepared for it, with a key-value cache of its own.
 
     Args:
         loop: The module that is called for each token.
         input_ids: The prompt's ids, (rows, length).
-        model_kwargs: What goes to the model beside them.
+        model_kwargs: The other arguments of the model.
     """
 
     def __init__(self, loop: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
@@ -45,7 +46,7 @@ class Branch:
 
         Args:
             model: The model whose `generate` takes the arguments.
-            arguments: Prompt, pictures and options; what belongs to the main loop alone is left out.
+            arguments: Prompt, images and options; what belongs to the main loop alone is left out.
         """
 
         def stop(loop: Any, input_ids: Tensor, **prepared: Any) -> Branch:
@@ -89,28 +90,31 @@ class Branch:
         self.model_kwargs["past_key_values"].reorder_cache(beams)
 
 
+def text_branch(backbone: Backbone, call: Call, options: Mapping[str, Any]) -> Branch:
+    """A branch that reads the prompts without their images.
+
+    It is prepared by the module that runs the loop, because models that delegate to a language model, such as
+    InstructBLIP, take no prompt without image.
+    """
+    return Branch.prepare(backbone.loop, {**options, **without_image(backbone.model, call)})
+
+
 def arguments_of(call: Call) -> dict[str, Any]:
     """The arguments of `generate` by name, to be passed on as keywords."""
     return {name: value for name, value in call.arguments.items() if value is not call.model}
 
 
-def prompt_mask(call: Call) -> Tensor:
-    """1 for the prompt's tokens and 0 for padding, (prompts, length), as `generate` would infer it.
-
-    Raises:
-        ValueError: The call has no `input_ids`.
-    """
-    ids = call.input_ids
+def _ids_and_mask(call: Call) -> tuple[Tensor, Tensor]:
+    """The prompts' ids, and True where they are not padding, as `generate` would infer it, (prompts, length) each."""
+    ids, mask, pad = call.input_ids, call.arguments.get("attention_mask"), call.option("pad_token_id")
     if ids is None:
         raise ValueError(
-            "This method needs `input_ids` to tell text from image; a prompt of embeddings alone does not say. Pass "
-            "what the processor returns."
+            "This method needs `input_ids` to distinguish text from image; embeddings alone do not. Pass what the "
+            "processor returns."
         )
-    mask = call.arguments.get("attention_mask")
     if isinstance(mask, Tensor):
-        return mask.bool()
-    pad = call.option("pad_token_id")
-    return torch.ones_like(ids, dtype=torch.bool) if pad is None else ids != pad
+        return ids, mask.bool()
+    return ids, torch.ones_like(ids, dtype=torch.bool) if pad is None else ids != pad
 
 
 def image_positions(model: nn.Module, call: Call) -> Tensor:
@@ -119,14 +123,13 @@ def image_positions(model: nn.Module, call: Call) -> Tensor:
     Raises:
         ValueError: The model's config names no image token, or the call has no ids.
     """
-    mask = prompt_mask(call)
+    ids, mask = _ids_and_mask(call)
     tokens = image_token_ids(model)
     if not tokens:
         raise ValueError(
             f"This method needs a model whose config names its image token; {type(model).__name__} does not."
         )
-    assert call.input_ids is not None
-    return torch.isin(call.input_ids, torch.tensor(tokens, device=mask.device)) & mask
+    return torch.isin(ids, torch.tensor(tokens, device=mask.device)) & mask
 
 
 def without_image(model: nn.Module, call: Call) -> dict[str, Tensor]:
@@ -134,28 +137,59 @@ def without_image(model: nn.Module, call: Call) -> dict[str, Tensor]:
 
     Image placeholders are taken out, and the tokens that frame an image where the config names them.
     """
-    image = image_positions(model, call)
-    ids = call.input_ids
-    assert ids is not None
-    frame = [getattr(model.config, name, None) for name in _FRAME_TOKEN_NAMES]
-    frame_ids = torch.tensor([token for token in frame if isinstance(token, int)], dtype=ids.dtype, device=ids.device)
-    kept = prompt_mask(call) & ~image & ~torch.isin(ids, frame_ids)
+    ids, mask = _ids_and_mask(call)
+    named = (getattr(model.config, name, None) for name in _FRAME_TOKEN_NAMES)
+    frame = torch.tensor([token for token in named if isinstance(token, int)], dtype=ids.dtype, device=ids.device)
+    kept = mask & ~image_positions(model, call) & ~torch.isin(ids, frame)
     rows = [row[keep] for row, keep in zip(ids, kept, strict=True)]
     if any(len(row) == 0 for row in rows):
         raise ValueError(
             "This method runs the prompt without its image, but a prompt is nothing but an image. Add text."
         )
-    width = max(len(row) for row in rows)
-    pad = call.option("pad_token_id", 0)
-    pad = int(torch.as_tensor(pad).flatten()[0])
-    new_ids = torch.stack([nn.functional.pad(row, (width - len(row), 0), value=pad) for row in rows])
-    new_mask = torch.stack([nn.functional.pad(torch.ones_like(row), (width - len(row), 0)) for row in rows])
-    return {"input_ids": new_ids, "attention_mask": new_mask}
+    pad = int(torch.as_tensor(call.option("pad_token_id", 0)).flatten()[0])
+    return {
+        "input_ids": pad_left(rows, pad),
+        "attention_mask": pad_left([torch.ones_like(row) for row in rows], 0),
+    }
 
 
-def text_branch(backbone: Backbone, call: Call, options: Mapping[str, Any]) -> Branch:
-    """A branch that reads the prompts without their images.
+def pad_left(rows: list[Tensor], value: int) -> Tensor:
+    """Rows of different lengths as one tensor, padded on the left."""
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value, padding_side="left")
 
-    It is prepared by the module that runs the loop, because InstructBLIP and its kin take no prompt without image.
+
+def image_owners(model: nn.Module, call: Call, name: str) -> Iterator[tuple[int, int, int, int]]:
+    """For each image of a tensor: its first row, the row after its last, its prompt, its place in that prompt.
+
+    Images lie in the order of the prompts, one for each row of the tensor, or, where a grid gives their sizes (Qwen),
+    several rows of patches to an image. The number of placeholders says which prompt they belong to.
+
+    Args:
+        model: The model that takes them.
+        call: The arguments of `generate`.
+        name: Of the tensor.
     """
-    return Branch.prepare(backbone.loop, {**options, **without_image(backbone.model, call)})
+    pixels: Tensor = call.arguments[name]
+    grid = call.arguments.get(_GRIDS.get(name, ""))
+    heights = [1] * len(pixels) if grid is None else [int(size) for size in grid.prod(-1)]
+    owners = _owners(model, call, heights, by_prompt=grid is None and len(pixels) == call.batch)
+    start, places = 0, dict.fromkeys(range(call.batch), 0)
+    for height, prompt in zip(heights, owners, strict=True):
+        yield start, start + height, prompt, places[prompt]
+        places[prompt] += 1
+        start += height
+
+
+def _owners(model: nn.Module, call: Call, heights: list[int], by_prompt: bool) -> list[int]:
+    """The prompt of each image: images share the placeholders in proportion to their sizes."""
+    tokens, ids = image_token_ids(model), call.input_ids
+    if by_prompt or ids is None or not tokens:
+        return [min(index, call.batch - 1) for index in range(len(heights))]
+    placeholders = torch.isin(ids, torch.tensor(tokens, device=ids.device)).sum(dim=1).cumsum(dim=0).tolist()
+    total, seen, owners = sum(heights), 0, []
+    for height in heights:
+        # The middle of an image's share of the placeholders lies within its own prompt.
+        middle = (seen + height / 2) / total * placeholders[-1]
+        owners.append(next((row for row, last in enumerate(placeholders) if middle < last), call.batch - 1))
+        seen += height
+    return owners

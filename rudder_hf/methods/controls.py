@@ -1,4 +1,4 @@
-"""What the control experiments share: RUDDER as it is, but with another direction in CARD's place.
+"""Control experiments: RUDDER as it is, but with another direction in place of CARD.
 
 A steering result means little unless a push of the same strength along a direction without this image's evidence does
 less. Layer, strength, gate and answer span of a control are those of the RUDDER settings it is given.
@@ -7,25 +7,44 @@ less. Layer, strength, gate and answer span of a control are those of the RUDDER
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
+from ..core.backbones import attention_update
 from ..core.call import Call
-from ..core.configuration import MODES
+from ..core.configuration import MODES, RudderConfig
 from ..core.handle import SteeringHandle, attach
-from .base import Generate, _plain, check_sample_ids, refuse_steered
-from .branches import arguments_of
+from ..core.steering import card as card_of
+from .base import (
+    Generate,
+    Inputs,
+    Sources,
+    check_number,
+    check_sample_ids,
+    plain,
+    refuse_steered,
+    sample_generator,
+    sample_normal,
+)
+from .branches import Branch, arguments_of, without_image
+from .layers import captured
 from .rudder import RudderBeta
 
-Context = Any
-"""What a control prepares for one call."""
+CardMap = Callable[[Tensor, Sequence[bool]], Tensor]
+"""From the CARD of each prompt, (prompts, hidden size), and which prompts have an image, to what replaces it."""
 
-_CONTEXT: ContextVar[Context] = ContextVar("rudder_control", default=None)
+_CARD_MAP: ContextVar[CardMap] = ContextVar("rudder_control")
+
+# Above this cosine a donor counts as the sample's own CARD, up to the rounding of batches.
+_OWN = 0.99999
+_DONORS = 4
 
 
 @dataclass(frozen=True)
@@ -36,6 +55,8 @@ class RudderControl(RudderBeta):
         mode: "beta" or "add": which RUDDER this is the control of.
     """
 
+    searched_strengths = ()
+
     mode: str = "beta"
 
     def __post_init__(self) -> None:
@@ -43,43 +64,208 @@ class RudderControl(RudderBeta):
             raise ValueError(f"{self.name}: `mode` is {self.mode!r}, but has to be one of {', '.join(MODES)}.")
         super().__post_init__()
 
-    def prepare(self, handle: SteeringHandle, call: Call, sample_ids: list[str] | None) -> Context:
-        """What `direction` needs to know of a call; the ids of its samples unless a control needs more."""
-        return sample_ids
-
     @abstractmethod
-    def direction(self, card: Tensor, with_image: Sequence[bool], context: Context) -> Tensor:
-        """The direction instead of CARD, (rows, hidden size), for as many rows.
-
-        Args:
-            card: CARD of each row; the rows of a prompt (beams, return sequences) lie together.
-            with_image: For each prompt whether it has an image.
-            context: From `prepare`.
-        """
+    def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
+        """What replaces CARD in one call of `generate`."""
 
     def settings(self) -> dict[str, Any]:
         """The settings in force, RUDDER's and the control's own."""
         base = {item.name for item in fields(RudderBeta)}
-        return super().settings() | {
-            item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.name not in base
-        }
+        own = {item.name: plain(getattr(self, item.name)) for item in fields(self) if item.name not in base}
+        return super().settings() | own
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
-        """See `Intervention.applied`."""
+        """See `Method.applied`."""
         refuse_steered(model)
         with attach(model, self.rudder_config()) as handle:
             base: Any = handle.backbone.model
-            handle.card_map = lambda card, with_image: self.direction(card, with_image, _CONTEXT.get())
+            handle.card_map = _replaced
 
             def generate(*args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any) -> Any:
                 rudder = {name: kwargs.pop(name) for name in ("rudder", "output_rudder") if name in kwargs}
                 call = Call(base, args, kwargs)
-                token = _CONTEXT.set(self.prepare(handle, call, check_sample_ids(sample_ids, call.batch)))
+                token = _CARD_MAP.set(self.card_map(handle, call, check_sample_ids(sample_ids, call.batch)))
                 try:
                     # A compiled forward would keep the direction of the call that it was compiled in.
                     return base.generate(**(arguments_of(call) | rudder | {"disable_compile": True}))
                 finally:
-                    _CONTEXT.reset(token)
+                    _CARD_MAP.reset(token)
 
             yield generate
+
+
+def _replaced(card: Tensor, with_image: Sequence[bool]) -> Tensor:
+    """The direction for each row; the rows of a prompt (beams, return sequences) lie together and share theirs."""
+    rows_each = len(card) // len(with_image)
+    return _CARD_MAP.get()(card[::rows_each], with_image).to(card).repeat_interleave(rows_each, dim=0)
+
+
+@dataclass(frozen=True)
+class RandomDirection(RudderControl):
+    """RUDDER with a direction drawn uniformly from the sphere, as long as CARD.
+
+    Each sample has its own, by `seed` and its id; without `sample_ids` by `seed` and its place in the batch.
+
+    Attributes:
+        seed: Of the directions.
+    """
+
+    name = "rudder-random"
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_number(self, "seed", 0, 2**63, whole=True)
+        super().__post_init__()
+
+    def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
+        """See `RudderControl.card_map`."""
+
+        def draw(card: Tensor, with_image: Sequence[bool]) -> Tensor:
+            drawn = torch.stack([sample_normal(card.shape[1:], self.seed, name) for name in sample_ids])
+            drawn = (drawn / drawn.norm(dim=-1, keepdim=True)).to(card)
+            direction: Tensor = torch.linalg.vector_norm(card, dim=-1, keepdim=True) * drawn
+            return direction
+
+        return draw
+
+
+@dataclass(frozen=True)
+class ShuffledCard(RudderControl):
+    """RUDDER with the CARD of another image.
+
+    With `donors`, a bank of CARDs made by `collect_cards`, each sample draws one of them by `seed` and its id, and the
+    next one if that is its own: the result does not depend on the batch. Without donors a prompt takes the CARD of the
+    next prompt of its batch that has an image (the last one takes the first's), so that batches have to be the same
+    for results to be.
+
+    Attributes:
+        donors: CARDs of other images, for the same prompt, model and settings, (number, hidden size).
+        seed: Of the draw.
+    """
+
+    name = "rudder-shuffled"
+
+    donors: Tensor | None = field(default=None, compare=False, repr=False)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_number(self, "seed", 0, 2**63, whole=True)
+        if self.donors is not None and (not isinstance(self.donors, Tensor) or self.donors.dim() != 2):
+            raise ValueError(f"{self.name}: `donors` has to be a tensor of shape (number, hidden size).")
+        super().__post_init__()
+
+    @classmethod
+    def for_model(cls, model: nn.Module, sources: Sources, **settings: Any) -> Self:
+        """See `Method.for_model`: `donors` are the CARDs of the prompts, if there are some."""
+        made = super().for_model(model, sources, **settings)
+        if made.donors is not None or sources.prompts is None:
+            return made
+        return replace(made, donors=collect_cards(model, made.rudder_config(), sources.prompts()))
+
+    @classmethod
+    def stand_ins(cls, layers: int, hidden_size: int) -> dict[str, Any]:
+        """See `Method.stand_ins`."""
+        return {"donors": normalize(sample_normal((_DONORS, hidden_size), 0), dim=-1)}
+
+    def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
+        """See `RudderControl.card_map`."""
+        if self.donors is None:
+            return self._next_prompts
+        return lambda card, with_image: self._drawn(card, sample_ids)
+
+    def _next_prompts(self, card: Tensor, with_image: Sequence[bool]) -> Tensor:
+        shown = [prompt for prompt, has_image in enumerate(with_image) if has_image]
+        if len(shown) < 2:
+            raise ValueError(
+                f"{self.name} takes the CARD of another prompt of the batch, but the batch has {len(shown)} with "
+                "an image. Pass donors=collect_cards(model, config, batches), or batches of two or more."
+            )
+        following = dict(zip(shown, shown[1:] + shown[:1], strict=True))
+        return card[[following.get(prompt, prompt) for prompt in range(len(card))]]
+
+    def _drawn(self, card: Tensor, sample_ids: Sequence[str]) -> Tensor:
+        assert self.donors is not None
+        donors = self.donors.to(card)
+        if donors.shape[1] != card.shape[1]:
+            raise ValueError(
+                f"{self.name}: donors have a hidden size of {donors.shape[1]}, but the model's is {card.shape[1]}."
+            )
+        chosen = []
+        for own, name in zip(card, sample_ids, strict=True):
+            start = int(torch.randint(len(donors), (), generator=sample_generator(self.seed, name)))
+            in_turn = donors.roll(-start, dims=0)
+            others = in_turn[in_turn @ own < _OWN]
+            if not len(others):
+                raise ValueError(f"{self.name}: every donor is the sample's own CARD. Collect more.")
+            chosen.append(others[0])
+        return torch.stack(chosen)
+
+
+@dataclass(frozen=True)
+class NegatedCard(RudderControl):
+    """RUDDER with -CARD. If CARD is evidence, this makes hallucination worse; the gate sees the negated one too."""
+
+    name = "rudder-negated"
+
+    def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
+        """See `RudderControl.card_map`."""
+        return lambda card, with_image: -card
+
+
+@dataclass(frozen=True)
+class TextOnlyCard(RudderControl):
+    """RUDDER with the CARD of the same prompt without its image: the language prior alone (the paper's Appendix).
+
+    Not to be confused with `span="text"`, which pools text tokens that have attended to the image. Costs one prefill
+    of the text.
+    """
+
+    name = "rudder-text-only"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rudder_config().span == "image":
+            raise ValueError(f"{self.name} has no image tokens to pool: use span='prompt' or 'text'.")
+
+    @property
+    def extra_prefills(self) -> int:
+        """The prompt without its image."""
+        return 1
+
+    def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
+        """See `RudderControl.card_map`."""
+        cards = text_only_cards(handle, call)
+        return lambda card, with_image: cards
+
+
+def text_only_cards(handle: SteeringHandle, call: Call) -> Tensor:
+    """CARD of each prompt of a call without its image, (prompts, hidden size)."""
+    text = without_image(handle.backbone.model, call)
+    single = {"max_new_tokens": 1, "num_beams": 1, "num_return_sequences": 1}
+    branch = Branch.prepare(handle.backbone.loop, {**text, **single})
+    with captured([attention_update(handle.backbone.layers[handle.layer]).module]) as seen:
+        branch.prefill()
+    with torch.no_grad():
+        return card_of(seen[0], text["attention_mask"], handle.config.pool)
+
+
+def collect_cards(model: nn.Module, config: RudderConfig, batches: Iterable[Inputs]) -> Tensor:
+    """A bank of CARDs: those that RUDDER reads from prompts, one for each, without steering by them.
+
+    Args:
+        model: The model.
+        config: Settings: layer, pool and span matter.
+        batches: Inputs of `generate`.
+
+    Returns:
+        (prompts, hidden size) in float32, on the CPU.
+    """
+    cards = []
+    with attach(model, config) as handle:
+        for inputs in batches:
+            options = {"max_new_tokens": 1, "do_sample": False, "num_beams": 1, "return_dict_in_generate": True}
+            output = handle.backbone.model.generate(**inputs, **options, rudder=False, output_rudder=True)  # type: ignore[operator]
+            cards.append(output.rudder.card.float().cpu())
+    return torch.cat(cards) if cards else torch.empty(0, 0)

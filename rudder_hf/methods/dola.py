@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from .base import check_number
-from .runs import LoopIntervention, Run, plausible, refuse_beam_sampling
+from .base import check_number, grid
+from .runs import LoopMethod, Run, plausible, refuse_beam_sampling
 
 
 @dataclass(frozen=True)
-class Dola(LoopIntervention):
+class Dola(LoopMethod):
     """Decoding by contrasting layers (Chuang et al., ICLR 2024), as in transformers' own former implementation.
 
     The head reads the raw residual stream of each candidate layer (no final norm); of these the one whose distribution
@@ -35,6 +35,8 @@ class Dola(LoopIntervention):
     """
 
     name = "dola-low"
+    # A higher cut-off leaves fewer tokens to choose from, and 1 leaves vanilla's alone.
+    searched = grid(relative_top=(0.9, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05, 0.01))
 
     layers: str | tuple[int, ...] = "low"
     relative_top: float = 0.1
@@ -49,7 +51,7 @@ class Dola(LoopIntervention):
             )
 
     def prepare(self, run: Run) -> None:
-        """See `LoopIntervention.prepare`."""
+        """See `LoopMethod.prepare`."""
         if self.relative_top > 0:
             refuse_beam_sampling(run)
         backbone = run.backbone
@@ -57,7 +59,7 @@ class Dola(LoopIntervention):
         head = backbone.loop.get_output_embeddings()  # type: ignore[operator]
         seen: dict[int, Tensor] = {}
         for index in candidates:
-            watch_hidden_state(run, index, seen)
+            run.watch(index, seen)
         run.on_logits = lambda logits: contrast_layers(
             logits, [head(seen[index]).float() for index in candidates], self.relative_top
         )
@@ -70,18 +72,6 @@ class DolaHigh(Dola):
     name = "dola-high"
 
     layers: str | tuple[int, ...] = "high"
-
-
-def watch_hidden_state(run: Run, index: int, seen: dict[int, Tensor]) -> None:
-    """Keep the last position of `hidden_states[index]` at each step: 0 for the embeddings, i for block i - 1."""
-
-    def keep(hidden: Tensor) -> None:
-        seen[index] = hidden[:, -1]
-
-    if index == 0:
-        run.hook_input(run.backbone.layers[0], keep)
-    else:
-        run.hook_output(run.backbone.layers[index - 1], keep)
 
 
 def candidate_layers(loop: Any, count: int, layers: str | tuple[int, ...]) -> list[int]:

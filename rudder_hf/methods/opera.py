@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..core.backbones import find_backbone
 from ..core.call import Call
-from .attention import around_attention
-from .base import Generate, Intervention, check_number, refuse_steered
+from .base import Generate, Method, check_number, grid, refuse_steered
 from .branches import image_positions
+from .layers import around_attention
 from .opera_attention import AttentionRecorder
 from .opera_beams import gather_results, select_rows
 from .opera_search import OperaSearch
@@ -24,7 +24,7 @@ _RECORDS = ("output_logits", "output_attentions", "output_hidden_states")
 
 
 @dataclass(frozen=True)
-class Opera(Intervention):
+class Opera(Method):
     """Over-trust penalty and retrospection-allocation (Huang et al., CVPR 2024), on beam search.
 
     At each step the `candidates` likeliest tokens of each beam are forwarded to see the last layer's attention (the
@@ -50,6 +50,11 @@ class Opera(Intervention):
     """
 
     name = "opera"
+    decodings = ("beam",)
+    searched = (
+        {"candidates": 1, "threshold": 25, "penalty": 1.0},  # the published "efficient" setting
+        *grid(candidates=(5,), threshold=(15,), penalty=(0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)),
+    )
 
     candidates: int = 5
     scale: float = 50.0
@@ -68,13 +73,9 @@ class Opera(Intervention):
         """The token itself and the candidates for the next one; tokens that are taken back cost again."""
         return 1.0 + self.candidates
 
-    def refuses(self, beams: int) -> str:
-        """Everything but beams."""
-        return "opera is a beam search and has no greedy variant" if beams == 1 else ""
-
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
-        """See `Intervention.applied`."""
+        """See `Method.applied`."""
         refuse_steered(model)
         backbone = find_backbone(model)
 
@@ -92,8 +93,8 @@ class Opera(Intervention):
 
     def _refuse_unsupported(self, run: Run) -> None:
         option = run.option
-        if reason := self.refuses(run.beams):
-            raise ValueError(f"{reason}: pass num_beams (published with 5).")
+        if run.beams == 1:
+            raise ValueError(f"{self.refuses('greedy')}: pass num_beams (published with 5).")
         if option("do_sample", False):
             raise ValueError("opera is a beam search without sampling: pass do_sample=False.")
         if option("num_beam_groups", 1) not in (None, 1) or option("constraints") or option("force_words_ids"):

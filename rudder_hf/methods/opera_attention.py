@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import Attention, attention_scores
+from .layers import Attention, attention_scores
 
 # A column's product of weights is multiplied by this, and the result is at most what float16 holds.
 _SCORE_UNIT = 1e-7

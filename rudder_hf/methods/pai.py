@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, pad
 
 from ..core.backbones import UnsupportedModelError
-from .attention import Attention, around_attention, attention_scores
-from .base import check_number
+from .base import check_number, grid
 from .branches import image_positions, text_branch
-from .runs import LoopIntervention, Run, plausible, refuse_beam_sampling
+from .layers import Attention, around_attention, attention_scores
+from .runs import LoopMethod, Run, plausible, refuse_beam_sampling
 
 
 @dataclass(frozen=True)
-class PAI(LoopIntervention):
+class PAI(LoopMethod):
     """Paying more attention to image (Liu et al., ECCV 2024).
 
     Attention: in layers from `first_layer` on, the last query's scores w before the softmax become w + alpha |w| at
@@ -40,6 +40,7 @@ class PAI(LoopIntervention):
     """
 
     name = "pai"
+    searched = grid(alpha=(0.1, 0.2, 0.35, 0.5), gamma=(1.1, 1.5))
 
     alpha: float = 0.2
     gamma: float | None = 1.1
@@ -68,7 +69,7 @@ class PAI(LoopIntervention):
         return 0 if self.gamma is None else 1
 
     def prepare(self, run: Run) -> None:
-        """See `LoopIntervention.prepare`."""
+        """See `LoopMethod.prepare`."""
         layers = list(run.backbone.layers)[self.first_layer : self.last_layer]
         if self.alpha and not layers:
             raise ValueError(
@@ -105,6 +106,7 @@ class PAIAttention(PAI):
     """PAI's amplified attention alone."""
 
     name = "pai-attention"
+    searched = grid(alpha=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0))
 
     gamma: float | None = None
 

@@ -1,21 +1,38 @@
-"""RUDDER-Beta and RUDDER-Add, through `rudder_hf.attach`."""
+"""RUDDER-Beta and RUDDER-Add, through `rudder_hf.attach`, and vanilla, the model as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from torch import nn
 
 from ..core.configuration import CALL_SETTINGS, RudderConfig
 from ..core.handle import attach
-from .base import Generate, Intervention, refuse_steered
+from .base import Generate, Method, Sources, refuse_steered
 
 
 @dataclass(frozen=True)
-class RudderBeta(Intervention):
+class Vanilla(Method):
+    """The model's own `generate`, untouched: what every method is compared with."""
+
+    name = "vanilla"
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[Generate]:
+        """See `Method.applied`."""
+        refuse_steered(model)
+
+        def generate(*args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any) -> Any:
+            return model.generate(*args, **kwargs)  # type: ignore[operator]
+
+        yield generate
+
+
+@dataclass(frozen=True)
+class RudderBeta(Method):
     """RUDDER with the Beta gate. Settings that are not given are those of `config`.
 
     Attributes:
@@ -33,6 +50,7 @@ class RudderBeta(Intervention):
     """
 
     name = "rudder-beta"
+    searched_strengths: ClassVar[tuple[float, ...]] = (0.2, 0.3, 0.45, 0.65)
 
     config: RudderConfig | None = field(default=None, repr=False, hash=False)
     layer: int | None = None
@@ -51,10 +69,26 @@ class RudderBeta(Intervention):
     def __post_init__(self) -> None:
         if self.config is None and (self.layer is None or self.alpha_max is None):
             raise ValueError(
-                f"{self.name} needs settings for the model: config=RudderConfig(...) or get_preset(name).config(), or "
-                "at least layer= and alpha_max=."
+                f"There are no RUDDER settings for the model, which {self.name} needs: pass config=RudderConfig(...), "
+                "such as get_preset(name).config(), or at least layer= and alpha_max=; on the command line --rudder "
+                "FOLDER, or --set layer=... --set alpha_max=..."
             )
         self.rudder_config()
+
+    @classmethod
+    def for_model(cls, model: nn.Module, sources: Sources, **settings: Any) -> Self:
+        """See `Method.for_model`: `config` is RUDDER's for the model."""
+        config = None if sources.rudder is None else sources.rudder(cls.name)
+        return cls(**{"config": config, **settings})
+
+    @classmethod
+    def search_space(cls, hidden_norms: Mapping[int, float]) -> list[dict[str, Any]]:
+        """See `Method.search_space`. RUDDER has no published strength for models that are not in the paper."""
+        return [
+            {"config": None, "layer": layer, "alpha_max": absolute_strength(share, norm)}
+            for share in cls.searched_strengths
+            for layer, norm in hidden_norms.items()
+        ]
 
     def rudder_config(self) -> RudderConfig:
         """The settings as a `RudderConfig`."""
@@ -71,7 +105,7 @@ class RudderBeta(Intervention):
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
-        """See `Intervention.applied`."""
+        """See `Method.applied`."""
         refuse_steered(model)
         with attach(model, self.rudder_config()) as handle:
 
@@ -86,4 +120,10 @@ class RudderAdd(RudderBeta):
     """RUDDER with a constant strength, without gate."""
 
     name = "rudder-add"
+    searched_strengths = (0.1, 0.2, 0.3, 0.45)
     mode = "add"
+
+
+def absolute_strength(share: float, hidden_norm: float) -> float:
+    """`alpha_max` as a share of the norm of the hidden states, to four digits, so that it reads well in a config."""
+    return float(f"{share * hidden_norm:.4g}")

@@ -7,6 +7,7 @@ other threads, of side branches and of other generations.
 
 from __future__ import annotations
 
+import functools
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +20,9 @@ from transformers import GenerationConfig
 
 from ..core.backbones import Backbone, find_backbone
 from ..core.call import Call
-from .base import Generate, Intervention, check_sample_ids, refuse_steered
+from .base import Generate, Method, check_sample_ids, refuse_steered
 from .branches import Branch, arguments_of
+from .layers import hidden_states_of, mlp_output
 
 # Options under which the loop does more, or less, than forward one new token for each row.
 _REFUSED_OPTIONS = {
@@ -41,7 +43,7 @@ class Run:
         method: The method's name, for messages.
         backbone: The parts of the model.
         call: The arguments of `generate`.
-        sample_ids: One id for each prompt, or None.
+        sample_ids: One id for each prompt; without ids their places in the batch.
 
     Attributes:
         arguments: Those of `generate`, by name.
@@ -56,7 +58,7 @@ class Run:
         self.backbone = backbone
         self.call = call
         self.arguments = arguments_of(call)
-        # InstructBLIP and its kin hand options to a language model with defaults of its own.
+        # Models such as InstructBLIP hand options to a language model that has defaults of its own.
         self._loop_call = Call(backbone.loop, (), self.arguments)
         self.sample_ids = check_sample_ids(sample_ids, call.batch)
         self.on_logits: Callable[[Tensor], Tensor] | None = None
@@ -98,17 +100,13 @@ class Run:
         return max(self.beams, int(self.option("num_return_sequences", 1)))
 
     def options(self) -> dict[str, Any]:
-        """The generation options among the arguments, without prompt and pictures."""
+        """The generation options among the arguments, without prompt and images."""
         known = ("generation_config", *vars(GenerationConfig()))
         return {name: value for name, value in self.arguments.items() if name in known}
 
     def expand(self, values: Tensor) -> Tensor:
         """One row for each row of the loop, from one for each prompt."""
         return values.repeat_interleave(self.expansion, dim=0)
-
-    def sample_name(self, prompt: int) -> str:
-        """What tells the draws for one prompt from those for another: its id, or its place in the batch."""
-        return f"row {prompt}" if self.sample_ids is None else self.sample_ids[prompt]
 
     # Hooks
 
@@ -123,12 +121,28 @@ class Run:
         def after(module: nn.Module, args: Any, output: Any) -> Any:
             if not self.active:
                 return None
-            changed = change(output[0] if isinstance(output, tuple) else output)
+            changed = change(hidden_states_of(output))
             if changed is None or not isinstance(output, tuple):
                 return changed
             return (changed, *output[1:])
 
         self.exits.callback(module.register_forward_hook(after).remove)
+
+    def hook_mlps(self, change: Callable[[int, Tensor], Tensor]) -> None:
+        """Within forwards of the loop, replace the output x of each layer's MLP by `change(layer, x)`."""
+        for index, layer in enumerate(self.backbone.layers):
+            self.hook_output(mlp_output(layer), functools.partial(change, index))
+
+    def watch(self, index: int, seen: dict[int, Tensor]) -> None:
+        """Keep the last position of `hidden_states[index]` at each step: 0 for the embeddings, i for block i - 1."""
+
+        def keep(hidden: Tensor) -> None:
+            seen[index] = hidden[:, -1]
+
+        if index == 0:
+            self.hook_input(self.backbone.layers[0], keep)
+        else:
+            self.hook_output(self.backbone.layers[index - 1], keep)
 
     def hook_input(self, module: nn.Module, look: Callable[[Tensor], None]) -> None:
         """Within forwards of the loop, show `look` the hidden states that enter a module."""
@@ -196,7 +210,7 @@ class Run:
         return self.backbone.model.generate(**arguments)  # type: ignore[operator]
 
 
-class LoopIntervention(Intervention):
+class LoopMethod(Method):
     """A method that works inside the stock token loop: subclasses say in `prepare` what they hook."""
 
     @abstractmethod
@@ -205,7 +219,7 @@ class LoopIntervention(Intervention):
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
-        """See `Intervention.applied`."""
+        """See `Method.applied`."""
         refuse_steered(model)
         backbone = find_backbone(model)
 

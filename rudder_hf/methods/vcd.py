@@ -1,4 +1,4 @@
-"""VCD: contrast the logits for the picture with those for a noisy picture."""
+"""VCD: contrast the logits for the image with those for a noisy image."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import check_number
-from .branches import Branch
-from .pictures import picture_owners
-from .randomness import sample_normal
-from .runs import LoopIntervention, Run, plausible, refuse_beam_sampling
+from .base import check_number, grid, sample_normal
+from .branches import Branch, image_owners
+from .runs import LoopMethod, Run, plausible, refuse_beam_sampling
 
 _DIFFUSION_STEPS = 1000
 
 
 @dataclass(frozen=True)
-class VCD(LoopIntervention):
+class VCD(LoopMethod):
     """Visual contrastive decoding (Leng et al., CVPR 2024): (1 + alpha) z(v) - alpha z(v').
 
-    v' is the picture after `noise_step` steps of Gaussian diffusion on the normalised pixels. Tokens less likely than
-    `beta` times the likeliest, given the clean picture, are cut off.
+    v' is the image after `noise_step` steps of Gaussian diffusion on the normalised pixels. Tokens less likely than
+    `beta` times the likeliest, given the clean image, are cut off.
 
     Unlike the published code: greedy search (arg-max of the contrast) and beams (the contrast becomes the logits, and
     the noisy branch's cache follows the beams) work, where the code only samples; the noise is drawn by `seed` and
@@ -36,6 +34,7 @@ class VCD(LoopIntervention):
     """
 
     name = "vcd"
+    searched = grid(alpha=(0.1, 0.25, 0.5, 1.0), noise_step=(500, 800))
 
     alpha: float = 1.0
     beta: float = 0.1
@@ -55,25 +54,25 @@ class VCD(LoopIntervention):
 
     @property
     def extra_prefills(self) -> int:
-        """The prompt with the noisy picture."""
+        """The prompt with the noisy image."""
         return 1
 
     def prepare(self, run: Run) -> None:
-        """See `LoopIntervention.prepare`."""
+        """See `LoopMethod.prepare`."""
         if self.beta > 0:
             refuse_beam_sampling(run)
-        run.branch = Branch.prepare(run.backbone.model, {**run.arguments, **self.noisy_pictures(run)})
+        run.branch = Branch.prepare(run.backbone.model, {**run.arguments, **self.noisy_images(run)})
         run.on_logits = lambda logits: contrast(logits, run.advance_branch(), self.alpha, self.beta)
 
-    def noisy_pictures(self, run: Run) -> dict[str, Tensor]:
-        """The call's pictures with noise, each drawn for its own sample and its place among the sample's pictures."""
+    def noisy_images(self, run: Run) -> dict[str, Tensor]:
+        """The call's images with noise, each drawn for its own sample and its place among the sample's images."""
         noisy: dict[str, Tensor] = {}
         for name, pixels in run.arguments.items():
             if not (name.startswith("pixel_values") and isinstance(pixels, Tensor) and pixels.is_floating_point()):
                 continue
             draws = []
-            for start, stop, prompt, place in picture_owners(run.backbone.model, run.call, name):
-                sample = (run.sample_name(prompt), name, place)
+            for start, stop, prompt, place in image_owners(run.backbone.model, run.call, name):
+                sample = (run.sample_ids[prompt], name, place)
                 draws.append(self._draw((stop - start, *pixels.shape[1:]), sample))
             noisy[name] = add_noise(pixels, torch.cat(draws), self.noise_step)
         if not noisy:
@@ -82,15 +81,15 @@ class VCD(LoopIntervention):
         return noisy
 
     def _draw(self, shape: tuple[int, ...], sample: tuple[Any, ...]) -> Tensor:
-        """Noise for one row of pictures, or of one picture's patches."""
+        """Noise for one row of images, or of one image's patches."""
         if len(shape) < 5:
             return sample_normal(shape, self.seed, *sample)
-        # Several pictures or tiles, as many as the batch's largest row has: each gets its own, whatever that number.
+        # Several images or tiles, as many as the batch's largest row has: each gets its own, whatever that number.
         return torch.stack([sample_normal(shape[2:], self.seed, *sample, tile) for tile in range(shape[1])])[None]
 
 
 def noise_share(step: int) -> float:
-    """The share abar of the clean picture's variance that is left after a step of the diffusion."""
+    """The share abar of the clean image's variance that is left after a step of the diffusion."""
     if step == 0:
         return 1.0
     betas = torch.sigmoid(torch.linspace(-6, 6, _DIFFUSION_STEPS, dtype=torch.float64)) * (0.5e-2 - 1e-5) + 1e-5
@@ -100,7 +99,7 @@ def noise_share(step: int) -> float:
 def add_noise(pixels: Tensor, noise: Tensor, step: int) -> Tensor:
     """sqrt(abar) x + sqrt(1 - abar) eps, in the dtype of the pixels.
 
-    Where a row holds several pictures, blank ones are padding, which models tell by being blank: they stay so.
+    Where a row holds several images, blank ones are padding, which models tell by being blank: they stay so.
     """
     share = noise_share(step)
     mixed: Tensor = share**0.5 * pixels.float() + (1.0 - share) ** 0.5 * noise.to(pixels.device)

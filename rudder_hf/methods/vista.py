@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from .base import check_number
+from .base import check_number, grid
 from .branches import Branch, text_branch
-from .dola import watch_hidden_state
-from .rotation import last_positions, turn, turn_each_layer
-from .runs import LoopIntervention, Run
+from .layers import captured, last_position, turn
+from .runs import LoopMethod, Run
 
 # The window of blocks that the published code averages, for 32 layers: 25 to 30, both included.
 _WINDOW_START, _WINDOW_DEPTH = 25, 32
 
 
 @dataclass(frozen=True)
-class Vista(LoopIntervention):
+class Vista(LoopMethod):
     """Visual steering vector and self-logits augmentation (Li et al., ICML 2025).
 
     Steering vector: before the generation, the prompt is forwarded with and without its image; v_l is the difference
@@ -35,12 +36,15 @@ class Vista(LoopIntervention):
     Qwen2.5-VL). For depths other than 32 the window of late blocks is scaled, which the paper does not define.
 
     Attributes:
-        strength: lambda. Published for LLaVA-1.5: 0.17 for captions (CHAIR), 0.01 for POPE, 0.1 for MMHal.
+        strength: lambda. Published for LLaVA-1.5: 0.17 for captions (CHAIR), 0.01 for yes/no questions (POPE)
+            and 0.1 for MMHal.
         gamma: Share of the augmented logits.
         window: First and last block that are averaged, from 0 on, both included; None scales the published 25 to 30.
     """
 
     name = "vista"
+    for_questions: ClassVar[Mapping[str, Any]] = {"strength": 0.01}
+    searched = grid(strength=(0.03, 0.06, 0.1, 0.17), gamma=(0.1, 0.3))
 
     strength: float = 0.17
     gamma: float = 0.3
@@ -58,7 +62,7 @@ class Vista(LoopIntervention):
         return 2 if self.strength else 0
 
     def prepare(self, run: Run) -> None:
-        """See `LoopIntervention.prepare`."""
+        """See `LoopMethod.prepare`."""
         if self.strength:
             self._steer(run)
         if self.gamma:
@@ -72,14 +76,14 @@ class Vista(LoopIntervention):
             c = 1.0 + cosine_similarity(x.float(), -v, dim=-1).clamp_min(0.0).unsqueeze(-1)
             return turn(x, v, self.strength * c)
 
-        turn_each_layer(run, steer)
+        run.hook_mlps(steer)
 
     def _augment(self, run: Run) -> None:
         head = run.backbone.loop.get_output_embeddings()  # type: ignore[operator]
         first, last = late_blocks(len(run.backbone.layers), self.window)
         seen: dict[int, Tensor] = {}
         for block in range(first, last + 1):
-            watch_hidden_state(run, block + 1, seen)
+            run.watch(block + 1, seen)
 
         def augment(logits: Tensor) -> Tensor:
             late = torch.stack([head(hidden).float().to(logits.device) for hidden in seen.values()]).mean(dim=0)
@@ -93,6 +97,7 @@ class VistaSteering(Vista):
     """VISTA's visual steering vector alone."""
 
     name = "vista-vsv"
+    searched = grid(strength=(0.01, 0.03, 0.06, 0.1, 0.17, 0.25, 0.35, 0.5))
 
     gamma: float = 0.0
 
@@ -102,6 +107,8 @@ class VistaAugmentation(Vista):
     """VISTA's self-logits augmentation alone."""
 
     name = "vista-sla"
+    for_questions: ClassVar[Mapping[str, Any]] = {}
+    searched = grid(gamma=(0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75))
 
     strength: float = 0.0
 
@@ -110,7 +117,7 @@ def steering_vectors(run: Run) -> list[Tensor]:
     """What the image changes in each block's output at the prompt's last token, (prompts, hidden size) each."""
     backbone = run.backbone
     single = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
-    with last_positions(list(backbone.layers)) as seen:
+    with captured(list(backbone.layers), last_position) as seen:
         Branch.prepare(backbone.model, {**run.arguments, **single}).prefill()
         positive = list(seen)
         text_branch(backbone, run.call, {**run.options(), **single}).prefill()

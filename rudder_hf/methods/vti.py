@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from ..core.backbones import find_backbone
-from .base import check_number
+from .base import Inputs, Sources, check_number, grid, sample_normal
 from .branches import Branch
-from .rotation import last_positions, turn, turn_each_layer
-from .runs import LoopIntervention, Run
+from .layers import captured, last_position, turn
+from .runs import LoopMethod, Run
 
 _STRENGTH_UNIT = 0.1
 
 
 @dataclass(frozen=True)
-class VTI(LoopIntervention):
+class VTI(LoopMethod):
     """Visual and textual intervention (Liu et al., ICLR 2025), its textual part.
 
     At every layer and position the MLP's output x becomes ||x|| norm(norm(x) + 0.1 alpha norm(d_l)), where the
@@ -35,6 +35,7 @@ class VTI(LoopIntervention):
     """
 
     name = "vti"
+    searched = grid(alpha=(0.1, 0.2, 0.4, 0.8, 1.2, 1.8, 2.6, 4.0))
 
     directions: Tensor | None = field(default=None, compare=False, repr=False)
     alpha: float = 0.8
@@ -44,22 +45,35 @@ class VTI(LoopIntervention):
         if not isinstance(self.directions, Tensor) or self.directions.dim() != 2:
             raise ValueError(
                 "vti needs `directions`, a tensor of shape (layers, hidden size). Find them once for a model: "
-                "rudder_hf.methods.textual_directions(model, pairs), with pairs of inputs that end in a correct "
-                "and in a hallucinated caption of the same picture."
+                "rudder_hf.methods.vti.textual_directions(model, pairs), with pairs of inputs that end in a correct "
+                "and in a hallucinated caption of the same image. The command line has pairs for the embedded models "
+                "only."
             )
 
+    @classmethod
+    def for_model(cls, model: nn.Module, sources: Sources, **settings: Any) -> Self:
+        """See `Method.for_model`: `directions` are found from caption pairs, if there are some."""
+        if settings.get("directions") is None and sources.caption_pairs is not None:
+            settings["directions"] = textual_directions(model, sources.caption_pairs())
+        return cls(**settings)
+
+    @classmethod
+    def stand_ins(cls, layers: int, hidden_size: int) -> dict[str, Any]:
+        """See `Method.stand_ins`."""
+        return {"directions": sample_normal((layers, hidden_size), 0)}
+
     def prepare(self, run: Run) -> None:
-        """See `LoopIntervention.prepare`."""
+        """See `LoopMethod.prepare`."""
         directions = self.directions
         assert directions is not None
         layers = len(run.backbone.layers)
         if len(directions) != layers:
             raise ValueError(f"vti: `directions` are for {len(directions)} layers, but the model has {layers}.")
         if self.alpha:
-            turn_each_layer(run, lambda layer, x: turn(x, directions[layer].to(x.device), _STRENGTH_UNIT * self.alpha))
+            run.hook_mlps(lambda layer, x: turn(x, directions[layer].to(x.device), _STRENGTH_UNIT * self.alpha))
 
 
-def textual_directions(model: nn.Module, pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Tensor:
+def textual_directions(model: nn.Module, pairs: Iterable[tuple[Inputs, Inputs]]) -> Tensor:
     """Directions from hallucinated to correct captions: mean difference plus first principal component.
 
     For each pair the states of all layers at the last token are compared, as one long vector. The principal component
@@ -81,7 +95,7 @@ def textual_directions(model: nn.Module, pairs: Iterable[tuple[Mapping[str, Any]
     for correct, hallucinated in pairs:
         states = []
         for inputs in (correct, hallucinated):
-            with last_positions(modules) as seen:
+            with captured(modules, last_position) as seen:
                 Branch.prepare(backbone.model, {**inputs, "max_new_tokens": 1}).prefill()
             states.append(torch.stack(seen, dim=1).cpu())
         differences.append(states[0] - states[1])

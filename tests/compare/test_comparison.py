@@ -15,11 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rudder_hf import methods as interventions
 from rudder_hf.benchmark.costs import CostSettings, MethodCost
 from rudder_hf.benchmark.timing import Ratio
 from rudder_hf.calibrate import CalibrationOptions, Limits, find_data
-from rudder_hf.calibrate.layers import LayerStatistics
 from rudder_hf.calibrate.peers import MethodSearch
 from rudder_hf.compare import (
     BUDGET,
@@ -29,34 +27,28 @@ from rudder_hf.compare import (
     compare,
     joined,
     markdown,
-    rudder_space,
-    space,
 )
-from rudder_hf.compare.grids import peers
 from rudder_hf.compare.options import find_pictures
 from rudder_hf.compare.picture import points, save_pictures, spread
 from rudder_hf.compare.table import decoding_table, duel_table, size, verdict
 from rudder_hf.evaluate.caption_pairs import caption_pair
-from rudder_hf.evaluate.methods import GROUPS, make_possible, parse_names, parse_optional, settings_record
+from rudder_hf.evaluate.methods import make_methods, parse_names, parse_optional
 from rudder_hf.evaluate.result import EvaluationResult, MetricDifference, MetricValue
 from rudder_hf.evaluate.tasks import DataOptions
-from rudder_hf.methods import Generate, Intervention
+from rudder_hf.methods import GROUPS, NAMES, Generate, Method, get
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.scenes.captions import broken_sentences, mentions
 from rudder_hf.scenes.pictures import train_scene
 from tests.cli.test_cli import refused, rudder
 from tests.support.evaluating import run_task, scenes, subject
 
-DIRECTIONS = torch.ones(2, 2)
-
-
 # Names
 
 
 def test_groups_are_replaced_by_their_members() -> None:
-    assert parse_names("all") == list(interventions.NAMES)
+    assert parse_names("all") == list(NAMES)
     assert parse_names("vcd,peers")[0] == "vcd"
-    assert set(parse_names("vanilla, rudder,peers,controls")) == set(interventions.NAMES)
+    assert set(parse_names("vanilla, rudder,peers,controls")) == set(NAMES)
     assert parse_optional("vcd,peers") == set(GROUPS["peers"]) - {"vcd"}
     assert parse_optional("vcd,opera") == set()
     for wrong in ("", "everything", "vcd,vcd", "all,all"):
@@ -65,19 +57,19 @@ def test_groups_are_replaced_by_their_members() -> None:
 
 
 def test_members_that_cannot_run_are_left_out_and_named_ones_refused() -> None:
-    made, left_out = make_possible(parse_names("all"), parse_optional("all"), subject(), {}, beams=1)
-    assert [method.name for method in made] == [n for n in interventions.NAMES if n not in ("opera", "vti")]
+    made, left_out = make_methods(parse_names("all"), subject(), optional=parse_optional("all"))
+    assert [method.name for method in made] == [n for n in NAMES if n not in ("opera", "vti")]
     assert [note.split(" ")[0] for note in left_out] == ["vti", "opera"]
-    made, _ = make_possible(["vanilla", "opera"], {"opera"}, subject(), {}, beams=5)
+    made, _ = make_methods(["vanilla", "opera"], subject(), decoding="beam")
     assert [method.name for method in made] == ["vanilla", "opera"]
     with pytest.raises(ValueError, match="greedy"):
-        make_possible(["vanilla", "opera"], set(), subject(), {}, beams=1)
+        make_methods(["vanilla", "opera"], subject())
     with pytest.raises(ValueError, match="settings for 'vcd'"):
-        make_possible(["vanilla"], set(), subject(), {"vcd": {"alpha": 1}}, beams=1)
+        make_methods(["vanilla"], subject(), {"vcd": {"alpha": 1}})
 
 
 def test_many_methods_are_rows_of_the_run_table(tmp_path: Path) -> None:
-    made, _ = make_possible(["vanilla", "vcd", "vista-sla", "pai"], set(), subject(), {}, 1)
+    made, _ = make_methods(["vanilla", "vcd", "vista-sla", "pai"], subject())
     assert run_task(tmp_path / "run", scenes(2), made) is not None
     text = (tmp_path / "run" / "table.md").read_text()
     for name in ("Vanilla", "vcd", "vista-sla", "pai"):
@@ -85,24 +77,6 @@ def test_many_methods_are_rows_of_the_run_table(tmp_path: Path) -> None:
 
 
 # What is tried
-
-
-@pytest.mark.parametrize("name", peers())
-def test_every_method_has_the_same_budget_and_tries_its_published_settings(name: str) -> None:
-    given: dict[str, Any] = {"directions": DIRECTIONS} if name == "vti" else {}
-    tried = [settings_record(interventions.get(name, **given, **settings)) for settings in space(name)]
-    assert len({json.dumps(record, sort_keys=True) for record in tried}) == BUDGET
-    assert settings_record(interventions.get(name, **given)) in tried
-
-
-def test_rudder_has_the_same_budget() -> None:
-    statistics = [LayerStatistics(layer, 1.0, 0.1, 10.0 + layer, 0.1 * layer, 0.5, 0.5, 0.5) for layer in range(6)]
-    for name in GROUPS["rudder"]:
-        tried = rudder_space(name, statistics)
-        assert len({(settings["layer"], settings["alpha_max"]) for settings in tried}) == BUDGET
-        shares = [round(settings["alpha_max"] / (10 + settings["layer"]), 3) for settings in tried]
-        assert shares == sorted(shares)
-    assert set(peers()) == set(GROUPS["peers"])
 
 
 def test_pairs_for_vti_differ_in_objects_only() -> None:
@@ -119,7 +93,7 @@ def test_pairs_for_vti_differ_in_objects_only() -> None:
 
 
 @dataclass(frozen=True)
-class Planted(Intervention):
+class Planted(Method):
     """A method whose captions are known: true objects, and the fewer absent ones the stronger, until it breaks."""
 
     name = "planted"
@@ -371,7 +345,7 @@ def test_wins_ties_and_losses_follow_the_interval() -> None:
 
 
 def test_results_of_separate_commands_are_joined(tmp_path: Path) -> None:
-    methods = [interventions.get("vanilla"), interventions.get("vcd")]
+    methods = [get("vanilla"), get("vcd")]
     captions = run_task(tmp_path / "run", scenes(3), methods)
     assert captions is not None
     questions = replace(
@@ -435,7 +409,7 @@ def test_costs_and_captions_of_two_commands_become_one_table(tmp_path: Path) -> 
     measured = rudder("benchmark", "--shape", "tiny", "--methods", "vcd", "--quick", "--new-tokens", 3, "--out", costs)
     assert measured.exit_code == 0, measured.output
     assert "| greedy | vcd |" in measured.stdout
-    methods = [interventions.get("vanilla"), interventions.get("vcd")]
+    methods = [get("vanilla"), get("vcd")]
     assert run_task(tmp_path / "run", scenes(2), methods) is not None
     told = rudder("evaluate", "--table", tmp_path / "run", "--table", costs)
     assert told.exit_code == 0, told.output

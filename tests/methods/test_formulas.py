@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax, softmax
 
-from rudder_hf import methods as interventions
-from rudder_hf.methods.randomness import sample_normal
+from rudder_hf.methods.base import sample_normal
+from rudder_hf.methods.controls import collect_cards
+from rudder_hf.methods.dola import candidate_layers
+from rudder_hf.methods.vista import late_blocks
+from rudder_hf.methods.vti import textual_directions
 from tests.support.helpers import LAYER, ROW, direction, prompt_updates
 from tests.support.methods import (
     DIRECTIONS,
@@ -101,8 +104,6 @@ def test_dola(family: str) -> None:
 
 
 def test_dola_names_the_published_layers() -> None:
-    from rudder_hf.methods.dola import candidate_layers
-
     untied = built("llava")
     assert candidate_layers(untied, 32, "low") == [0, 2, 4, 6, 8, 10, 12, 14]
     assert candidate_layers(untied, 32, "high") == [16, 18, 20, 22, 24, 26, 28, 30]
@@ -218,8 +219,6 @@ def test_vista_augmentation(family: str) -> None:
 
 
 def test_vista_window_is_the_published_one_for_32_layers() -> None:
-    from rudder_hf.methods.vista import late_blocks
-
     assert late_blocks(32, None) == (25, 30)
     assert late_blocks(LAYERS, None) == (2, 2)
     with pytest.raises(ValueError, match="blocks 0 to 3"):
@@ -245,7 +244,7 @@ def test_vti_directions(family: str) -> None:
 
     model = built(family)
     pairs = [(batch(family, [Row(seed, 7)]), batch(family, [Row(seed + 10, 8)])) for seed in (1, 2, 3)]
-    directions = interventions.textual_directions(model, pairs)
+    directions = textual_directions(model, pairs)
     differences = []
     for pair in pairs:
         states = []
@@ -312,7 +311,7 @@ def test_collected_cards_are_those_that_rudder_reads() -> None:
     from tests.support.helpers import settings
 
     model, inputs = built("llava"), batch("llava", [ROW])
-    collected = interventions.collect_cards(model, settings(), [inputs, batch("llava")])
+    collected = collect_cards(model, settings(), [inputs, batch("llava")])
     expected = direction(prompt_updates(FAMILIES["llava"], model, inputs), inputs["attention_mask"]).float()
     assert collected.shape == (3, 32)
     torch.testing.assert_close(collected[:1], expected)

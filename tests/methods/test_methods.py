@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,9 @@ from torch.nn.functional import log_softmax
 from transformers import AttentionInterface, PreTrainedTokenizerFast
 
 from rudder_hf import UnsupportedModelError
-from rudder_hf import methods as interventions
-from rudder_hf.methods import Branch, Intervention, Opera
+from rudder_hf.methods import BUDGET, GROUPS, NAMES, Branch, Method, Sources, get, method_class
+from rudder_hf.methods.opera import Opera
+from rudder_hf.methods.vti import textual_directions
 from tests.support.helpers import (
     OTHER_ROW,
     ROW,
@@ -32,6 +36,8 @@ from tests.support.methods import (
     DIRECTIONS,
     FOUR,
     IDS,
+    LAYERS,
+    WIDTH,
     batch,
     built,
     extended,
@@ -56,10 +62,10 @@ NOTHING: dict[str, dict[str, Any]] = {
     "rudder-beta": {"alpha_max": 0.0},
     "rudder-random": {"alpha_max": 0.0},
 }
-LOOP_METHODS = tuple(name for name in interventions.NAMES if name != "opera")
+LOOP_METHODS = tuple(name for name in NAMES if name != "opera")
 
 
-def decoded(intervention: Intervention, family: str, inputs: dict[str, Any], decoding: str, **options: Any) -> Tensor:
+def decoded(intervention: Method, family: str, inputs: dict[str, Any], decoding: str, **options: Any) -> Tensor:
     torch.manual_seed(0)
     output = run(intervention, built(family), inputs, **DECODINGS[decoding], **options)
     sequences: Tensor = output.sequences
@@ -84,7 +90,7 @@ def test_published_cut_offs_do_not_change_greedy_search_either() -> None:
 
 
 @every_family
-@pytest.mark.parametrize("name", interventions.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_prompt_in_a_batch_gives_what_it_gives_alone(family: str, name: str) -> None:
     options = {"num_beams": 2} if name == "opera" else {"output_logits": True}
     both = run(method(name), built(family), batch(family), sample_ids=IDS, **options)
@@ -154,13 +160,13 @@ def test_side_branches_follow_the_beams(
 def test_nothing_is_left_on_the_model(family: str) -> None:
     model, inputs = built(family), batch(family)
     before, functions = snapshot_of_used(model, inputs), dict(AttentionInterface._global_mapping)
-    for name in interventions.NAMES:
+    for name in NAMES:
         run(method(name), model, inputs, num_beams=2, max_new_tokens=2, sample_ids=IDS)
         assert snapshot(model) == before, name
     assert AttentionInterface._global_mapping == functions
 
 
-@pytest.mark.parametrize("name", interventions.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_left_after_a_failure(name: str) -> None:
     model, inputs = built("llava"), batch("llava")
     before, functions = snapshot_of_used(model, inputs), dict(AttentionInterface._global_mapping)
@@ -213,7 +219,7 @@ def test_streaming(name: str) -> None:
     assert listener.ended
 
 
-@pytest.mark.parametrize("name", interventions.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_cost_is_what_the_method_says(name: str) -> None:
     """Rows that pass the first layer for one token each, and prefills, are counted."""
     model, inputs = built("llava"), batch("llava")
@@ -315,7 +321,7 @@ def test_options_in_a_generation_config() -> None:
         model.language_model.generation_config.num_beams = 1
 
 
-@pytest.mark.parametrize("name", interventions.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_half_precision(name: str) -> None:
     model = FAMILIES["llava"].build().to(torch.bfloat16)
     output = run(method(name), model, with_dtype(batch("llava"), torch.bfloat16), num_beams=2, output_scores=True)
@@ -384,7 +390,7 @@ def test_a_steered_model_is_refused() -> None:
     model = FAMILIES["llava"].build()
     for way in ("wrapper", "attach"):
         steered, remove = steered_by(way, model)
-        for name in interventions.NAMES:
+        for name in NAMES:
             with pytest.raises(ValueError, match="steered"):
                 run(method(name), steered, batch("llava"))
         remove()
@@ -398,7 +404,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dola-low", {"layers": "middle"}, "'low', 'high' or a list"),
     ("vti", {}, "textual_directions"),
     ("opera", {"candidates": 0}, "`candidates` is 0"),
-    ("rudder-beta", {}, "needs settings for the model"),
+    ("rudder-beta", {}, "no RUDDER settings for the model, which rudder-beta needs"),
     ("rudder-beta", {"layer": 2, "alpha_max": -3.0}, "`alpha_max` is -3"),
     ("rudder-negated", {"layer": 2, "alpha_max": 1.0, "mode": "both"}, "one of beta, add"),
     ("rudder-text-only", {"layer": 2, "alpha_max": 1.0, "span": "image"}, "no image tokens"),
@@ -410,7 +416,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "changes", "message"), WRONG, ids=lambda value: str(value)[:24])
 def test_wrong_settings_are_refused(name: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        interventions.get(name, **changes)
+        get(name, **changes)
 
 
 def test_settings_that_do_not_fit_the_model_are_refused() -> None:
@@ -428,23 +434,85 @@ def test_settings_that_do_not_fit_the_model_are_refused() -> None:
 
 def test_settings_come_from_the_config_unless_given() -> None:
     config = settings(alpha_max=7.0, mode="add", span="text")
-    beta = interventions.get("rudder-beta", config=config, k=3.0)
+    beta = get("rudder-beta", config=config, k=3.0)
     assert beta.settings() | {"mode": "beta", "alpha_max": 7.0, "k": 3.0, "span": "text"} == beta.settings()
-    assert interventions.get("rudder-add", config=settings()).settings()["mode"] == "add"
-    assert interventions.get("rudder-random", config=config, seed=4).settings()["seed"] == 4
+    assert get("rudder-add", config=settings()).settings()["mode"] == "add"
+    assert get("rudder-random", config=config, seed=4).settings()["seed"] == 4
     assert Opera().settings() == {"candidates": 5, "scale": 50.0, "threshold": 15, "penalty": 1.0}
     assert method("vti").settings()["directions"] == {"shape": [4, 32]}
 
 
 def test_names_are_those_of_the_methods() -> None:
-    for name in interventions.NAMES:
+    for name in NAMES:
         assert method(name).name == name
         assert method(name) == method(name)
         assert len({method(name), method(name)}) == 1
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_method_is_tuned_on_as_many_settings(name: str) -> None:
+    kind, norms = method_class(name), {3: 13.0, 1: 11.0}
+    given = {"directions": DIRECTIONS} if name == "vti" else {}
+    tried = [get(name, **given, **settings).settings() for settings in kind.search_space(norms)]
+    if name in (*GROUPS["controls"], "vanilla"):
+        assert tried == []
+        return
+    assert len({json.dumps(settings, sort_keys=True) for settings in tried}) == BUDGET
+    if name in GROUPS["peers"]:
+        assert get(name, **given).settings() in tried, "the published settings are tried"
+    else:
+        shares = [round(settings["alpha_max"] / (10 + settings["layer"]), 3) for settings in tried]
+        assert shares == sorted(shares)
+        assert {settings["layer"] for settings in tried} == set(norms)
+
+
+def test_groups_of_methods() -> None:
+    assert GROUPS["all"] == NAMES
+    assert ("vanilla", *GROUPS["rudder"], *GROUPS["peers"], *GROUPS["controls"]) == NAMES
+    assert GROUPS["rudder"] == ("rudder-beta", "rudder-add")
+    assert all(name.startswith("rudder-") for name in GROUPS["controls"])
+
+
+def test_published_settings_for_questions() -> None:
+    """VISTA's own scripts have another strength for POPE than for captions."""
+    changed = {name: method_class(name).for_questions for name in NAMES if method_class(name).for_questions}
+    assert changed == {"vista": {"strength": 0.01}, "vista-vsv": {"strength": 0.01}}
+    assert get("vista").settings()["strength"] == 0.17
+
+
+def test_what_a_method_needs_from_a_model() -> None:
+    """Each method finds it in the sources, and has values of the same shape to measure its speed with."""
+    model = built("llava")
+    pairs = [(batch("llava", [Row(1, 7)]), batch("llava", [Row(2, 8)]))]
+    sources = Sources(lambda name: settings(), lambda: pairs, lambda: [batch("llava")])
+    for name in NAMES:
+        kind = method_class(name)
+        made = kind.for_model(model, sources)
+        stand_ins = kind.stand_ins(LAYERS, WIDTH)
+        for field, value in stand_ins.items():
+            assert getattr(made, field).shape[1:] == value.shape[1:], name
+        run(kind.for_model(model, Sources(sources.rudder), **stand_ins), model, batch("llava"), num_beams=2)
+    assert torch.equal(method_class("vti").for_model(model, sources).directions, textual_directions(model, pairs))
+    with pytest.raises(ValueError, match="textual_directions"):
+        method_class("vti").for_model(model, Sources())
+
+
+def test_only_what_is_asked_for_is_imported() -> None:
+    code = """
+import sys
+from rudder_hf.methods import get
+get("rudder-beta", layer=2, alpha_max=1.0)
+loaded = {name.rpartition(".")[2] for name in sys.modules if name.startswith("rudder_hf.methods.")}
+assert loaded == {"base", "branches", "layers", "runs", "rudder"}, loaded
+get("vcd")
+assert "rudder_hf.methods.vcd" in sys.modules
+assert "rudder_hf.methods.opera" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent.parent)
+
+
 def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parent.parent.parent / "examples" / "custom_intervention.py"
+    path = Path(__file__).parent.parent.parent / "examples" / "custom_method.py"
     runpy.run_path(str(path), run_name="__main__")
     printed = capsys.readouterr().out
     assert "vanilla" in printed

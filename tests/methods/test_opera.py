@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rudder_hf.methods import Opera
+from rudder_hf.methods.opera import Opera
 from rudder_hf.methods.opera_attention import add_row, column_score, column_sums
 from rudder_hf.methods.opera_search import OperaSearch
 from tests.support.helpers import OTHER_ROW

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from rudder_hf import methods as interventions
-from rudder_hf.methods import Intervention
+from rudder_hf.methods import Method, get
 from tests.support.helpers import OTHER_ROW, ROW, settings
 from tests.support.zoo import FAMILIES, Family, Row
 
@@ -35,10 +34,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def method(name: str, **changes: Any) -> Intervention:
+def method(name: str, **changes: Any) -> Method:
     """A method with the tests' settings."""
     given = {"config": settings()} if name.startswith("rudder") else {}
-    return interventions.get(name, **{**given, **SETTINGS.get(name, {}), **changes})
+    return get(name, **{**given, **SETTINGS.get(name, {}), **changes})
 
 
 @functools.cache
@@ -52,7 +51,7 @@ def batch(family: str, rows: Sequence[Row] = (ROW, OTHER_ROW)) -> dict[str, Any]
     return FAMILIES[family].inputs(built(family), rows)
 
 
-def run(intervention: Intervention, model: Any, inputs: dict[str, Any], **options: Any) -> Any:
+def run(intervention: Method, model: Any, inputs: dict[str, Any], **options: Any) -> Any:
     """Generate four tokens with a method."""
     defaults: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True}
     with intervention.applied(model) as generate:

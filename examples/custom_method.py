@@ -1,12 +1,12 @@
 """Add a decoding method of your own: guidance by what an object detector saw, in the manner of MARINE.
 
-A method is a frozen dataclass of its settings. This one derives from `LoopIntervention`, which runs transformers' own
+A method is a frozen dataclass of its settings. This one derives from `LoopMethod`, which runs transformers' own
 token loop, and says in `prepare` what it changes in it: a side branch reads a second prompt, which names the detected
 objects, and the logits l of the loop become l + gamma (l' - l) with l' the side branch's. The branch has a cache of
 its own, which follows the beams; batches, left padding, sampling and streaming need nothing more.
 
 The detector is not part of the method: objects are looked up by the ids of the samples, which you pass as
-`sample_ids`. Run `python examples/custom_intervention.py`: it takes the embedded model, and for a detector the
+`sample_ids`. Run `python examples/custom_method.py`: it takes the embedded model, and for a detector the
 annotations of its example pictures.
 """
 
@@ -21,15 +21,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from rudder_hf import methods as interventions
-from rudder_hf.methods import Branch, LoopIntervention, Run
+from rudder_hf.methods import Branch, LoopMethod, Run, get
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.captions import noun
 from rudder_hf.scenes.words import prompt
 
 
 @dataclass(frozen=True)
-class DetectorGuidance(LoopIntervention):
+class DetectorGuidance(LoopMethod):
     """Guide each answer by the objects that a detector found in the sample's picture.
 
     Attributes:
@@ -49,8 +48,8 @@ class DetectorGuidance(LoopIntervention):
 
     def prepare(self, run: Run) -> None:
         """Set up one `generate` call."""
-        if run.sample_ids is None:
-            raise ValueError(f"{self.name} finds a sample's objects by its id: pass sample_ids=[...].")
+        if unknown := [name for name in run.sample_ids if name not in self.objects]:
+            raise ValueError(f"{self.name} has no objects for {unknown[0]!r}: pass sample_ids=[...].")
         run.branch = Branch.prepare(run.backbone.model, {**run.arguments, **self.guided_prompts(run)})
         run.on_logits = lambda logits: logits + self.gamma * (run.advance_branch() - logits)
 
@@ -59,7 +58,6 @@ class DetectorGuidance(LoopIntervention):
 
         Where a processor returns more than these two for each token (Qwen's `mm_token_type_ids`), extend that too.
         """
-        assert run.sample_ids is not None
         prompts = []
         rows = zip(run.sample_ids, run.arguments["input_ids"], run.arguments["attention_mask"], strict=True)
         for name, ids, mask in rows:
@@ -91,7 +89,7 @@ def main() -> None:
         return ids
 
     objects = {name: seen_by_the_detector(scene.names) for name, scene in scenes.items()}
-    methods = [interventions.get("vanilla"), interventions.get("vcd"), DetectorGuidance(objects=objects)]
+    methods = [get("vanilla"), get("vcd"), DetectorGuidance(objects=objects)]
     for method in methods:
         with method.applied(model) as generate:
             output = generate(**inputs, sample_ids=list(objects), max_new_tokens=64, do_sample=False)
