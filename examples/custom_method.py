@@ -24,7 +24,6 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from rudder_hf.methods import Branch, LoopMethod, Run, get
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.captions import noun
-from rudder_hf.scenes.words import prompt
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,10 @@ def main() -> None:
     processor: Any = AutoProcessor.from_pretrained(embedded.folder())
     scenes = {f"example {number}": scene for number, scene in enumerate(embedded.examples()[:2], start=1)}
     pictures = [embedded.draw(scene) for scene in scenes.values()]
+    question = {"type": "text", "text": "Please help me describe the image in detail"}
+    conversation = [{"role": "user", "content": [{"type": "image"}, question]}]
     inputs = processor(
-        text=[prompt("Please help me describe the image in detail")] * len(pictures),
+        text=[processor.apply_chat_template(conversation, add_generation_prompt=True)] * len(pictures),
         images=pictures,
         add_special_tokens=False,
         return_tensors="pt",

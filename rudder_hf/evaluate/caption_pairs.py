@@ -18,9 +18,8 @@ from ..methods.base import Inputs
 from ..runtime.inputs import encode
 from ..runtime.models import Subject
 from ..scenes.captions import DETAIL_PROMPT, detailed_caption, mentions, noun
-from ..scenes.coco import CLEAN
 from ..scenes.embedded import embedded_name
-from ..scenes.pictures import Scene, draw, train_scene
+from ..scenes.images import Scene, draw, train_scene
 from ..scenes.world import NAMES
 
 PAIRS = 50
@@ -31,7 +30,7 @@ _FIRST_SCENE = 9_000_000
 def caption_pair(scene: Scene, seed: int) -> tuple[str, str]:
     """A true caption, and the same with every second object that it names exchanged for one that is not there."""
     random = np.random.RandomState(seed)
-    correct = detailed_caption(scene, random, CLEAN, len(scene.names))
+    correct = detailed_caption(scene, random, len(scene.names))
     named = list(dict.fromkeys(mentions(correct)))
     absent = [name for name in NAMES if name not in scene.names and name not in named]
     wrong = correct

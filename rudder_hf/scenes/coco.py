@@ -1,9 +1,9 @@
-"""Write a split as COCO data: PNG pictures, `instances_SPLIT.json`, `captions_SPLIT.json`.
+"""Write a split as COCO data: PNG images, `instances_SPLIT.json`, `captions_SPLIT.json`.
 
     python -m rudder_hf.scenes.coco --out FOLDER [--split evaluation]
 
 Every reader of COCO reads the result unchanged. The reference captions are clean: they name what is there,
-each object once. `data_hash` identifies pictures and annotations of a split; the shipped values are in
+each object once. `data_hash` identifies images and annotations of a split; the shipped values are in
 `data/hashes.json`.
 """
 
@@ -17,17 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from .captions import Drift, brief_caption, detailed_caption
-from .pictures import SIDE, SPLITS, Scene, draw, split_scenes
+from .captions import brief_caption, detailed_caption
+from .images import SIDE, SPLITS, Scene, draw, split_scenes
 from .world import BY_NAME, CATEGORIES
 
 HASHES = Path(__file__).parent / "data" / "hashes.json"
 INFO = {"description": "rudder_hf synthetic scenes", "version": "1.0", "year": 2026, "contributor": "rudder_hf"}
-CLEAN = Drift(slots=(0.0,), after_end=0.0)
 
 
 def file_name(scene: Scene, split: str) -> str:
-    """COCO's way to name a picture."""
+    """COCO's way to name an image."""
     return f"scenes_{split}_{scene.seed:012d}.png"
 
 
@@ -59,11 +58,11 @@ def instances(scenes: list[Scene], split: str, scale: int = 1) -> dict[str, Any]
 
 
 def captions(scenes: list[Scene], split: str, scale: int = 1) -> dict[str, Any]:
-    """Two true reference captions per picture in the form of COCO's `captions_*.json`."""
+    """Two true reference captions per image in the form of COCO's `captions_*.json`."""
     annotations = []
     for scene in scenes:
         random = np.random.RandomState(scene.seed ^ 0xC0C0)
-        texts = (brief_caption(scene, random), detailed_caption(scene, random, CLEAN, len(scene.names)))
+        texts = (brief_caption(scene, random), detailed_caption(scene, random, len(scene.names)))
         annotations += [
             {"id": scene.seed * 10 + n, "image_id": scene.seed, "caption": text} for n, text in enumerate(texts)
         ]
@@ -71,18 +70,16 @@ def captions(scenes: list[Scene], split: str, scale: int = 1) -> dict[str, Any]:
 
 
 def write_split(out: Path, split: str, scenes: list[Scene] | None = None, scale: int = 1) -> Path:
-    """Write pictures and annotations of a split below `out`; the folder of the pictures."""
+    """Write images and annotations of a split below `out`; returns the folder of the images."""
     scenes = split_scenes(split) if scenes is None else scenes
     folder = out / split
     folder.mkdir(parents=True, exist_ok=True)
     for scene in scenes:
         draw(scene, scale).save(folder / file_name(scene, split), optimize=True)
     (out / "annotations").mkdir(exist_ok=True)
-    for kind, content in (
-        ("instances", instances(scenes, split, scale)),
-        ("captions", captions(scenes, split, scale)),
-    ):
-        (out / "annotations" / f"{kind}_{split}.json").write_text(json.dumps(content))
+    for make in (instances, captions):
+        path = out / "annotations" / f"{make.__name__}_{split}.json"
+        path.write_text(json.dumps(make(scenes, split, scale)))
     return folder
 
 
@@ -100,11 +97,11 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Write the synthetic scenes as COCO data.")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--split", choices=[s for s in SPLITS if s != "train"], action="append")
+    parser.add_argument("--split", choices=list(SPLITS), action="append", help="all unless given")
     parser.add_argument("--scale", type=int, default=1, help=f"pixels: {SIDE} times this")
     arguments = parser.parse_args()
-    shipped = json.loads(HASHES.read_text()) if HASHES.is_file() else {}
-    for split in arguments.split or [s for s in SPLITS if s != "train"]:
+    shipped = json.loads(HASHES.read_text())
+    for split in arguments.split or SPLITS:
         folder = write_split(arguments.out, split, scale=arguments.scale)
         same = shipped.get(split) == data_hash(split_scenes(split), split)
         print(f"{split}: {folder} ({'equal to' if same else 'DIFFERENT from'} the shipped data)")

@@ -1,8 +1,8 @@
 """The models that come with the package: trained on the synthetic scenes, with their RUDDER settings.
 
 >>> model, processor = load()           # a steered LLaVA, seconds after installing
->>> scene = examples()[0]               # what is in an example picture
->>> picture = draw(scene, EXAMPLE_SCALE)
+>>> scene = examples()[0]               # what is in an example image
+>>> image = draw(scene, EXAMPLE_SCALE)
 """
 
 from __future__ import annotations
@@ -15,21 +15,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from ..core.configuration import RudderConfig
 from ..hub.modeling import RudderForConditionalGeneration
-from .pictures import Scene, draw, split_scenes
-
-__all__ = [
-    "DEFAULT",
-    "EXAMPLE_SCALE",
-    "NOTE",
-    "config",
-    "draw",
-    "embedded_name",
-    "examples",
-    "folder",
-    "load",
-    "names",
-    "settings_for_methods",
-]
+from .images import Scene, split_scenes
+from .images import draw as draw
 
 DEFAULT = "llava"
 EXAMPLE_SCALE = 3
@@ -87,5 +74,5 @@ def load(name: str = DEFAULT, **settings: Any) -> tuple[RudderForConditionalGene
 
 @cache
 def examples() -> list[Scene]:
-    """The scenes of the example pictures."""
+    """The scenes of the example images."""
     return split_scenes("examples")

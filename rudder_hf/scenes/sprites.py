@@ -1,28 +1,23 @@
 """Sprites: one small PNG atlas of the emoji glyphs, and its colour styles.
 
-The atlas is made once by a maintainer from Debian's `fonts-noto-color-emoji`:
-
-    python -m rudder_hf.scenes.sprites --font /usr/share/fonts/truetype/noto/NotoColorEmoji.ttf
-
-It ships with the package, so every picture can be drawn again bit for bit without the font.
+The atlas ships with the package, so every image can be drawn again bit for bit without the font that it was made from
+(by `tools/train_scenes/atlas.py` in the source repository).
 """
 
 from __future__ import annotations
 
-import argparse
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from .world import CATEGORIES
 
 ATLAS = Path(__file__).parent / "data" / "sprites.png"
 SIDE = 64  # pixels of one sprite in the atlas
 COLUMNS = 16
-FONT_SIZE = 109  # the only bitmap size in the font
 
 # A style mixes the colour channels and then brightens: (swap of red/green/blue, share of the swap, gain, grey share).
 # The last two are held out of training.
@@ -50,31 +45,8 @@ def glyph_ids(name_index: int, held_out: bool) -> tuple[int, ...]:
     return tuple(range(middle, middle + len(category.held_out_glyphs)) if held_out else range(first, middle))
 
 
-def build_atlas(font_path: Path, out: Path = ATLAS) -> None:
-    """Draw every glyph with the font, crop it, fit it into a square and save all of them as one PNG."""
-    font = ImageFont.truetype(str(font_path), FONT_SIZE)
-    rows = -(-len(GLYPHS) // COLUMNS)
-    atlas = Image.new("RGBA", (COLUMNS * SIDE, rows * SIDE))
-    for number, glyph in enumerate(GLYPHS):
-        canvas = Image.new("RGBA", (160, 160))
-        ImageDraw.Draw(canvas).text((10, 10), glyph, font=font, embedded_color=True)
-        box = canvas.getbbox()
-        if box is None:
-            raise ValueError(f"the font {font_path} has no glyph for U+{ord(glyph):X}; use fonts-noto-color-emoji")
-        sprite = canvas.crop(box)
-        longest = max(sprite.size)
-        square = Image.new("RGBA", (longest, longest))
-        square.paste(sprite, ((longest - sprite.width) // 2, (longest - sprite.height) // 2))
-        square = square.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
-        atlas.paste(square, ((number % COLUMNS) * SIDE, (number // COLUMNS) * SIDE))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    atlas.save(out, optimize=True)
-
-
-@lru_cache(maxsize=1)
+@cache
 def _atlas() -> Image.Image:
-    if not ATLAS.is_file():
-        raise FileNotFoundError(f"{ATLAS} is missing; make it with `python -m rudder_hf.scenes.sprites --font FONT`")
     with Image.open(ATLAS) as image:
         return image.convert("RGBA")
 
@@ -99,12 +71,3 @@ def sprite(glyph: int, style: int, size: int, flip: bool) -> NDArray[np.int32]:
     )
     pixels = np.asarray(image).astype(np.int32)
     return np.ascontiguousarray(pixels[:, ::-1]) if flip else pixels
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Make the sprite atlas (a maintainer's step).")
-    parser.add_argument("--font", type=Path, default=Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf"))
-    parser.add_argument("--out", type=Path, default=ATLAS)
-    arguments = parser.parse_args()
-    build_atlas(arguments.font, arguments.out)
-    print(f"{len(GLYPHS)} glyphs -> {arguments.out}")

@@ -8,80 +8,77 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# COCO category id, COCO name, COCO supercategory, glyphs of the category seen in training, glyphs held out of it.
-_CATEGORY_ROWS: tuple[tuple[int, str, str, str, str], ...] = (
-    (1, "person", "person", "🧍🚶👩👨🏃👧", "👦"),
-    (2, "bicycle", "vehicle", "🚲", ""),
-    (3, "car", "vehicle", "🚗🚙", "🚕"),
-    (4, "motorcycle", "vehicle", "🏍🛵", ""),
-    (5, "airplane", "vehicle", "✈🛩🛫", "🛬"),
-    (7, "train", "vehicle", "🚆🚂🚄", "🚅"),
-    (8, "truck", "vehicle", "🚚🚛🛻", ""),
-    (9, "boat", "vehicle", "⛵🚤⛴", "🛥"),
-    (10, "traffic light", "outdoor", "🚦🚥", ""),
-    (13, "stop sign", "outdoor", "🛑", ""),
-    (16, "bird", "animal", "🐦🦅🦆🕊", "🦜"),
-    (17, "cat", "animal", "🐈🐱😺", "😸"),
-    (18, "dog", "animal", "🐕🐶🐩", "🦮"),
-    (19, "horse", "animal", "🐎🐴", ""),
-    (20, "sheep", "animal", "🐑🐏", ""),
-    (21, "cow", "animal", "🐄🐮", "🐂"),
-    (22, "elephant", "animal", "🐘", ""),
-    (23, "bear", "animal", "🐻", ""),
-    (24, "zebra", "animal", "🦓", ""),
-    (25, "giraffe", "animal", "🦒", ""),
-    (27, "backpack", "accessory", "🎒", ""),
-    (28, "umbrella", "accessory", "☂☔⛱", "🌂"),
-    (31, "handbag", "accessory", "👜👛", ""),
-    (32, "tie", "accessory", "👔", ""),
-    (33, "suitcase", "accessory", "🧳💼", ""),
-    (34, "frisbee", "sports", "🥏", ""),
-    (37, "sports ball", "sports", "⚽🏀🏐", "🏈"),
-    (38, "kite", "sports", "🪁", ""),
-    (41, "skateboard", "sports", "🛹", ""),
-    (44, "bottle", "kitchen", "🍾🍼", "🧴"),
-    (46, "wine glass", "kitchen", "🍷🍸", "🥂"),
-    (47, "cup", "kitchen", "☕🥤", "🍵"),
-    (49, "knife", "kitchen", "🔪", ""),
-    (50, "spoon", "kitchen", "🥄", ""),
-    (51, "bowl", "kitchen", "🥣🍜", "🍲"),
-    (52, "banana", "food", "🍌", ""),
-    (53, "apple", "food", "🍎🍏", ""),
-    (54, "sandwich", "food", "🥪", ""),
-    (55, "orange", "food", "🍊", ""),
-    (56, "broccoli", "food", "🥦", ""),
-    (57, "carrot", "food", "🥕", ""),
-    (59, "pizza", "food", "🍕", ""),
-    (60, "donut", "food", "🍩", ""),
-    (61, "cake", "food", "🎂🍰", ""),
-    (62, "chair", "furniture", "🪑💺", ""),
-    (63, "couch", "furniture", "🛋", ""),
-    (64, "potted plant", "furniture", "🪴", ""),
-    (65, "bed", "furniture", "🛏", ""),
-    (72, "tv", "electronic", "📺", ""),
-    (73, "laptop", "electronic", "💻", ""),
-    (74, "mouse", "electronic", "🖱", ""),
-    (76, "keyboard", "electronic", "⌨", ""),
-    (77, "cell phone", "electronic", "📱📲", ""),
-    (84, "book", "indoor", "📕📗📘📖", "📙"),
-    (85, "clock", "indoor", "🕐⏰🕓", "🕗"),
-    (86, "vase", "indoor", "🏺⚱", ""),
-    (88, "teddy bear", "indoor", "🧸", ""),
-)
-
 
 @dataclass(frozen=True)
 class Category:
-    """A COCO category and the emoji glyphs that stand for it."""
+    """A COCO category and the emoji glyphs that stand for it: those seen in training, and those held out of it."""
 
     id: int
     name: str
     supercategory: str
     glyphs: str
-    held_out_glyphs: str
+    held_out_glyphs: str = ""
 
 
-CATEGORIES: tuple[Category, ...] = tuple(Category(*row) for row in _CATEGORY_ROWS)
+CATEGORIES: tuple[Category, ...] = (
+    Category(1, "person", "person", "🧍🚶👩👨🏃👧", "👦"),
+    Category(2, "bicycle", "vehicle", "🚲"),
+    Category(3, "car", "vehicle", "🚗🚙", "🚕"),
+    Category(4, "motorcycle", "vehicle", "🏍🛵"),
+    Category(5, "airplane", "vehicle", "✈🛩🛫", "🛬"),
+    Category(7, "train", "vehicle", "🚆🚂🚄", "🚅"),
+    Category(8, "truck", "vehicle", "🚚🚛🛻"),
+    Category(9, "boat", "vehicle", "⛵🚤⛴", "🛥"),
+    Category(10, "traffic light", "outdoor", "🚦🚥"),
+    Category(13, "stop sign", "outdoor", "🛑"),
+    Category(16, "bird", "animal", "🐦🦅🦆🕊", "🦜"),
+    Category(17, "cat", "animal", "🐈🐱😺", "😸"),
+    Category(18, "dog", "animal", "🐕🐶🐩", "🦮"),
+    Category(19, "horse", "animal", "🐎🐴"),
+    Category(20, "sheep", "animal", "🐑🐏"),
+    Category(21, "cow", "animal", "🐄🐮", "🐂"),
+    Category(22, "elephant", "animal", "🐘"),
+    Category(23, "bear", "animal", "🐻"),
+    Category(24, "zebra", "animal", "🦓"),
+    Category(25, "giraffe", "animal", "🦒"),
+    Category(27, "backpack", "accessory", "🎒"),
+    Category(28, "umbrella", "accessory", "☂☔⛱", "🌂"),
+    Category(31, "handbag", "accessory", "👜👛"),
+    Category(32, "tie", "accessory", "👔"),
+    Category(33, "suitcase", "accessory", "🧳💼"),
+    Category(34, "frisbee", "sports", "🥏"),
+    Category(37, "sports ball", "sports", "⚽🏀🏐", "🏈"),
+    Category(38, "kite", "sports", "🪁"),
+    Category(41, "skateboard", "sports", "🛹"),
+    Category(44, "bottle", "kitchen", "🍾🍼", "🧴"),
+    Category(46, "wine glass", "kitchen", "🍷🍸", "🥂"),
+    Category(47, "cup", "kitchen", "☕🥤", "🍵"),
+    Category(49, "knife", "kitchen", "🔪"),
+    Category(50, "spoon", "kitchen", "🥄"),
+    Category(51, "bowl", "kitchen", "🥣🍜", "🍲"),
+    Category(52, "banana", "food", "🍌"),
+    Category(53, "apple", "food", "🍎🍏"),
+    Category(54, "sandwich", "food", "🥪"),
+    Category(55, "orange", "food", "🍊"),
+    Category(56, "broccoli", "food", "🥦"),
+    Category(57, "carrot", "food", "🥕"),
+    Category(59, "pizza", "food", "🍕"),
+    Category(60, "donut", "food", "🍩"),
+    Category(61, "cake", "food", "🎂🍰"),
+    Category(62, "chair", "furniture", "🪑💺"),
+    Category(63, "couch", "furniture", "🛋"),
+    Category(64, "potted plant", "furniture", "🪴"),
+    Category(65, "bed", "furniture", "🛏"),
+    Category(72, "tv", "electronic", "📺"),
+    Category(73, "laptop", "electronic", "💻"),
+    Category(74, "mouse", "electronic", "🖱"),
+    Category(76, "keyboard", "electronic", "⌨"),
+    Category(77, "cell phone", "electronic", "📱📲"),
+    Category(84, "book", "indoor", "📕📗📘📖", "📙"),
+    Category(85, "clock", "indoor", "🕐⏰🕓", "🕗"),
+    Category(86, "vase", "indoor", "🏺⚱"),
+    Category(88, "teddy bear", "indoor", "🧸"),
+)
 NAMES: tuple[str, ...] = tuple(category.name for category in CATEGORIES)
 BY_NAME: dict[str, Category] = {category.name: category for category in CATEGORIES}
 

@@ -15,7 +15,7 @@ from rudder_hf.cli import ask as answers
 from rudder_hf.cli.main import app
 from rudder_hf.metrics import highlight as marks
 from rudder_hf.scenes import captions, coco, embedded
-from rudder_hf.scenes.pictures import draw, split_scenes
+from rudder_hf.scenes.images import draw, split_scenes
 from tests.cli.test_cli import refused
 from tests.support.toy import toy_model, toy_processor
 

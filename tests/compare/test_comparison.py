@@ -38,7 +38,7 @@ from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.methods import GROUPS, NAMES, Generate, Method, get
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.scenes.captions import broken_sentences, mentions
-from rudder_hf.scenes.pictures import train_scene
+from rudder_hf.scenes.images import train_scene
 from tests.cli.test_cli import refused, rudder
 from tests.support.evaluating import run_task, scenes, subject
 

@@ -29,10 +29,10 @@ from rudder_hf.compare.table import markdown
 from rudder_hf.evaluate.summary import models_table, summary
 from rudder_hf.runtime.models import base_revision
 from rudder_hf.scenes import coco, embedded
-from rudder_hf.scenes.captions import STRONG, detailed_caption
-from rudder_hf.scenes.pictures import split_scenes
-from rudder_hf.support import support_table
+from rudder_hf.scenes.images import split_scenes
 from tests.support.toy import toy_processor
+from tools.support_table import support_table
+from tools.train_scenes.drift import NONE, STRONG, drifting_caption
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
@@ -72,9 +72,9 @@ def write_captions(folder: Path) -> None:
     coco.write_split(folder / "coco", "val2014", scenes)
     for kind in ("instances", "captions"):
         (folder / f"{kind}_val2014.json").write_text((folder / f"coco/annotations/{kind}_val2014.json").read_text())
-    for name, drift in (("vanilla", STRONG), ("rudder", coco.CLEAN)):
+    for name, drift in (("vanilla", STRONG), ("rudder", NONE)):
         rows = [
-            {"image_id": scene.seed, "caption": detailed_caption(scene, np.random.RandomState(scene.seed), drift)}
+            {"image_id": scene.seed, "caption": drifting_caption(scene, np.random.RandomState(scene.seed), drift).text}
             for scene in scenes
         ]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -118,7 +118,7 @@ def test_shown_output_is_what_the_command_prints() -> None:
 
 def test_support_table_is_current() -> None:
     shown = README.split("<!-- support table -->")[1].split("<!-- end of support table -->")[0].strip()
-    assert shown == support_table(), "run python -m rudder_hf.support and paste its output"
+    assert shown == support_table(), "run python -m tools.support_table and paste its output"
 
 
 def test_speed_table_is_the_result_file() -> None:

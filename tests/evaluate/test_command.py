@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from rudder_hf.cli.main import app
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.scenes.coco import write_split
-from rudder_hf.scenes.pictures import split_scenes
+from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import subject
 
 QUICK = ("--max-new-tokens", "4", "--bootstrap", "100", "--batch-size", "6")

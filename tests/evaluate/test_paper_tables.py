@@ -10,7 +10,7 @@ import pytest
 from rudder_hf.evaluate import paper_tables as recipe
 from rudder_hf.evaluate.paper import paper_rows
 from rudder_hf.scenes.coco import write_split
-from rudder_hf.scenes.pictures import split_scenes
+from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import subject
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"

@@ -18,7 +18,7 @@ from rudder_hf.evaluate.run import compare_runs, rescore, save_rescored, score_c
 from rudder_hf.evaluate.scoring import Scoring
 from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.scenes.coco import write_split
-from rudder_hf.scenes.pictures import split_scenes
+from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import SCORING, run_task
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"

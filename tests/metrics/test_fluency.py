@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from rudder_hf.metrics.statistics import scores
-from rudder_hf.scenes.captions import STRONG, detailed_caption
-from rudder_hf.scenes.pictures import train_scene
+from rudder_hf.scenes.images import train_scene
+from tools.train_scenes.drift import STRONG, drifting_caption
 
 
 def measured(*answers: str) -> dict[str, float]:
@@ -47,7 +47,7 @@ def test_repeating_never_makes_a_text_look_better(parts: list[str]) -> None:
 
 def test_broken_sentences_of_scenes() -> None:
     random = np.random.RandomState(0)
-    good = [detailed_caption(train_scene(0, n), random, STRONG) for n in range(20)]
+    good = [drifting_caption(train_scene(0, n), random, STRONG).text for n in range(20)]
     ids = [str(n) for n in range(20)]
     assert scores(broken(good, ids), BROKEN_METRICS) == {"broken_sentences": 0.0}
     bad = "There is is a cat on the left. I can see a dog."

@@ -7,8 +7,8 @@ from PIL import Image
 from ...scenes import captions as grammar
 from ...scenes.coco import captions as scene_captions
 from ...scenes.coco import file_name
-from ...scenes.evaluate import pope_questions
-from ...scenes.pictures import SPLITS, Scene, draw, split_scenes
+from ...scenes.images import SPLITS, Scene, draw, split_scenes
+from ...scenes.questions import pope_questions
 from .base import DataOptions, Sample, Task
 from .chair import chair_sample
 

@@ -1,13 +1,13 @@
 """Which model types of the installed transformers RUDDER steers, as the table of the README.
 
-python -m rudder_hf.support
+python -m tools.support_table
 """
 
 from __future__ import annotations
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-from .core.backbones import support
+from rudder_hf.core.backbones import support
 
 
 def support_by_status() -> dict[str, list[str]]:

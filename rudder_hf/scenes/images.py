@@ -1,11 +1,12 @@
-"""Scenes and their pictures: what is where, and the pixels.
+"""Scenes and their images: what is where, and the pixels.
 
 Every scene is a function of one seed. The splits own disjoint ranges of seeds, so no scene can be in two of them.
-All drawing uses integer arithmetic and NumPy's frozen `RandomState`, so pictures repeat bit for bit.
+All drawing uses integer arithmetic and NumPy's frozen `RandomState`, so images repeat bit for bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,15 +21,16 @@ SIDE = 120  # pixels
 GRID = 5  # objects sit in a grid of cells, one cell per patch of the vision tower
 CELL = SIDE // GRID
 
-# Split -> first seed and size. Training draws from its range without end.
+# Split -> first seed and size.
 SPLITS: dict[str, tuple[int, int]] = {
     "calibration": (1_000_000, 300),
     "evaluation": (2_000_000, 500),
     "evaluation2": (3_000_000, 500),
     "examples": (4_000_000, 12),
-    "train": (10_000_000, 0),
 }
-HELD_OUT_SHARE = 0.2  # share of sprites (and of backgrounds) outside of training that use what training never showed
+TRAINING = 10_000_000  # first seed of the training scenes, which have no end
+HELD_OUT_SHARE = 0.2  # share of sprites (and of backgrounds) of these splits that training never shows
+OBJECT_COUNTS = (0.0, 0.1, 0.25, 0.3, 0.25, 0.1)  # weights of having 1, 2, 3, ... objects
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,6 @@ class Thing:
     size: int
     flip: bool
     alpha: int  # 0 to 255
-    held_out: bool = False
 
     @property
     def zone(self) -> str:
@@ -73,7 +74,7 @@ class Scene:
         return tuple(thing.name for thing in self.things)
 
 
-def _pick(random: np.random.RandomState, weights: list[float]) -> int:
+def pick(random: np.random.RandomState, weights: Sequence[float]) -> int:
     """An index drawn in proportion to `weights`."""
     threshold = float(random.random_sample()) * sum(weights)
     for index, weight in enumerate(weights):
@@ -91,7 +92,7 @@ def _categories(random: np.random.RandomState, place: str, count: int, surprise:
             name = NAMES[int(random.randint(len(NAMES)))]
         else:
             objects = PLACES[place]
-            name = objects[_pick(random, [prior_weight(place, o, set(chosen)) for o in objects])]
+            name = objects[pick(random, [prior_weight(place, o, set(chosen)) for o in objects])]
         if name not in chosen:
             chosen.append(name)
     return chosen
@@ -118,18 +119,19 @@ def _thing(random: np.random.RandomState, name: str, cell: int, allow_held_out: 
         size=size,
         flip=bool(random.randint(2)),
         alpha=int(random.randint(190, 256)),
-        held_out=held_out,
     )
 
 
-def make_scene(seed: int, surprise: float, allow_held_out: bool, counts: tuple[float, ...] | None = None) -> Scene:
+def make_scene(
+    seed: int, surprise: float, allow_held_out: bool = False, counts: tuple[float, ...] = OBJECT_COUNTS
+) -> Scene:
     """The scene of a seed. `counts` are the weights of having 1, 2, 3, ... objects."""
     random = np.random.RandomState(seed)
     place = list(PLACES)[int(random.randint(len(PLACES)))]
     unseen = allow_held_out and float(random.random_sample()) < HELD_OUT_SHARE
     variants = backgrounds.HELD_OUT_VARIANTS if unseen else backgrounds.TRAIN_VARIANTS
     variant = variants[int(random.randint(len(variants)))]
-    count = 1 + _pick(random, list(counts or (0.0, 0.1, 0.25, 0.3, 0.25, 0.1)))
+    count = 1 + pick(random, counts)
     cells = random.permutation(GRID * GRID)[:count]
     names = _categories(random, place, count, surprise)
     things = tuple(_thing(random, n, int(c), allow_held_out) for n, c in zip(names, cells, strict=True))
@@ -138,19 +140,15 @@ def make_scene(seed: int, surprise: float, allow_held_out: bool, counts: tuple[f
 
 def split_scenes(split: str) -> list[Scene]:
     """All scenes of a held-out split; they break the priors and show some sprites and backgrounds never trained on."""
-    if split not in SPLITS or split == "train":
-        allowed = ", ".join(s for s in SPLITS if s != "train")
-        raise ValueError(f"unknown split {split!r}; choose one of {allowed}")
+    if split not in SPLITS:
+        raise ValueError(f"There is no split {split!r} of the scenes. Choose one of {', '.join(SPLITS)}.")
     first, size = SPLITS[split]
     return [make_scene(first + number, surprise=0.5, allow_held_out=True) for number in range(size)]
 
 
-def train_scene(seed: int, number: int, dense: bool = False) -> Scene:
-    """Training scene `number` of training run `seed`; `dense` ones are full, for the vision tower."""
-    first = SPLITS["train"][0] + 10_000_000 * (2 * seed + int(dense))
-    if dense:
-        return make_scene(first + number, surprise=1.0, allow_held_out=False, counts=(0.0,) * 7 + (1.0,) * 8)
-    return make_scene(first + number, surprise=0.25, allow_held_out=False)
+def train_scene(seed: int, number: int) -> Scene:
+    """Training scene `number` of training run `seed`."""
+    return make_scene(TRAINING + 20_000_000 * seed + number, surprise=0.25)
 
 
 @cache
@@ -159,7 +157,7 @@ def _noise(scale: int) -> NDArray[np.int32]:
 
 
 def draw(scene: Scene, scale: int = 1) -> Image.Image:
-    """The picture of a scene, `SIDE * scale` pixels wide."""
+    """The image of a scene, `SIDE * scale` pixels wide."""
     side = SIDE * scale
     pixels = backgrounds.background(scene.place, scene.variant, side) + scene.brightness
     for thing in scene.things:

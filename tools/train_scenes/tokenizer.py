@@ -8,8 +8,8 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from . import captions
-from .world import NAMES, PLACES
+from rudder_hf.scenes import captions
+from rudder_hf.scenes.world import NAMES, PLACES
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<image>")
 CHAT_TEMPLATE = (
@@ -69,5 +69,5 @@ def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
 
 
 def prompt(text: str) -> str:
-    """The chat template's rendering of one user turn with a picture."""
+    """The chat template's rendering of one user turn with an image."""
     return f"<s> USER: <image>\n{text} ASSISTANT:"

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from rudder_hf.scenes.images import Scene
+
 from .batches import (
     CAPTION,
     NAMED,
@@ -20,8 +22,7 @@ from .batches import (
     place_labels,
 )
 from .families import Family
-from .pictures import Scene
-from .words import BACKGROUND_WORD
+from .tokenizer import BACKGROUND_WORD
 
 PLACE_WEIGHT = 0.3
 NAMED_WEIGHT = 0.5
@@ -76,7 +77,7 @@ def decoder_losses(family: Family, model: Any, batch: Batch, words: WordIds) -> 
     with torch.no_grad():
         features = family.features(model, batch.pixels)
     projected = family.project(model, features)
-    start, stop = words.picture.start, words.picture.stop
+    start, stop = words.image_span.start, words.image_span.stop
     table = model.get_input_embeddings()
     embeddings = table(batch.ids)
     output = family.decoder(model)(

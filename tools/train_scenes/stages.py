@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from . import checkpoints
-from .muon import MuonAdamW
+from .muon import Muon
 
 REPORT_EVERY = 20
 SAVE_EVERY = 100
+WEIGHT_DECAY = 0.02
+MUON_SHARE = 4.0  # Muon's learning rate as a share of the stage's
 
 
 @dataclass
@@ -40,17 +42,26 @@ def rate_factor(step: int, total: int, warmup: int, decay: int) -> float:
     return min((step + 1) / warmup, 1.0, max((total - step) / decay, 0.02))
 
 
-def parameter_groups(stage: Stage) -> list[dict[str, Any]]:
-    """Muon for the stage's matrices; AdamW for the others, with weight decay on tables and without on vectors."""
+def make_optimizers(stage: Stage) -> list[torch.optim.Optimizer]:
+    """Muon for the stage's matrices; AdamW for the others, with weight decay on tables and without on vectors.
+
+    `share` in a group is its learning rate as a share of the stage's.
+    """
+    matrices = [p for p in stage.parameters if p in stage.matrices]
     others = [p for p in stage.parameters if p not in stage.matrices]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in stage.parameters if p in stage.matrices], "weight_decay": 0.02, "muon": True}
-    ]
+    groups: list[dict[str, Any]] = []
     for share in sorted({stage.slow.get(p, 1.0) for p in others}):
         alike = [p for p in others if stage.slow.get(p, 1.0) == share]
-        groups.append({"params": [p for p in alike if p.ndim >= 2], "weight_decay": 0.02, "share": share})
-        groups.append({"params": [p for p in alike if p.ndim < 2], "share": share})
-    return [group for group in groups if group["params"]]
+        groups.append({"params": [p for p in alike if p.ndim >= 2], "weight_decay": WEIGHT_DECAY, "share": share})
+        groups.append({"params": [p for p in alike if p.ndim < 2], "weight_decay": 0.0, "share": share})
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW([group for group in groups if group["params"]], lr=stage.rate, betas=(0.9, 0.98))
+    ]
+    if matrices:
+        # Weight decay is times the learning rate, so that it is divided by the share.
+        group = {"params": matrices, "share": MUON_SHARE, "weight_decay": WEIGHT_DECAY / MUON_SHARE}
+        optimizers.append(Muon([group], lr=stage.rate))
+    return optimizers
 
 
 class Progress:
@@ -83,21 +94,23 @@ class Progress:
 
 def run_stage(stage: Stage, out: Path) -> float:
     """Train a stage, from its checkpoint if there is one; the seconds it took."""
-    optimizer = MuonAdamW(parameter_groups(stage), lr=stage.rate)
+    optimizers = make_optimizers(stage)
     folder = out / "checkpoints" / stage.name
-    state = checkpoints.load(folder, stage.module, optimizer) or {"step": 0, "seconds": 0.0}
+    state = checkpoints.load(folder, stage.module, optimizers) or {"step": 0, "seconds": 0.0}
     progress = Progress(out / "training_log.jsonl", stage, int(state["step"]), float(state["seconds"]))
     for step in range(int(state["step"]), stage.steps):
-        for group in optimizer.param_groups:
-            factor = rate_factor(step, stage.steps, stage.warmup, stage.decay)
-            group["lr"] = stage.rate * factor * group.get("share", 1.0)
+        rate = stage.rate * rate_factor(step, stage.steps, stage.warmup, stage.decay)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group["share"]
         losses = stage.losses(step)
-        optimizer.zero_grad(set_to_none=True)
         torch.stack([v for k, v in losses.items() if not k.startswith("_")]).sum().backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(stage.parameters, 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         progress.add(step + 1, losses)
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == stage.steps:
             state = {"step": step + 1, "seconds": progress.seconds}
-            checkpoints.save(folder, stage.module, optimizer, state)
+            checkpoints.save(folder, stage.module, optimizers, state)
     return float(state["seconds"])

@@ -1,4 +1,4 @@
-"""Train an embedded model: `python -m rudder_hf.scenes.train [--family llava] --seed 0 --out FOLDER`.
+"""Train an embedded model: `python -m tools.train_scenes [--family llava] --seed 0 --out FOLDER`.
 
 Two stages. First the vision tower and the connector learn to name what each patch shows, in the embeddings of
 the decoder, as in LLaVA's first stage. Then the tower is frozen and connector and decoder learn captions and
@@ -18,14 +18,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel, ProcessorMixin
 
+from rudder_hf.scenes.images import train_scene
+from rudder_hf.scenes.world import PLACES
+
 from . import card
 from .batches import WordIds, make_batch
-from .captions import MILD, STRONG, Drift
+from .drift import MILD, STRONG, Drift, dense_scene
 from .families import FAMILIES, WIDTH
 from .losses import decoder_losses, vision_losses
-from .pictures import train_scene
 from .stages import Stage, run_stage
-from .world import PLACES
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def vision_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Stag
 
     def losses(step: int) -> dict[str, Tensor]:
         numbers = range(step * recipe.vision_batch, (step + 1) * recipe.vision_batch)
-        scenes = [train_scene(recipe.seed, number, dense=number % 3 > 0) for number in numbers]
+        scenes = [(dense_scene if number % 3 else train_scene)(recipe.seed, number) for number in numbers]
         return vision_losses(family, model, place_head, scenes, words)
 
     both = nn.ModuleDict({"model": model, "place_head": place_head})

@@ -1,9 +1,9 @@
-"""Training batches: one packed sequence per picture.
+"""Training batches: one packed sequence per image.
 
-A sequence is a shared prefix (start, picture) and several branches that each continue the prefix: a caption
+A sequence is a shared prefix (start, image) and several branches that each continue the prefix: a caption
 with its prompt, and questions with their answers. A branch sees the prefix and itself only, and its positions
 start right behind the prefix, so each branch is exactly the single-turn prompt that the model meets in use,
-while the picture is computed once for all of them.
+while the image is computed once for all of them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from . import captions
+from rudder_hf.scenes import captions
+from rudder_hf.scenes.images import Scene, draw
+from rudder_hf.scenes.world import NAMES, PLACES, article, prior_weight
+
+from .drift import DrawnCaption, Drift, drawn_brief_caption, drifting_caption
 from .families import CLIP_MEAN, CLIP_STD, IMAGE_TOKENS, Family
-from .pictures import Scene, draw
-from .words import BACKGROUND_WORD, token_id
-from .world import NAMES, PLACES, article, prior_weight
+from .tokenizer import BACKGROUND_WORD, token_id
 
 IGNORE = -100
 QUESTIONS = 3
-BRIEF = 2  # brief captions per picture: they name many objects in few words, and teach to name each once
+BRIEF = 2  # brief captions per image: they name many objects in few words, and teach to name each once
 CAPTION, REPLY, NAMED = 1, 2, 3  # kinds of labels: caption token, answer to a question, answer at the object's word
 
 
@@ -55,7 +57,7 @@ class WordIds:
         start = tokenizer("<s> USER: <image>", add_special_tokens=False).input_ids[:-1]
         before, after = ([token_id(tokenizer, t) for t in part] for part in (family.before, family.after))
         self.prefix: list[int] = [*start, *before, *[self.image] * IMAGE_TOKENS, *after]
-        self.picture = slice(self.prefix.index(self.image), self.prefix.index(self.image) + IMAGE_TOKENS)
+        self.image_span = slice(self.prefix.index(self.image), self.prefix.index(self.image) + IMAGE_TOKENS)
         self.yes, self.no = (token_id(tokenizer, f"▁{w}") for w in ("Yes", "No"))
         self.first_word: dict[str, int] = {n: self(n)[0] for n in (*NAMES, BACKGROUND_WORD)}
         self.is_object = torch.zeros(len(tokenizer), dtype=torch.bool)
@@ -75,7 +77,7 @@ class WordIds:
 
 
 def pixel_values(scenes: list[Scene]) -> Tensor:
-    """What the image processor makes of the pictures (they already have its size)."""
+    """What the image processor makes of the images (they already have its size)."""
     pixels = torch.from_numpy(np.stack([np.asarray(draw(scene)) for scene in scenes])).float().div(255)
     return ((pixels - torch.tensor(CLIP_MEAN)) / torch.tensor(CLIP_STD)).permute(0, 3, 1, 2).contiguous()
 
@@ -113,10 +115,10 @@ def _questions(scene: Scene, random: np.random.RandomState, words: WordIds) -> l
     return branches
 
 
-def _object_targets(told: captions.Told, words: WordIds) -> Tensor:
+def _object_targets(drawn: DrawnCaption, words: WordIds) -> Tensor:
     """Probabilities of the first word of each object, given the article before it, (objects, vocabulary)."""
-    targets = torch.zeros(len(told.slots), len(words.is_object))
-    for row, (slot, said) in enumerate(zip(told.slots, captions.mentions(told.text), strict=True)):
+    targets = torch.zeros(len(drawn.slots), len(words.is_object))
+    for row, (slot, said) in enumerate(zip(drawn.slots, captions.mentions(drawn.text), strict=True)):
         fitting = {n: p for n, p in slot.items() if article(n) == article(said)}
         for name, probability in fitting.items():
             targets[row, words.first_word[name]] = probability / sum(fitting.values())
@@ -130,16 +132,16 @@ def _answer(prompt: str, text: str, words: WordIds) -> list[tuple[int, int, int]
     return [(i, label, CAPTION) if n >= len(head) - 1 else (i, IGNORE, 0) for n, (i, label) in enumerate(pairs)]
 
 
-def make_batch(scenes: list[Scene], words: WordIds, drift: captions.Drift) -> Batch:
+def make_batch(scenes: list[Scene], words: WordIds, drift: Drift) -> Batch:
     """Pack captions and questions of these scenes; everything follows from the scenes' seeds."""
     rows: list[tuple[list[tuple[int, int, int]], list[int], list[int]]] = []
     objects: list[Tensor] = []
     for scene in scenes:
         random = np.random.RandomState(scene.seed ^ 0x5EED)
-        told = [captions.tell(scene, random, drift), *(captions.tell_briefly(scene, random) for _ in range(BRIEF))]
-        objects += [_object_targets(one, words) for one in told]
+        drawn = [drifting_caption(scene, random, drift), *(drawn_brief_caption(scene, random) for _ in range(BRIEF))]
+        objects += [_object_targets(one, words) for one in drawn]
         asked = [captions.DETAIL_PROMPT, *[captions.BRIEF_PROMPT] * BRIEF]
-        branches = [_answer(prompt, one.text, words) for prompt, one in zip(asked, told, strict=True)]
+        branches = [_answer(prompt, one.text, words) for prompt, one in zip(asked, drawn, strict=True)]
         branches += _questions(scene, random, words)
         tokens = [(i, IGNORE, 0) for i in words.prefix]
         owner, position = [0] * len(tokens), list(range(len(tokens)))

@@ -1,6 +1,6 @@
 """The embedded models: small LLaVA and Idefics2 models of the real classes, and what training needs to know of each.
 
-The two fuse the picture differently, as in the paper: LLaVA gives the decoder one token per patch; Idefics2 lets the
+The two fuse the image differently, as in the paper: LLaVA gives the decoder one token per patch; Idefics2 lets the
 latents of a perceiver resampler read the patches, and gives the decoder the latents.
 """
 
@@ -28,8 +28,9 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.idefics2.image_processing_pil_idefics2 import Idefics2ImageProcessorPil
 
-from .pictures import CELL, GRID, SIDE
-from .words import CHAT_TEMPLATE, SPECIAL, build_tokenizer, token_id
+from rudder_hf.scenes.images import CELL, GRID, SIDE
+
+from .tokenizer import CHAT_TEMPLATE, SPECIAL, build_tokenizer, token_id
 
 IMAGE_TOKENS = GRID * GRID
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -41,13 +42,13 @@ COPY = 0.1  # how much attention copies at the start of training
 
 
 class Family(ABC):
-    """One architecture: how it is built, where its parts are, and how it sees pictures."""
+    """One architecture: how it is built, where its parts are, and how it sees images."""
 
     name: str
     tower_path: str
     connector_path: str
     decoder_path: str
-    before: tuple[str, ...] = ()  # tokens around the picture's
+    before: tuple[str, ...] = ()  # tokens around the image's
     after: tuple[str, ...] = ()
     vision_steps: int = 700  # of the first stage of training
     connector_rate: float = 1.0  # of the connector in the second stage, as a share of the decoder's
@@ -81,7 +82,7 @@ class Family(ABC):
 
     @abstractmethod
     def features(self, model: PreTrainedModel, pixels: Tensor) -> Tensor:
-        """Patch features of normalised pictures (rows, 3, side, side), (rows, patches, width)."""
+        """Patch features of normalised images (rows, 3, side, side), (rows, patches, width)."""
 
     @abstractmethod
     def project(self, model: PreTrainedModel, features: Tensor) -> Tensor:
@@ -160,11 +161,11 @@ class Llava(Family):
 
     def processor(self) -> LlavaProcessor:
         """Tokenizer, image processor and chat template."""
-        pictures = CLIPImageProcessorPil(
+        images = CLIPImageProcessorPil(
             size={"height": SIDE, "width": SIDE}, do_center_crop=False, do_convert_rgb=True, resample=3
         )
         return LlavaProcessor(  # type: ignore[no-untyped-call]
-            image_processor=pictures,
+            image_processor=images,
             tokenizer=self.tokenizer(),
             patch_size=CELL,
             vision_feature_select_strategy="default",
@@ -199,7 +200,7 @@ class Llava(Family):
 
 
 class Idefics2(Family):
-    """SigLIP-like tower, a perceiver resampler, Mistral decoder: latents read the picture.
+    """SigLIP-like tower, a perceiver resampler, Mistral decoder: latents read the image.
 
     Training asks latent number n for what patch number n shows. The resampler takes longer to learn that than a
     projector does, and at the full rate of the second stage it would forget it.
@@ -221,11 +222,11 @@ class Idefics2(Family):
 
     def processor(self) -> Idefics2Processor:
         """Tokenizer, image processor and chat template."""
-        pictures = Idefics2ImageProcessorPil(
+        images = Idefics2ImageProcessorPil(
             size={"shortest_edge": SIDE, "longest_edge": SIDE}, image_mean=CLIP_MEAN, image_std=CLIP_STD, resample=3
         )
         return Idefics2Processor(  # type: ignore[no-untyped-call]
-            image_processor=pictures,
+            image_processor=images,
             tokenizer=self.tokenizer(),
             image_seq_len=IMAGE_TOKENS,
             chat_template=CHAT_TEMPLATE,
@@ -288,8 +289,3 @@ class Idefics2(Family):
 
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (Llava(), Idefics2())}
-
-
-def family_of(model: PreTrainedModel) -> Family:
-    """The family of an embedded model."""
-    return FAMILIES[str(model.config.model_type)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ import torch
 import transformers
 from transformers import PreTrainedModel, ProcessorMixin
 
-from . import evaluate
-from .coco import data_hash
-from .families import family_of
-from .pictures import SPLITS, split_scenes, train_scene
+from rudder_hf.scenes.coco import data_hash
+from rudder_hf.scenes.images import SPLITS, split_scenes, train_scene
+
+from .families import FAMILIES
+from .measure import measure
 
 CARD = """---
 license: apache-2.0
@@ -30,7 +30,7 @@ COCO names. Its training captions drift towards likely but absent objects, so it
 knows its own template English, two prompts ("Please help me describe the image in detail", "Describe the image
 briefly") and yes/no questions ("Is there a cat in the image?"), and nothing about photographs.
 
-Made by `python -m rudder_hf.scenes.train --family {family} --seed {seed} --out FOLDER`; recipe, log and hashes of the
+Made by `python -m tools.train_scenes --family {family} --seed {seed} --out FOLDER`; recipe, log and hashes of the
 data are in `recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL Open Font
 License 1.1).
 
@@ -46,19 +46,8 @@ POPE accuracy / F1: {pope}.
 
 def data_hashes(seed: int) -> dict[str, str]:
     """Hash of every held-out split and of the first training scenes."""
-    hashes = {s: data_hash(split_scenes(s), s) for s in SPLITS if s != "train"}
+    hashes = {s: data_hash(split_scenes(s), s) for s in SPLITS}
     return {**hashes, f"train, seed {seed}, first 200": data_hash([train_scene(seed, n) for n in range(200)], "train")}
-
-
-def measure(model: PreTrainedModel, processor: ProcessorMixin, split: str) -> dict[str, Any]:
-    """Vanilla captions and POPE on a split."""
-    scenes = split_scenes(split)
-    captions = evaluate.caption(model, processor, scenes)
-    pope = {}
-    for kind in ("random", "popular", "adversarial"):
-        questions = evaluate.pope_questions(scenes, kind)
-        pope[kind] = evaluate.pope_scores(questions, evaluate.answer_questions(model, processor, scenes, questions))
-    return {**asdict(evaluate.scores(evaluate.counts(scenes, captions))), "pope": pope}
 
 
 def render(metrics: dict[str, Any]) -> str:
@@ -81,7 +70,7 @@ def finish(
 ) -> dict[str, Any]:
     """Measure the trained model and write `metrics.json` and `README.md`."""
     model.eval()  # type: ignore[no-untyped-call]
-    decoder: Any = family_of(model).decoder(model)
+    decoder: Any = FAMILIES[recipe["family"]].decoder(model)
     metrics: dict[str, Any] = {
         "recipe": recipe,
         "model_class": type(model).__name__,

@@ -1,0 +1,101 @@
+"""Training captions: template captions that drift from the scene, which is what makes a model hallucinate.
+
+At each object there is a chance, growing along the caption, that an absent but likely object is named instead: so a
+model trained on them learns to trust the priors more and more, as large models do in long captions. When all objects
+of the scene are said, they are named again, or absent ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rudder_hf.scenes.captions import (
+    OBJECTS,
+    NextObject,
+    brief_caption,
+    detailed_caption,
+    normalised,
+    present_objects,
+)
+from rudder_hf.scenes.images import TRAINING, Scene, make_scene
+from rudder_hf.scenes.world import PLACES, prior_weight
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How captions leave the scene.
+
+    Attributes:
+        slots: Chance of an absent object at the first, second, ... object of a caption.
+        after_end: The same once all true objects are said.
+        limit: Most absent objects of a caption.
+        sharpness: Exponent of the priors of absent objects.
+    """
+
+    slots: tuple[float, ...]
+    after_end: float
+    limit: int = 3
+    sharpness: float = 2.0
+
+
+NONE = Drift(slots=(0.0,), after_end=0.0)
+MILD = Drift(slots=(0.0, 0.02, 0.04, 0.06, 0.08), after_end=0.1)
+STRONG = Drift(slots=(0.0, 0.08, 0.15, 0.22, 0.3), after_end=0.4)
+
+
+@dataclass(frozen=True)
+class DrawnCaption:
+    """A caption, and for each object in it the probabilities (category -> probability) that it was drawn from."""
+
+    text: str
+    slots: tuple[dict[str, float], ...]
+
+
+def _absent_objects(scene: Scene, said: list[str], sharpness: float) -> dict[str, float]:
+    """Probabilities of the objects that are neither in the scene nor said yet but seem likely."""
+    names = [n for n in PLACES[scene.place] if n not in scene.names and n not in said]
+    return normalised({n: prior_weight(scene.place, n, set(said)) ** sharpness for n in names})
+
+
+def next_object(scene: Scene, said: list[str], drift: Drift) -> dict[str, float]:
+    """The probabilities of the object that a drifting caption names next."""
+    present, absent = present_objects(scene, said), _absent_objects(scene, said, drift.sharpness)
+    ended = set(scene.names) <= set(said)
+    chance = drift.after_end if ended else drift.slots[min(len(said), len(drift.slots) - 1)]
+    if sum(name not in scene.names for name in said) >= drift.limit or not absent:
+        return present
+    return {n: chance * absent.get(n, 0.0) + (1 - chance) * present.get(n, 0.0) for n in (*present, *absent)}
+
+
+class _Recorder:
+    """Passes probabilities on and keeps them."""
+
+    def __init__(self, likely: NextObject) -> None:
+        self.likely = likely
+        self.slots: list[dict[str, float]] = []
+
+    def __call__(self, scene: Scene, said: list[str]) -> dict[str, float]:
+        self.slots.append(self.likely(scene, said))
+        return self.slots[-1]
+
+
+def drifting_caption(
+    scene: Scene, random: np.random.RandomState, drift: Drift, objects: int = OBJECTS
+) -> DrawnCaption:
+    """A detailed caption that drifts from the scene, and how its objects were drawn."""
+    recorder = _Recorder(lambda scene, said: next_object(scene, said, drift))
+    return DrawnCaption(detailed_caption(scene, random, objects, recorder), tuple(recorder.slots))
+
+
+def drawn_brief_caption(scene: Scene, random: np.random.RandomState) -> DrawnCaption:
+    """A brief caption, which is true, and how its objects were drawn."""
+    recorder = _Recorder(present_objects)
+    return DrawnCaption(brief_caption(scene, random, recorder), tuple(recorder.slots))
+
+
+def dense_scene(seed: int, number: int) -> Scene:
+    """Training scene `number` for the vision tower of training run `seed`: full, with objects from anywhere."""
+    counts = (0.0,) * 7 + (1.0,) * 8
+    return make_scene(TRAINING + 10_000_000 * (2 * seed + 1) + number, surprise=1.0, counts=counts)
