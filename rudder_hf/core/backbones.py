@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from .errors import warn
+from .errors import UnsupportedModelError, warn
+from .families import REFUSED, support
 
 # Names of the self-attention module of a decoder layer, in order of preference.
 _ATTENTION_NAMES = ("self_attn", "self_attention", "attention", "attn")
@@ -23,7 +24,7 @@ _AFTER_ATTENTION_NAMES = ("post_self_attn_layernorm", "attn_sconv", "post_norm1"
 # elsewhere (Llama) it is the norm before the MLP.
 _MLP_NORM_NAMES = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
 # Parts of a model that have layers of their own but write no text.
-_NON_TEXT_PARTS = (
+_NON_TEXT_PARTS = [
     "vision",
     "visual",
     "image",
@@ -34,76 +35,8 @@ _NON_TEXT_PARTS = (
     "connector",
     "vq",
     "perceiver",
-)
+]
 _IMAGE_TOKEN_NAMES = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
-
-_ENCODER_DECODER = (
-    "it is an encoder-decoder: the image is read by the encoder, so that no decoder self-attention reads image and "
-    "prompt together in a prefill"
-)
-_MANY_STREAMS = (
-    "it keeps several residual streams and mixes them with learned weights, so that 'the residual stream right after "
-    "self-attention' (Eq. 5) does not exist"
-)
-REFUSED: dict[str, str] = {
-    "blip": _ENCODER_DECODER,
-    "florence2": _ENCODER_DECODER,
-    "pix2struct": _ENCODER_DECODER,
-    "pp_formulanet": _ENCODER_DECODER,
-    "t5gemma2": _ENCODER_DECODER,
-    "udop": _ENCODER_DECODER,
-    "vision-encoder-decoder": _ENCODER_DECODER,
-    "gemma3n": _MANY_STREAMS,
-    "glm5_next": _MANY_STREAMS,
-    "qwen4_exp": _MANY_STREAMS,
-    "muse_spark": "it gates residual stream and attention output with learned vectors, so that Eq. 5 does not exist",
-    "git": "its layers are post-norm, so that the attention output is not a residual update (Eq. 1), and its image "
-    "positions are not part of the prompt's ids",
-    "diffusion_gemma": "it writes blocks of text by diffusion, not token by token",
-    "pi0": "it produces robot actions, not text",
-    "mistral4": "it takes no image",
-    "evolla": "it reads proteins, not images",
-}
-"""Model types that cannot be steered, with the reason."""
-
-
-TESTED = frozenset(
-    """
-    aria aya_vision blip-2 chameleon cohere2_vision cohere_compass cosmos3_edge cosmos3_omni deepseek_vl
-    deepseek_vl_hybrid emu3 ernie4_5_vl_moe exaone4_5 fast_vlm fuyu gemma3 gemma4 gemma4_unified glm46v glm4v
-    glm4v_moe glm_ocr glmga got_ocr2 granite4_vision hunyuan_vl hyperclovax_vision_v2 idefics idefics2 idefics3
-    inkling_mm_model instructblip instructblipvideo internvl janus kimi_k25 kosmos-2 kosmos-2.5 lfm2_vl lighton_ocr
-    llama4 llava llava_next llava_next_video llava_onevision minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m3_vl
-    mistral3 mistral_large4 mllama molmo2 muse_glimmer nemotron_h_omni ovis2 paddleocr_vl paligemma pp_chart2table
-    qianfan_ocr qwen2_5_omni_thinker qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_omni_moe_thinker qwen3_vl
-    qwen3_vl_moe shieldgemma2 smolvlm step3p7 video_llama_3 video_llava vipllava
-    """.split()  # noqa: SIM905 - one name a line would hide the list
-)
-"""Model types whose steering is tested against a slow reference on a tiny model."""
-
-
-@dataclass(frozen=True)
-class Support:
-    """What RUDDER can do for a model type.
-
-    Attributes:
-        status: "supported" (tested), "refused" (it cannot work), or "unknown" (the general rule is tried).
-        reason: Why it is refused.
-    """
-
-    status: str
-    reason: str = ""
-
-
-def support(model_type: str) -> Support:
-    """The verdict on a `model_type` of transformers."""
-    if model_type in REFUSED:
-        return Support("refused", REFUSED[model_type])
-    return Support("supported" if model_type in TESTED else "unknown")
-
-
-class UnsupportedModelError(ValueError):
-    """The model cannot be steered; the message says why and what can be done."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +97,7 @@ def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
     name = model_type(base)
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         raise UnsupportedModelError(
-            "RUDDER cannot steer a model with learned prompts (PEFT prompt tuning and kin): they are put before the "
+            "RUDDER cannot steer a model with learned prompts (PEFT's prompt tuning and the like): they are put before the "
             "prompt where RUDDER cannot tell them from it. LoRA and other adapters in the weights work."
         )
     if name in REFUSED:
@@ -184,7 +117,7 @@ def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
             )
     path, layers = decoder_layers(loop)
     language_model = type(base).__name__.endswith("ForCausalLM") and not hasattr(base.config, "vision_config")
-    if support(name).status == "unknown" and not (of_part and language_model):
+    if support(name) == "unknown" and not (of_part and language_model):
         warn(
             f"RUDDER is not tested on {name!r}: layers were found at {path!r} by a general rule. Compare a few "
             "outputs with rudder=False, and please report what you find."
@@ -193,7 +126,7 @@ def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
 
 
 def _generation_loop(model: nn.Module) -> nn.Module:
-    """The module that runs the token loop: InstructBLIP and its kin delegate to their language model."""
+    """The module that runs the token loop: InstructBLIP and BLIP-2 delegate to their language model."""
     source_class = next((cls for cls in type(model).__mro__ if "generate" in vars(cls)), None)
     if source_class is None or source_class.__name__ == "GenerationMixin":
         return model
@@ -216,7 +149,7 @@ def decoder_layers(loop: Any) -> tuple[str, nn.ModuleList]:
             continue
         if any(_attention_name(layer) is not None for layer in module):
             candidates.append((path, module))
-    expected = getattr(_text_config(loop), "num_hidden_layers", None)
+    expected = getattr(loop.config.get_text_config(decoder=True), "num_hidden_layers", None)
     matching = [candidate for candidate in candidates if len(candidate[1]) == expected] or candidates
     if not matching:
         raise UnsupportedModelError(
@@ -224,11 +157,6 @@ def decoder_layers(loop: Any) -> tuple[str, nn.ModuleList]:
             "It needs a decoder-only language model."
         )
     return min(matching, key=lambda candidate: candidate[0].count("."))
-
-
-def _text_config(loop: Any) -> Any:
-    """The config of the text decoder."""
-    return loop.config.get_text_config(decoder=True)
 
 
 def _attention_name(layer: nn.Module) -> str | None:
@@ -287,9 +215,8 @@ def attention_update(layer: nn.Module) -> AttentionUpdate:
     In sandwich-norm layers (Gemma 2 and later, GLM-4) the attention output is normed before it is added, so that the
     norm's output is the update. Granite scales the output by a factor when it adds it.
     """
-    name = _attention_name(layer)
-    if name is None:
-        raise UnsupportedModelError(f"{type(layer).__name__} has no self-attention.")
+    self_attention(layer)  # Raises where there is none.
+    name = str(_attention_name(layer))
     if any(_is_module(layer, norm) for norm in _MLP_NORM_NAMES) and _is_module(layer, "post_attention_layernorm"):
         name = "post_attention_layernorm"
     # Molmo 2 and Chameleon have variants that norm the output of a sublayer instead of its input, under the same name.
@@ -311,12 +238,11 @@ def forwards_keywords(backbone: Backbone, layer: nn.Module) -> bool:
     modules: list[nn.Module] = [backbone.loop]
     for name in backbone.layers_path.split(".")[:-1]:
         modules.append(getattr(modules[-1], name))
-    return all(_takes_keywords(module) for module in (*modules, layer))
-
-
-def _takes_keywords(module: nn.Module) -> bool:
-    parameters = inspect.signature(type(module).forward).parameters.values()
-    return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    signatures = [inspect.signature(type(module).forward) for module in (*modules, layer)]
+    return all(
+        any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+        for signature in signatures
+    )
 
 
 def image_token_ids(model: nn.Module) -> tuple[int, ...]:

@@ -1,49 +1,45 @@
-"""What a `generate` call asks for: its prompt, its images, the options that RUDDER has to know or refuse."""
+"""`Call`: one call of `generate`, its arguments by name and what it asks of RUDDER."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .errors import warn
 from .settings import Override
 
-# Arguments whose names start like this carry pictures.
+# Arguments whose names start like this carry images.
 _IMAGE_ARGUMENTS = ("pixel_values", "image", "video", "mm_encoder_outputs", "high_res_pixel_values")
 
 
-@dataclass(frozen=True)
-class Request:
-    """What the caller of `generate` wants of RUDDER.
-
-    Attributes:
-        owner: The handle that was asked.
-        override: The `rudder=` argument.
-        output_trace: The `output_rudder=` argument.
-        has_images: Whether the call carries images.
-    """
-
-    owner: Any
-    override: Override
-    output_trace: bool
-    has_images: bool
-
-
 class Call:
-    """The arguments of one `generate` call, by name.
+    """One call of `generate`.
 
     Args:
         model: The model whose `generate` is called.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
+        rudder: What the caller wants of RUDDER (`rudder=`); None takes it from the generation config.
+        traced: Whether a trace is asked for (`output_rudder=`).
+
+    Attributes:
+        arguments: All arguments by name.
+        cache: The key-value cache that the caller passes in, if any.
+        cached_length: Number of positions it holds when the call begins.
+        has_images: Whether the call carries images.
     """
 
-    def __init__(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        rudder: Override = None,
+        traced: bool | None = None,
+    ) -> None:
         self.model = model
         signature = inspect.signature(type(model).generate)
         bound = signature.bind_partial(model, *args, **kwargs).arguments
@@ -52,10 +48,22 @@ class Call:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 extra = bound.pop(name, {})
         self.arguments: dict[str, Any] = {**bound, **extra}
+        # Servers pass a request's generation config on, and nothing that they do not know.
+        self.rudder: Override = self.option("rudder") if rudder is None else rudder
+        self.traced = bool(traced)
         # Read now: the cache that the caller passed in grows while the call runs.
         self.cache: Any = self.arguments.get("past_key_values")
         length = getattr(self.cache, "get_seq_length", None)
         self.cached_length = int(length()) if length is not None else 0
+        self.has_images = any(
+            value is not None and name.startswith(_IMAGE_ARGUMENTS) for name, value in self.arguments.items()
+        )
+
+    def delegated(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """The call that this one makes of a language model: its arguments, for what was asked here."""
+        inner = Call(model, args, kwargs, traced=self.traced)
+        inner.rudder, inner.has_images = self.rudder, self.has_images
+        return inner
 
     def option(self, name: str, default: Any = None) -> Any:
         """A generation option: from the call, its `generation_config`, or the model's, in this order.
@@ -69,11 +77,6 @@ class Call:
             if value is not None:
                 return value
         return default
-
-    @property
-    def has_images(self) -> bool:
-        """Whether any argument carries images."""
-        return any(value is not None and name.startswith(_IMAGE_ARGUMENTS) for name, value in self.arguments.items())
 
     @property
     def input_ids(self) -> Tensor | None:
@@ -113,7 +116,7 @@ class Call:
         whole = mask is None or mask.shape[1] == self.prompt_length
         return self.prompt_length - (self.cached_length if whole else 0)
 
-    def rows_with_image(self, image_tokens: Sequence[int], has_images: bool) -> list[bool]:
+    def rows_with_image(self, image_tokens: Sequence[int]) -> list[bool]:
         """For each prompt whether it contains an image, judged by placeholder tokens where the model has them."""
         # Kosmos-2 and Idefics say by a mask which positions belong to an image.
         for name in ("image_embeds_position_mask", "image_attention_mask"):
@@ -123,12 +126,12 @@ class Call:
         if ids is not None and image_tokens:
             rows: list[bool] = torch.isin(ids, torch.tensor(image_tokens, device=ids.device)).any(dim=1).tolist()
             if any(rows):
-                return [row and (has_images or self.inputs_embeds is not None) for row in rows]
+                return [row and (self.has_images or self.inputs_embeds is not None) for row in rows]
         elif self.inputs_embeds is not None:
-            # Embeddings alone do not tell: whoever made them most likely put an image in.
+            # Embeddings alone do not tell, and are made most often because there is an image.
             return [True] * self.batch
-        # Pictures without any placeholder: a model that takes them by another way than the prompt's ids.
-        return [has_images] * self.batch
+        # Images without any placeholder: the model takes them by another way than the prompt's ids.
+        return [self.has_images] * self.batch
 
     def refuse_unsupported(self) -> None:
         """Raise where stock transformers would lose the image or break the spans, with the reason."""
@@ -150,14 +153,5 @@ class Call:
                 f"{type(self.model).__name__} is prompted with embeddings, and transformers then drops the candidates "
                 "of assisted decoding and prompt lookup, with or without RUDDER. Unset them."
             )
-
-
-def warn_without_image(rows: Sequence[bool]) -> None:
-    """Say that prompts without an image are left unsteered."""
-    which = (
-        "The prompt has" if not any(rows) and len(rows) == 1 else f"{rows.count(False)} of {len(rows)} prompts have"
-    )
-    warn(
-        f"{which} no image, so there is no visual evidence to anchor to: left unsteered. "
-        "Pass rudder={'force': True} to steer all the same, or rudder=False to silence this."
-    )
+        if self.traced and not self.option("return_dict_in_generate", False):
+            raise ValueError("output_rudder=True needs return_dict_in_generate=True: the trace is `out.rudder`.")

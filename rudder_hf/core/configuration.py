@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -30,14 +31,7 @@ _TRANSFORMERS_KEYS = (
     *("attn_implementation", "experts_implementation", "output_attentions", "tie_last_hidden_states", "use_cache"),
     "trust_remote_code",
 )
-
-# Kept outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the
-# names of the settings that were given at load.
-_BESIDE = ("_base_config", "_given")
-
-# Looked up by name when a config is written, hidden or judged as a whole.
-_NEVER_OF_BASE = ("quantization_config", "auto_map", "custom_pipelines", "per_layer_config", "transformers_weights")
-# Of these, what a stored config keeps. The rest (labels, dtype, quantisation, ...) would describe weights, of which
+# What a stored config keeps of these. The rest (labels, dtype, quantisation, ...) would describe weights, of which
 # there are none: the base model has its own.
 _KEPT_KEYS: dict[str, type] = {
     "model_type": str,
@@ -48,6 +42,8 @@ _KEPT_KEYS: dict[str, type] = {
     "_commit_hash": str,
     "_name_or_path": str,
 }
+# Keys that transformers looks up in a config when it is written or judged: never answered from the base's config.
+_NEVER_OF_BASE = ("quantization_config", "auto_map", "custom_pipelines", "per_layer_config", "transformers_weights")
 
 _NUMBER_RANGES: dict[str, tuple[float, float, str]] = {
     # Wide, but such that float32 has room for what is computed from them.
@@ -56,12 +52,12 @@ _NUMBER_RANGES: dict[str, tuple[float, float, str]] = {
     "c": (-50.0, 50.0, "a number in [-50, 50] (concentration of the gate, typically 0.5 to 1.5)"),
     "g_min": (0.0, 1.0, "a number in [0, 1]"),
     "g_max": (0.0, 1.0, "a number in [0, 1]"),
-    "norm_cap": (0.0, 1e6, "None or a number in (0, 1e6] (tau, the longest push)"),
+    "norm_cap": (math.nextafter(0.0, 1.0), 1e6, "None or a number in (0, 1e6] (tau, the longest push)"),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {"mode": MODES, "pool": POOLS, "span": SPANS}
 
 
-def _refuse(name: str, value: Any, allowed: str) -> ValueError:
+def _setting_error(name: str, value: Any, allowed: str) -> ValueError:
     return ValueError(f"RUDDER setting `{name}` is {value!r}, but has to be {allowed}.")
 
 
@@ -72,26 +68,23 @@ def check_setting(name: str, value: Any) -> Any:
         ValueError: The value is of the wrong type or out of range; the message says what is allowed.
     """
     if name in _NUMBER_RANGES:
+        low, high, allowed = _NUMBER_RANGES[name]
         if name == "norm_cap" and value is None:
             return None
-        low, high, allowed = _NUMBER_RANGES[name]
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        if not is_number or not low <= value <= high:
-            raise _refuse(name, value, allowed)
-        if name == "norm_cap" and value == 0:
-            raise _refuse(name, value, allowed)
+        if not isinstance(value, Real) or isinstance(value, bool) or not low <= value <= high:
+            raise _setting_error(name, value, allowed)
         return float(value)
     if name in _CHOICES:
         if not isinstance(value, str) or value not in _CHOICES[name]:
-            raise _refuse(name, value, "one of " + ", ".join(repr(choice) for choice in _CHOICES[name]))
+            raise _setting_error(name, value, "one of " + ", ".join(map(repr, _CHOICES[name])))
         return value
-    if name == "steer_first_token":
+    if name in ("steer_first_token", "force"):
         if not isinstance(value, bool):
-            raise _refuse(name, value, "True or False")
+            raise _setting_error(name, value, "True or False")
         return value
     if name == "layer":
         if not isinstance(value, Integral) or isinstance(value, bool):
-            raise _refuse(name, value, "an integer: 0-based index of a decoder layer, negative counts from the end")
+            raise _setting_error(name, value, "an integer: 0-based decoder layer, negative counts from the end")
         return int(value)
     raise ValueError(f"{name!r} is not a RUDDER setting. Settings: layer, {', '.join(CALL_SETTINGS)}.")
 
@@ -103,18 +96,6 @@ def check_gate_order(g_min: Iterable[float], g_max: Iterable[float]) -> None:
             raise ValueError(f"RUDDER needs g_min <= g_max, got g_min={low!r} and g_max={high!r}.")
 
 
-def _filled_slots(config: Any) -> list[str]:
-    """Names of the slots that hold something; reading an empty one is an error."""
-    found = []
-    for name in _BESIDE:
-        try:
-            object.__getattribute__(config, name)
-        except AttributeError:
-            continue
-        found.append(name)
-    return found
-
-
 def _is_newer(version: str | None) -> bool:
     """Whether a config was written by a later version than this one."""
     numbers = [re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text or "") for text in (version, __version__)]
@@ -123,7 +104,7 @@ def _is_newer(version: str | None) -> bool:
 
 
 def _checked_storage(stored: Any) -> dict[str, Any]:
-    """What counts of a stored config: RUDDER's fields, the keys to keep, and unknown keys, which are told later."""
+    """The keys of a stored config that count: RUDDER's fields, the kept keys, and unknown keys, reported later."""
     if not isinstance(stored, Mapping):
         raise ValueError(f"RUDDER settings have to be a JSON object, not {type(stored).__name__}.")
     model_type = stored.get("model_type", RudderConfig.model_type)
@@ -131,7 +112,7 @@ def _checked_storage(stored: Any) -> dict[str, Any]:
         raise ValueError(f"The config describes a {model_type!r} model, it holds no RUDDER settings.")
     for name, kind in _KEPT_KEYS.items():
         if stored.get(name) is not None and not isinstance(stored[name], kind):
-            raise _refuse(name, stored[name], f"a {kind.__name__}, as transformers writes it")
+            raise _setting_error(name, stored[name], f"a {kind.__name__}, as transformers writes it")
     inherited = {*PreTrainedConfig.__dataclass_fields__, *_TRANSFORMERS_KEYS}
     own = set(RudderConfig.__dataclass_fields__) - inherited
     if isinstance(stored.get("base_model_name_or_path"), str):
@@ -141,6 +122,14 @@ def _checked_storage(stored: Any) -> dict[str, Any]:
         for name, value in stored.items()
         if name in own or name in _KEPT_KEYS or not (name.startswith("_") or name in inherited)
     }
+
+
+def _slot(config: Any, name: str) -> Any:
+    """What a slot holds, None if nothing: the usual look-up would ask the base's config."""
+    try:
+        return object.__getattribute__(config, name)
+    except AttributeError:
+        return None
 
 
 class RudderConfig(PreTrainedConfig):
@@ -180,7 +169,9 @@ class RudderConfig(PreTrainedConfig):
 
     model_type: ClassVar[str] = "rudder"
 
-    __slots__ = tuple(_BESIDE)
+    # Outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the
+    # names of the settings that were given at load.
+    __slots__ = ("_base_config", "_given")
 
     base_model_name_or_path: str | None = None
     base_model_revision: str | None = None
@@ -227,10 +218,7 @@ class RudderConfig(PreTrainedConfig):
     @property
     def given(self) -> frozenset[str]:
         """Names of the settings that were given at load and are not the stored ones."""
-        try:
-            return self._given  # type: ignore[has-type, no-any-return]
-        except AttributeError:
-            return frozenset()
+        return _slot(self, "_given") or frozenset()
 
     def describe_base(self, base_config: Any) -> None:
         """Answer for what RUDDER has no setting of (`text_config`, `image_token_id`, ...) from the base's config."""
@@ -238,13 +226,14 @@ class RudderConfig(PreTrainedConfig):
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Any:
         """The text config of the base model; without a loaded base, this config."""
-        if "_base_config" in _filled_slots(self):
-            return self._base_config.get_text_config(decoder=decoder, encoder=encoder)
+        base_config = _slot(self, "_base_config")
+        if base_config is not None:
+            return base_config.get_text_config(decoder=decoder, encoder=encoder)
         return super().get_text_config(decoder=decoder, encoder=encoder)
 
     def __getattr__(self, name: str) -> Any:
         # Reached for names that the config itself lacks. What transformers writes to config.json is not the base's.
-        if not name.startswith("_") and name not in _NEVER_OF_BASE and "_base_config" in _filled_slots(self):
+        if not name.startswith("_") and name not in _NEVER_OF_BASE and _slot(self, "_base_config") is not None:
             return getattr(self._base_config, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -299,7 +288,7 @@ class RudderConfig(PreTrainedConfig):
         for name in ("base_model_name_or_path", "base_model_revision", "rudder_version"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
-                raise _refuse(name, value, "a string or None")
+                raise _setting_error(name, value, "a string or None")
         check_revision(self.base_model_revision)
         if self.calibration is not None and not isinstance(self.calibration, dict):
-            raise _refuse("calibration", self.calibration, "a dictionary or None")
+            raise _setting_error("calibration", self.calibration, "a dictionary or None")

@@ -1,4 +1,4 @@
-"""Warnings that point at the user's line, not at ours."""
+"""Errors, and warnings that point at the user's line, not at ours."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ logger = logging.get_logger(__name__)
 
 # Packages between the user's call and our code.
 _PASSED_OVER = ("rudder_hf", "transformers_modules", "transformers", "torch", "peft", "accelerate", "contextlib")
+
+
+class UnsupportedModelError(ValueError):
+    """The model cannot be steered; the message says why and what can be done."""
 
 
 class RudderWarning(UserWarning):

@@ -14,11 +14,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from .backbones import Backbone, attention_update, find_backbone, forwards_keywords, resolve_layer
-from .call import Call, Request
 from .configuration import RudderConfig, check_setting
-from .generation import Conversations
-from .hooks import LayerHooks
-from .loop import (
+from .conversations import Conversations
+from .generate import (
     HANDLE_NAME,
     generate_in_loop,
     handle_of,
@@ -26,7 +24,7 @@ from .loop import (
     refuse_continuous_batching,
     steered_generate,
 )
-from .settings import Override
+from .hooks import LayerHooks
 from .state import CardMap
 
 # Seconds that removing and moving hooks wait for generations of other threads.
@@ -105,6 +103,11 @@ class SteeringHandle:
         """Whether the hooks are on the model."""
         return self._installed
 
+    @property
+    def is_disabled(self) -> bool:
+        """Whether a block of [`disabled`] is running."""
+        return self._disabled > 0
+
     # Installing and removing
 
     def install(self) -> None:
@@ -123,7 +126,7 @@ class SteeringHandle:
         try:
             for part in {id(part): part for part in (model, loop)}.values():
                 self._set(part, HANDLE_NAME, self)
-            # Only a mark: whoever copies the decoder alone must not copy the whole model with it.
+            # Only a mark: a copy of the decoder alone must not copy the whole model with it.
             self._set(self.backbone.layers, HANDLE_NAME, True)
             self.bind_generate()
             self.bind(loop, "prepare_inputs_for_generation", prepare_inputs_for_generation)
@@ -239,18 +242,6 @@ class SteeringHandle:
             with self._lock:
                 self._running.remove(threading.get_ident())
                 self._lock.notify_all()
-
-    def open_request(self, call: Call, override: Override, output_trace: bool | None) -> Request | None:
-        """What a call wants of RUDDER; None if it is to run as if RUDDER were not there."""
-        if override is None:
-            # Servers pass a request's generation config on, and nothing that they do not know.
-            override = call.option("rudder")
-        if self._disabled:
-            override = False
-        if override is False and not output_trace:
-            return None
-        call.refuse_unsupported()
-        return Request(self, override, bool(output_trace), call.has_images)
 
 
 def attach(model: nn.Module, config: RudderConfig) -> SteeringHandle:

@@ -20,20 +20,20 @@ class CallSettings:
     """Checked settings of one call.
 
     Attributes:
+        rows: For each of `ROW_SETTINGS` one value per row of the batch.
         mode: "beta" or "add".
         pool: "mean" or "norm".
         span: "prompt", "text" or "image".
         steer_first_token: Whether the last prompt position is steered.
         force: Whether rows without an image are steered too.
-        rows: For each of `ROW_SETTINGS` one value per row of the batch.
     """
 
+    rows: dict[str, list[Any]]
     mode: str
     pool: str
     span: str
     steer_first_token: bool
     force: bool
-    rows: dict[str, list[Any]]
 
     def row_tensors(self, expand: int, steered: Sequence[bool], device: torch.device) -> dict[str, Tensor]:
         """The row settings as float32 tensors of `expand` rows per row of the batch (beams, return sequences).
@@ -50,23 +50,17 @@ class CallSettings:
 
     def record(self) -> dict[str, Any]:
         """The settings as plain JSON values."""
-        return {
-            "mode": self.mode,
-            "pool": self.pool,
-            "span": self.span,
-            "steer_first_token": self.steer_first_token,
-            **self.rows,
-        }
+        return {**self.rows, **{name: getattr(self, name) for name in CALL_SETTINGS if name not in self.rows}}
 
 
 def resolve_settings(config: RudderConfig, override: Override, batch: int, layer: int | None = None) -> CallSettings:
-    """Settings of a call on `batch` prompts.
+    """Settings of a call on `batch` prompts, each checked once.
 
     Args:
         config: The model's settings.
-        override: None or True for the config's; a mapping of settings for this call, whose row settings may be
-            sequences with one value per prompt; a `RudderConfig`; or a sequence with one entry per prompt, each None
-            (the config's), False (unsteered) or a mapping of row settings.
+        override: None or True for the config's; False for strength 0; a mapping of settings for this call, whose row
+            settings may be sequences with one value per prompt; a `RudderConfig`; or a sequence with one entry per
+            prompt, each None (the config's), False (unsteered) or a mapping of row settings.
         batch: Number of prompts, before beams and return sequences multiply them.
         layer: Index of the installed layer from 0 on, which the override may name too.
 
@@ -74,18 +68,19 @@ def resolve_settings(config: RudderConfig, override: Override, batch: int, layer
         ValueError: A setting is unknown, out of range or has the wrong number of rows.
         TypeError: `override` is none of the above.
     """
-    config.validate_settings()
-    values: dict[str, Any] = {name: getattr(config, name) for name in CALL_SETTINGS}
-    force = False
-    if isinstance(override, RudderConfig):
-        _same_layer((config.layer, layer), override.layer)
-        override.validate_settings()
-        values.update({name: getattr(override, name) for name in CALL_SETTINGS})
-    elif isinstance(override, Mapping):
+    values: dict[str, Any] = {name: getattr(config, name) for name in CALL_SETTINGS} | {"force": False}
+    if override is False:
+        override = {"alpha_max": 0.0}
+    elif isinstance(override, RudderConfig):
+        override = {name: getattr(override, name) for name in ("layer", *CALL_SETTINGS)}
+    if isinstance(override, Mapping):
         override = dict(override)
-        force = _check_force(override.pop("force", False))
-        if "layer" in override:
-            _same_layer((config.layer, layer), check_setting("layer", override.pop("layer")))
+        asked = override.pop("layer", config.layer)
+        if asked not in (config.layer, layer):
+            raise ValueError(
+                f"The layer cannot change within a call: {config.layer} is installed, {asked} was asked for. "
+                "Set `model.config.layer` (or detach and attach again) between calls."
+            )
         values.update(override)
     elif isinstance(override, Sequence) and not isinstance(override, str):
         values.update(_columns_from_rows(values, override, batch))
@@ -95,23 +90,8 @@ def resolve_settings(config: RudderConfig, override: Override, batch: int, layer
             "or a list with one dictionary, None or False for each prompt."
         )
     rows = {name: _column(name, values.pop(name), batch) for name in ROW_SETTINGS}
-    scalars = {name: check_setting(name, value) for name, value in values.items()}
     check_gate_order(rows["g_min"], rows["g_max"])
-    return CallSettings(**scalars, force=force, rows=rows)
-
-
-def _same_layer(installed: tuple[int | None, ...], asked: int) -> None:
-    if asked not in installed:
-        raise ValueError(
-            f"The layer cannot change within a call: {installed[0]} is installed, {asked} was asked for. "
-            "Set `model.config.layer` (or detach and attach again) between calls."
-        )
-
-
-def _check_force(force: Any) -> bool:
-    if not isinstance(force, bool):
-        raise ValueError(f"RUDDER setting `force` is {force!r}, but has to be True or False.")
-    return force
+    return CallSettings(rows, **{name: check_setting(name, value) for name, value in values.items()})
 
 
 def _column(name: str, value: Any, batch: int) -> list[Any]:

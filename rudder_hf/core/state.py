@@ -17,11 +17,12 @@ from .settings import CallSettings
 from .steering import (
     TINY_NORM,
     StepConstants,
-    add_step,
+    beta_gate,
+    inject,
     pool_updates,
+    similarity,
     steer_step,
     step_constants,
-    step_similarity,
     unit,
 )
 from .trace import TraceRecorder
@@ -80,7 +81,6 @@ class GenerationState:
         # Set while the prompt is read, before anything is steered.
         self.card: Tensor
         self.strength: Tensor
-        self.applied: Tensor
         self.constants: StepConstants
         # The plan of the coming forward.
         self.forwards = 0
@@ -89,11 +89,16 @@ class GenerationState:
         self.prompt_span = (0, 0)
         self.prompt_weights: Tensor | None = None
         self.steer_count = 0
+        self.watch_count = 0
         self.first_token = 0
-        self.watch_last_prompt = False
         self.observed: tuple[Tensor, Tensor, Tensor] | None = None
         self._observe_newest_only = False
         self._prompt_seen = 0
+
+    @property
+    def reading(self) -> tuple[int, str, str]:
+        """Layer, pooling and span that the prompt is read with."""
+        return self.layer, self.settings.pool, self.settings.span
 
     def plan(self, input_ids: Tensor, query_length: int, attention_mask: Any, cached: bool) -> None:
         """Decide what each position of the coming forward is.
@@ -122,9 +127,9 @@ class GenerationState:
         self.prompt_weights = self._weights(input_ids, query_length, attention_mask) if new else None
         has_last_prompt = prompt > 0 and self.remaining_prompt <= 0
         self.steer_count = answer + int(has_last_prompt and self.settings.steer_first_token)
-        self.watch_last_prompt = self.traced and has_last_prompt and not self.settings.steer_first_token
-        watched = self.steer_count + int(self.watch_last_prompt)
-        self.first_token = generated - (watched - 1)
+        # The trace has the last prompt position, which emits the first token, also where it is not steered.
+        self.watch_count = answer + int(has_last_prompt) if self.traced else 0
+        self.first_token = generated - (self.watch_count - 1)
         # Without a cache earlier positions are seen again, with beams in another order than when they emitted tokens.
         self._observe_newest_only = not cached
 
@@ -161,11 +166,11 @@ class GenerationState:
         """Move what the last forward observed into the trace."""
         if self.observed is None:
             return
-        similarity, gate, push = self.observed
+        observed, first_token = self.observed, self.first_token
         if self._observe_newest_only:
-            self.first_token += similarity.shape[1] - 1
-            similarity, gate, push = similarity[:, -1:], gate[:, -1:], push[:, -1:]
-        self.recorder.add(self.first_token, (similarity, gate, push))
+            first_token += observed[0].shape[1] - 1
+            observed = (observed[0][:, -1:], observed[1][:, -1:], observed[2][:, -1:])
+        self.recorder.add(first_token, observed)
         self.observed = None
 
     def steer(self, h: Tensor, update: Tensor) -> Tensor:
@@ -195,8 +200,8 @@ class GenerationState:
     def _steer(self, h: Tensor, update: Tensor) -> Tensor:
         if self.prompt_span[1] > self.prompt_span[0]:
             self._read(update)
-        if self.watch_last_prompt:
-            return self._watch_and_push(h, update)
+        if self.watch_count:
+            self._observe(h[:, -self.watch_count :])
         if self.steer_count == 0:
             return update
         if self.steer_count == update.shape[1]:
@@ -219,45 +224,26 @@ class GenerationState:
             self.card = self.card_map(self.card, self.with_image)
         steered = [self.settings.force or image for image in self.with_image]
         settings = self.settings.row_tensors(rows // len(steered), steered, total.device)
-        self.strength = settings["alpha_max"]
         if not self.gated:
-            settings["alpha_max"] = torch.minimum(settings["alpha_max"], settings["norm_cap"])
-        self.applied = settings["alpha_max"] / self.strength.clamp_min(TINY_NORM)
+            # RUDDER-Add is a gate of 1, which the norm cap may lower.
+            settings["g_min"] = settings["g_max"] = torch.ones_like(settings["g_max"])
+        self.strength = settings["alpha_max"][:, None, None]
         constants = step_constants(self.card, **settings)
-        self.constants = constants._replace(push=constants.push / self.multiplier)
+        push = constants.push if self.gated else constants.push * constants.high
+        self.constants = constants._replace(push=push / self.multiplier)
 
     def _push(self, h: Tensor, update: Tensor) -> Tensor:
         """Steer every position of `update`."""
-        if not self.gated:
-            if self.traced:
-                self._observe(h, step_similarity(h.float(), self.constants), None)
-            return add_step(update, self.constants)
-        steered, s, g = steer_step(h, update, self.constants)
-        if self.traced:
-            self._observe(h, s, g)
-        return steered
+        return steer_step(h, update, self.constants) if self.gated else inject(update, self.constants.push)
 
-    def _watch_and_push(self, h: Tensor, update: Tensor) -> Tensor:
-        """Steer the answer positions (if any) and record the unsteered last prompt position before them."""
-        cut = update.shape[1] - self.steer_count
-        last = step_similarity(h[:, cut - 1 : cut].float(), self.constants).squeeze(-1)
-        nothing = torch.zeros_like(last)
-        if self.steer_count == 0:
-            self.observed = (last, nothing, nothing)
-            return update
-        steered = torch.cat([update[:, :cut], self._push(h[:, cut:], update[:, cut:])], dim=1)
-        similarity, gate, push = self.observed or (nothing, nothing, nothing)
-        self.observed = (
-            torch.cat([last, similarity], dim=1),
-            torch.cat([nothing, gate], dim=1),
-            torch.cat([nothing, push], dim=1),
-        )
-        return steered
-
-    def _observe(self, h: Tensor, s: Tensor, g: Tensor | None) -> None:
-        """Keep similarity, gate and relative push of the steered positions until `collect`."""
-        strength = self.strength[:, None, None]
-        gate = torch.where(strength > 0, self.applied[:, None, None].expand_as(s) if g is None else g, 0.0)
+    def _observe(self, h: Tensor) -> None:
+        """Keep similarity, gate and relative push of the positions that emit tokens until `collect`."""
+        column, _, *gate = self.constants
+        s = similarity(h, column)
+        g = beta_gate(s, *gate) if self.gated else self.constants.high.expand_as(s)
+        g = torch.where(self.strength > 0, g, 0.0)
+        if self.watch_count > self.steer_count:
+            # The last prompt position, which is not steered, comes before the answer's.
+            g = torch.cat([torch.zeros_like(g[:, :1]), g[:, 1:]], dim=1)
         length = torch.linalg.vector_norm(h.float(), dim=-1, keepdim=True).clamp_min(TINY_NORM)
-        push = strength * gate / length
-        self.observed = (s.squeeze(-1), gate.squeeze(-1), push.squeeze(-1))
+        self.observed = (s.squeeze(-1), g.squeeze(-1), (self.strength * g / length).squeeze(-1))

@@ -2,14 +2,13 @@
 
 | paper | here |
 |---|---|
-| Eq. 1-2, CARD | `pool_updates`, `unit`, `card` |
+| Eq. 1-2, CARD | `pool_updates`, `unit` (`card` is both) |
 | alignment s_t | `similarity` |
 | Eq. 3, Beta gate | `beta_gate` |
-| Eq. 4 with the appendix's norm cap tau | `steering_strength`, `steering_vector` |
-| Eq. 5 | `inject` |
+| Eq. 4, v_t^steer, with the appendix's norm cap tau, and Eq. 5 | `inject`, with constants from `step_constants` |
 
-`StepConstants` and `steer_step` are the same equations with everything that does not change from token to token
-folded beforehand. Only that form runs while decoding; a test holds the two equal.
+This is the form that runs: what does not change from token to token is folded once into `StepConstants`, and one
+decoding step (`steer_step`) takes twelve operators.
 """
 
 from __future__ import annotations
@@ -72,48 +71,37 @@ def card(updates: Tensor, weights: Tensor | None = None, pool: str = "mean") -> 
     return unit(pool_updates(updates, weights, pool))
 
 
-def similarity(h: Tensor, v: Tensor) -> Tensor:
-    """s_t = cos(h_t, v_CARD) of hidden states (rows, positions, hidden size) and v (rows, hidden size)."""
-    return (unit(h) * v.float().unsqueeze(1)).sum(-1)
+def similarity(h: Tensor, column: Tensor) -> Tensor:
+    """s_t = cos(h_t, v_CARD), (rows, positions, 1).
+
+    Args:
+        h: What enters the layer, before its norm, (rows, positions, hidden size).
+        column: The unit vector v_CARD as (rows, hidden size, 1).
+    """
+    h = h.float()
+    length: Tensor = torch.linalg.vector_norm(h, dim=-1, keepdim=True)
+    return torch.bmm(h, column) / length.clamp_min(TINY_NORM)
 
 
-def beta_gate(
-    s: Tensor,
-    k: Tensor | float,
-    c: Tensor | float = 1.0,
-    g_min: Tensor | float = 0.0,
-    g_max: Tensor | float = 1.0,
-) -> Tensor:
-    """The Beta gate g_t (Eq. 3): mean of Beta(softplus(k s + c), softplus(-k s + c)), clamped to [g_min, g_max]."""
-    s = s.float()
-    a = softplus(k * s + c)
-    b = softplus(-k * s + c)
-    low = torch.as_tensor(g_min, dtype=torch.float32, device=s.device)
-    high = torch.as_tensor(g_max, dtype=torch.float32, device=s.device)
+def beta_gate(s: Tensor, k: Tensor, c: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The Beta gate g_t (Eq. 3): mean of Beta(softplus(k s + c), softplus(-k s + c)), clamped to [low, high]."""
+    a = softplus(torch.addcmul(c, s, k))
+    b = softplus(torch.addcmul(c, s, k, value=-1))
     return (a / (a + b)).clamp(low, high)
 
 
-def steering_strength(g: Tensor, alpha_max: Tensor | float, norm_cap: Tensor | float | None = None) -> Tensor:
-    """alpha_max * g_t, at most tau = `norm_cap`: the length of the push, because v_CARD is a unit vector."""
-    strength = alpha_max * g.float()
-    if norm_cap is None:
-        return strength
-    return torch.minimum(strength, torch.as_tensor(norm_cap, dtype=torch.float32, device=g.device))
+def inject(update: Tensor, push: Tensor, g: Tensor | None = None) -> Tensor:
+    """SA(h_t) + v_t^steer with v_t^steer = g_t alpha_max v_CARD (Eq. 4 and the part of Eq. 5 beside h).
 
+    Added in float32 and rounded once to the update's dtype.
 
-def steering_vector(g: Tensor, alpha_max: Tensor | float, v: Tensor, norm_cap: Tensor | float | None = None) -> Tensor:
-    """v_t^steer (Eq. 4) for gates (rows, positions) and v (rows, hidden size): (rows, positions, hidden size)."""
-    return steering_strength(g, alpha_max, norm_cap).unsqueeze(-1) * v.float().unsqueeze(1)
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """Widen half precision to float32 and leave the rest as it is (no operator for a float32 model)."""
-    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
-
-
-def inject(update: Tensor, v_steer: Tensor) -> Tensor:
-    """SA(h) + v_t^steer (the part of Eq. 5 beside h), added in float32 and rounded once to the update's dtype."""
-    return (at_least_float32(update) + v_steer).to(update.dtype)
+    Args:
+        update: What self-attention adds to the residual stream, (rows, positions, hidden size).
+        push: alpha_max v_CARD, (rows, 1, hidden size).
+        g: The gate, (rows, positions, 1); None pushes at full strength (RUDDER-Add).
+    """
+    wide = update.float() if update.dtype.itemsize < 4 else update
+    return (wide + push if g is None else torch.addcmul(wide, g, push)).to(update.dtype)
 
 
 class StepConstants(NamedTuple):
@@ -127,7 +115,6 @@ class StepConstants(NamedTuple):
     push: Tensor
     """alpha_max * v_CARD as (rows, 1, hidden size): times the gate it is v_t^steer."""
     k: Tensor
-    minus_k: Tensor
     c: Tensor
     low: Tensor
     """Lower bound of the gate, itself bounded by the norm cap."""
@@ -136,13 +123,7 @@ class StepConstants(NamedTuple):
 
 
 def step_constants(
-    v: Tensor,
-    alpha_max: Tensor,
-    k: Tensor,
-    c: Tensor,
-    g_min: Tensor,
-    g_max: Tensor,
-    norm_cap: Tensor,
+    v: Tensor, alpha_max: Tensor, k: Tensor, c: Tensor, g_min: Tensor, g_max: Tensor, norm_cap: Tensor
 ) -> StepConstants:
     """Fold v (rows, hidden size) and per-row settings (rows,) into the constants of `steer_step`.
 
@@ -150,51 +131,15 @@ def step_constants(
     """
     # alpha_max * g <= tau is the same as g <= tau / alpha_max; without strength there is nothing to cap.
     cap = torch.where(alpha_max > 0, norm_cap / alpha_max.clamp_min(TINY_NORM), torch.inf)
-    low, high = torch.minimum(g_min, cap), torch.minimum(g_max, cap)
-
-    def per_row(setting: Tensor) -> Tensor:
-        return setting[:, None, None]
-
+    bounds = (torch.minimum(g_min, cap), torch.minimum(g_max, cap))
     return StepConstants(
-        column=v.unsqueeze(-1).contiguous(),
-        push=(alpha_max[:, None] * v).unsqueeze(1).contiguous(),
-        k=per_row(k),
-        minus_k=per_row(-k),
-        c=per_row(c),
-        low=per_row(low),
-        high=per_row(high),
+        v.unsqueeze(-1).contiguous(),
+        (alpha_max[:, None] * v).unsqueeze(1).contiguous(),
+        *(setting[:, None, None] for setting in (k, c, *bounds)),
     )
 
 
-def step_similarity(h: Tensor, constants: StepConstants) -> Tensor:
-    """s_t of `steer_step`, (rows, positions, 1); `h` is float32."""
-    length: Tensor = torch.linalg.vector_norm(h, dim=-1, keepdim=True)
-    return torch.bmm(h, constants.column) / length.clamp_min(TINY_NORM)
-
-
-def step_gate(s: Tensor, constants: StepConstants) -> Tensor:
-    """g_t of `steer_step`, clamped and capped, (rows, positions, 1)."""
-    a = softplus(torch.addcmul(constants.c, s, constants.k))
-    b = softplus(torch.addcmul(constants.c, s, constants.minus_k))
-    return (a / (a + b)).clamp(constants.low, constants.high)
-
-
-def steer_step(h: Tensor, update: Tensor, constants: StepConstants) -> tuple[Tensor, Tensor, Tensor]:
-    """One decoding step of RUDDER-Beta (Eq. 3-5) in as few operators as it takes.
-
-    Args:
-        h: The layer's input, before its norm, (rows, positions, hidden size).
-        update: What self-attention adds to `h`, same shape.
-        constants: From `step_constants`.
-
-    Returns:
-        The steered update in the dtype of `update`, and s_t and g_t of shape (rows, positions, 1).
-    """
-    s = step_similarity(h.float(), constants)
-    g = step_gate(s, constants)
-    return torch.addcmul(at_least_float32(update), g, constants.push).to(update.dtype), s, g
-
-
-def add_step(update: Tensor, constants: StepConstants) -> Tensor:
-    """One decoding step of RUDDER-Add: a constant push, whose strength `step_constants` was given already capped."""
-    return inject(update, constants.push)
+def steer_step(h: Tensor, update: Tensor, constants: StepConstants) -> Tensor:
+    """One decoding step of RUDDER-Beta (Eq. 3-5): the steered update, in the dtype of `update`."""
+    column, push, *gate = constants
+    return inject(update, push, beta_gate(similarity(h, column), *gate))

@@ -12,6 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from .call import Call
+
 _TENSORS = ("card", "similarity", "gate", "push")
 _FORMAT = "rudder-trace-1"
 
@@ -97,6 +99,28 @@ class TraceRecorder:
             for table, values in zip(tables, step, strict=True):
                 table[:, first : first + values.shape[1]] = values
         return [table[:, :new_tokens] for table in tables]
+
+    def lay_out(self, call: Call, output: Any, card: Tensor, settings: dict[str, Any]) -> RudderTrace:
+        """The trace along the returned sequences.
+
+        Args:
+            call: The call of `generate`.
+            output: What it returned.
+            card: v_CARD of each row of the token loop.
+            settings: For the record.
+        """
+        new_ids = output.sequences[:, call.prompt_length :]
+        beams = getattr(output, "beam_indices", None)
+        if beams is None:
+            eos_ids = torch.as_tensor(call.option("eos_token_id", []), dtype=torch.long).flatten().tolist()
+            pad_id = call.option("pad_token_id", eos_ids[0] if eos_ids else None)
+            ended = after_end(new_ids, eos_ids, None if pad_id is None else int(pad_id))
+            # Observed on the layer's device, which need not be the one that the answer is on.
+            tables = [table.masked_fill(ended.to(table.device), torch.nan) for table in self.table(new_ids.shape[1])]
+        else:
+            tables = [follow_beams(table, beams) for table in self.table(beams.shape[1])]
+            card = card[beams[:, 0].to(card.device)]
+        return RudderTrace(card, *tables, settings=settings)
 
 
 def follow_beams(table: Tensor, beam_indices: Tensor) -> Tensor:

@@ -1,0 +1,203 @@
+"""`generate` and `prepare_inputs_for_generation` of a steered model: the stock methods, with a state around them.
+
+They are bound to the steered instance, which holds its handle (see `handle`). What runs is a context variable, so that
+threads and nested calls have their own: the call that a model delegates to its language model, or the state of the
+generation whose token loop runs.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from torch import Tensor, nn
+
+from .backbones import image_token_ids
+from .call import Call
+from .errors import warn
+from .hooks import STATE_KEY, clear_slot
+from .settings import CallSettings, Override, resolve_settings
+from .state import GenerationState
+
+HANDLE_NAME = "_rudder_handle"
+
+_RUNNING: ContextVar[tuple[Any, Call | GenerationState] | None] = ContextVar("rudder_running", default=None)
+
+
+def handle_of(model: nn.Module) -> Any:
+    """The handle of a steered model or of the language model in it; None if it is not steered (any more)."""
+    return vars(model).get(HANDLE_NAME)
+
+
+def newest_observation() -> tuple[Tensor, Tensor, Tensor] | None:
+    """Similarity, gate and push of the newest token, each (rows,), for a streamer while a traced generation runs.
+
+    None where the generation around the call is not traced by RUDDER, or there is none.
+    """
+    running = _RUNNING.get()
+    observed = running[1].observed if running is not None and isinstance(running[1], GenerationState) else None
+    if observed is None:
+        return None
+    similarity, gate, push = (values[:, -1].detach().float() for values in observed)
+    return similarity, gate, push
+
+
+@contextmanager
+def _running(what: tuple[Any, Call | GenerationState] | None) -> Iterator[None]:
+    """Run a block under a call or a generation, and leave nothing of it behind."""
+    token = _RUNNING.set(what)
+    try:
+        yield
+    finally:
+        _RUNNING.reset(token)
+        clear_slot()
+
+
+def steered_generate(
+    self: Any, *args: Any, rudder: Override = None, output_rudder: bool | None = None, **kwargs: Any
+) -> Any:
+    """`generate` of a steered model: the stock method, with the state of this generation around it."""
+    handle = handle_of(self)
+    if handle is None:
+        # The bound method was kept beyond `remove()`.
+        return type(self).generate(self, *args, **kwargs)
+    original = handle.original(self, "generate")
+    with handle.running():
+        if not handle.installed:
+            # Another thread removed RUDDER between the two lines above.
+            return type(self).generate(self, *args, **kwargs)
+        call = Call(self, args, kwargs, rudder, output_rudder)
+        return run(handle, call, original, args, kwargs)
+
+
+def generate_in_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """`generate` of a language model that a steered model delegates to.
+
+    Used by itself, possibly within a generation of the model around it, it is not steered.
+    """
+    handle = handle_of(self)
+    if handle is None:
+        return type(self).generate(self, *args, **kwargs)
+    outer = _RUNNING.get()
+    call = None
+    if outer is not None and outer[0] is handle and isinstance(outer[1], Call):
+        call = outer[1].delegated(self, args, kwargs)
+    return run(handle, call, handle.original(self, "generate"), args, kwargs)
+
+
+def generate_apart(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """`generate` of a model that other calls have borrowed: the stock method, out of reach of their states."""
+    handle = handle_of(self)
+    original = types.MethodType(type(self).generate, self) if handle is None else handle.original(self, "generate")
+    return run(handle, None, original, args, kwargs)
+
+
+def run(handle: Any, call: Call | None, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a stock `generate` for a call: steered, delegated, or (without a call) as if RUDDER were not there."""
+    if call is not None and handle.is_disabled:
+        call.rudder = False
+    if call is None or (call.rudder is False and not call.traced):
+        # Also here: a generation around this one must not reach into it.
+        with _running(None):
+            return original(*args, **kwargs)
+    call.refuse_unsupported()
+    if call.model is not handle.backbone.loop:
+        with _running((handle, call)):
+            return original(*args, **kwargs)
+    state = open_generation(handle, call)
+    with _running(None if state is None else (handle, state)):
+        output = original(*args, **kwargs)
+    if state is None:
+        return output
+    state.collect()
+    state.check_fired()
+    if not state.forwards:
+        raise RuntimeError(
+            "This decoding method does not call `prepare_inputs_for_generation`, so RUDDER cannot steer it. Pass "
+            "rudder=False to run it unsteered."
+        )
+    handle.conversations.remember(call, state, output)
+    if call.traced:
+        record = {"layer": state.layer, **state.settings.record()}
+        output["rudder"] = state.recorder.lay_out(call, output, state.card, record)
+    return output
+
+
+def open_generation(handle: Any, call: Call) -> GenerationState | None:
+    """The state of a generation on the token loop; None if nothing is to be steered or traced."""
+    model = handle.backbone.model
+    settings = resolve_settings(handle.config, call.rudder, call.batch, handle.layer)
+    image_tokens = image_token_ids(model)
+    _check_span(settings, image_tokens, call, model)
+    earlier = handle.conversations.recall(call, (handle.layer, settings.pool, settings.span))
+    with_image = call.rows_with_image(image_tokens)
+    if earlier is not None:
+        with_image = [any(pair) for pair in zip(with_image, earlier.images_of(len(with_image)), strict=True)]
+    if not all(with_image) and not settings.force and call.rudder is not False:
+        _warn_without_image(with_image)
+        if not any(with_image) and not call.traced:
+            return None
+    return GenerationState(
+        layer=handle.layer,
+        settings=settings,
+        with_image=with_image,
+        prompt_length=call.prompt_length,
+        remaining_prompt=call.remaining_prompt,
+        image_tokens=image_tokens,
+        multiplier=handle.multiplier,
+        pooled=None if earlier is None else earlier.pooled,
+        skip=0 if earlier is None else earlier.unread(call),
+        traced=call.traced,
+        card_map=handle.card_map,
+    )
+
+
+def _check_span(settings: CallSettings, image_tokens: tuple[int, ...], call: Call, model: nn.Module) -> None:
+    """Refuse a span that cannot be told from the prompt."""
+    if settings.span == "prompt":
+        return
+    if not image_tokens:
+        raise ValueError(
+            f"span={settings.span!r} needs a model whose config names its image token; {type(model).__name__} does "
+            "not. Use span='prompt'."
+        )
+    if call.input_ids is None:
+        raise ValueError(f"span={settings.span!r} needs input_ids to tell image from text, or use span='prompt'.")
+
+
+def _warn_without_image(rows: list[bool]) -> None:
+    """Say that prompts without an image are left unsteered."""
+    which = "The prompt has" if rows == [False] else f"{rows.count(False)} of {len(rows)} prompts have"
+    warn(
+        f"{which} no image, so there is no visual evidence to anchor to: left unsteered. "
+        "Pass rudder={'force': True} to steer all the same, or rudder=False to silence this."
+    )
+
+
+def prepare_inputs_for_generation(self: nn.Module, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Plan the coming forward and hand the state down with its inputs."""
+    name = "prepare_inputs_for_generation"
+    handle = handle_of(self)
+    prepare = handle.original(self, name) if handle is not None else types.MethodType(getattr(type(self), name), self)
+    model_inputs: dict[str, Any] = prepare(input_ids, *args, **kwargs)
+    running = _RUNNING.get()
+    if running is None or running[0] is not handle or not isinstance(running[1], GenerationState):
+        return model_inputs
+    state = running[1]
+    embeds = model_inputs.get("inputs_embeds")
+    query_length = (model_inputs["input_ids"] if embeds is None else embeds).shape[1]
+    cached = model_inputs.get("past_key_values") is not None and kwargs.get("use_cache") is not False
+    state.plan(input_ids, query_length, kwargs.get("attention_mask"), cached)
+    model_inputs[STATE_KEY] = state
+    return model_inputs
+
+
+def refuse_continuous_batching(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Say why continuous batching is not steered."""
+    raise ValueError(
+        "RUDDER does not steer continuous batching: it bypasses the generation loop. Use `generate`, or remove RUDDER "
+        "from the model first."
+    )
