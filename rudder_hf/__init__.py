@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .core.version import __version__
 
 if TYPE_CHECKING:
-    from .core.backbones import UnsupportedModelError
     from .core.configuration import RudderConfig
-    from .core.errors import RudderWarning
+    from .core.errors import RudderWarning, UnsupportedModelError
     from .core.handle import SteeringHandle, attach, detach
     from .core.trace import RudderTrace
     from .hub.modeling import RudderForConditionalGeneration
@@ -44,7 +43,7 @@ _HOMES = {
     "RudderTrace": "core.trace",
     "RudderWarning": "core.errors",
     "SteeringHandle": "core.handle",
-    "UnsupportedModelError": "core.backbones",
+    "UnsupportedModelError": "core.errors",
     "attach": "core.handle",
     "detach": "core.handle",
     "get_preset": "presets",

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-from rudder_hf.core.backbones import support
+from rudder_hf.core.families import REFUSED, support
 
 
 def support_by_status() -> dict[str, list[str]]:
     """Model types of `AutoModelForImageTextToText`, sorted into "supported", "refused" and "unknown"."""
     found: dict[str, list[str]] = {"supported": [], "refused": [], "unknown": []}
     for model_type in sorted(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
-        found[support(model_type).status].append(model_type)
+        found[support(model_type)].append(model_type)
     return found
 
 
@@ -23,7 +23,7 @@ def support_table() -> str:
     found = support_by_status()
     reasons: dict[str, list[str]] = {}
     for model_type in found["refused"]:
-        reasons.setdefault(support(model_type).reason, []).append(model_type)
+        reasons.setdefault(REFUSED[model_type], []).append(model_type)
 
     def names(model_types: list[str]) -> str:
         return ", ".join(f"`{model_type}`" for model_type in model_types)

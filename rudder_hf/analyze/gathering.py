@@ -66,7 +66,8 @@ def open_gate(similarity: Tensor, config: RudderConfig) -> Tensor:
     if config.mode == "add":
         gate = torch.ones_like(similarity)
     else:
-        gate = beta_gate(similarity, config.k, config.c, config.g_min, config.g_max)
+        settings = (config.k, config.c, config.g_min, config.g_max)
+        gate = beta_gate(similarity, *(similarity.new_tensor(setting) for setting in settings))
     if config.norm_cap is not None and config.alpha_max > 0:
         gate = gate.clamp_max(config.norm_cap / config.alpha_max)
     return gate

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.backbones import attention_update, find_backbone, forwards_keywords, image_token_ids, resolve_layer
+from ..core.generate import handle_of
 from ..core.hooks import LayerHooks, clear_slot
-from ..core.loop import handle_of
 from .prompts import Prompt, read_prompt
 from .settings import Setting
 from .steering import SettingsState

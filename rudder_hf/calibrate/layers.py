@@ -99,7 +99,7 @@ class _Reader:
         h = self._h.float()
         if place in self.prompt:
             card = self.prompt[place]["card"]
-            self.steps[place].append((similarity(h, card)[:, -1], h[:, -1].norm(dim=-1)))
+            self.steps[place].append((similarity(h, card.unsqueeze(-1))[:, -1, 0], h[:, -1].norm(dim=-1)))
             return
         update = update.float()
         mask = self.mask if self.mask is not None and self.mask.shape == update.shape[:2] else None

@@ -87,7 +87,7 @@ class SettingsState:
             h = h.to(update.device)
         with torch.autocast(update.device.type, enabled=False):
             if self._constants is not None:
-                return steer_step(h, update, self._constants)[0]
+                return steer_step(h, update, self._constants)
             if update.shape[1] != self._positions:
                 raise ValueError(
                     f"the prompt has {self._positions} positions but the target layer sees {update.shape[1]}: this "

@@ -89,7 +89,7 @@ def analyze(
     try:
         with reporting_failure():
             from ..analyze import analyse
-            from ..core.backbones import UnsupportedModelError
+            from ..core.errors import UnsupportedModelError
             from ..metrics.errors import InputError
 
             try:

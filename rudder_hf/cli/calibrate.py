@@ -82,7 +82,7 @@ def calibrate(
     """
     given = dict(locals())
     with refusing_bad_input():
-        from ..core.backbones import UnsupportedModelError
+        from ..core.errors import UnsupportedModelError
         from ..metrics.errors import InputError
         from ..runtime.processes import process_device, this_process
 

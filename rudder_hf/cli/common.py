@@ -64,7 +64,7 @@ def resumable(out: Path) -> Iterator[None]:
 
     Input that turns out to be bad only now ends with exit code 2, any other failure with 1, Ctrl-C with 130.
     """
-    from ..core.backbones import UnsupportedModelError
+    from ..core.errors import UnsupportedModelError
     from ..metrics.errors import InputError
 
     try:

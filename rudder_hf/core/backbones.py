@@ -97,8 +97,8 @@ def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
     name = model_type(base)
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         raise UnsupportedModelError(
-            "RUDDER cannot steer a model with learned prompts (PEFT's prompt tuning and the like): they are put before the "
-            "prompt where RUDDER cannot tell them from it. LoRA and other adapters in the weights work."
+            "RUDDER cannot steer a model with learned prompts (PEFT's prompt tuning and the like): they stand before "
+            "the prompt where RUDDER cannot tell them from it. LoRA and other adapters in the weights work."
         )
     if name in REFUSED:
         raise UnsupportedModelError(f"RUDDER cannot steer {name!r} ({type(base).__name__}): {REFUSED[name]}.")

@@ -45,6 +45,10 @@ _KEPT_KEYS: dict[str, type] = {
 # Keys that transformers looks up in a config when it is written or judged: never answered from the base's config.
 _NEVER_OF_BASE = ("quantization_config", "auto_map", "custom_pipelines", "per_layer_config", "transformers_weights")
 
+# Kept outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the
+# names of the settings that were given at load.
+_BESIDE = ["_base_config", "_given"]
+
 _NUMBER_RANGES: dict[str, tuple[float, float, str]] = {
     # Wide, but such that float32 has room for what is computed from them.
     "alpha_max": (0.0, 1e6, "a number in [0, 1e6] (strength of the push, in units of the hidden state)"),
@@ -71,7 +75,7 @@ def check_setting(name: str, value: Any) -> Any:
         low, high, allowed = _NUMBER_RANGES[name]
         if name == "norm_cap" and value is None:
             return None
-        if not isinstance(value, Real) or isinstance(value, bool) or not low <= value <= high:
+        if not isinstance(value, Real) or isinstance(value, bool) or not low <= float(value) <= high:
             raise _setting_error(name, value, allowed)
         return float(value)
     if name in _CHOICES:
@@ -169,9 +173,7 @@ class RudderConfig(PreTrainedConfig):
 
     model_type: ClassVar[str] = "rudder"
 
-    # Outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the
-    # names of the settings that were given at load.
-    __slots__ = ("_base_config", "_given")
+    __slots__ = tuple(_BESIDE)
 
     base_model_name_or_path: str | None = None
     base_model_revision: str | None = None

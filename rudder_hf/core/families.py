@@ -1,6 +1,6 @@
 """Model types of transformers: which are tested, which cannot be steered and why.
 
-`tools/support_table.py` prints the table for the installed transformers.
+`python -m tools.support_table` prints the table for the installed transformers.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ class TraceRecorder:
         else:
             tables = [follow_beams(table, beams) for table in self.table(beams.shape[1])]
             card = card[beams[:, 0].to(card.device)]
-        return RudderTrace(card, *tables, settings=settings)
+        similarity, gate, push = tables
+        return RudderTrace(card, similarity, gate, push, settings)
 
 
 def follow_beams(table: Tensor, beam_indices: Tensor) -> Tensor:

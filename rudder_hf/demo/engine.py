@@ -17,7 +17,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from ..calibrate.layers import layer_statistics
 from ..core.backbones import resolve_layer
-from ..core.loop import newest_observation
+from ..core.generate import newest_observation
 from ..hub.modeling import RudderForConditionalGeneration
 from ..runtime.inputs import end_ids
 from ..runtime.prompts import picture_prompts, to_model

@@ -19,8 +19,8 @@ from typing import Any
 _CORE = tuple(
     f"core/{name}.py"
     for name in (
-        *("version", "errors", "trust", "steering", "configuration", "backbones", "settings", "trace", "state"),
-        *("hooks", "call", "generation", "loop", "handle"),
+        *("version", "errors", "trust", "steering", "configuration", "families", "backbones", "settings", "call"),
+        *("trace", "state", "hooks", "conversations", "generate", "handle"),
     )
 )
 _CUSTOM_GENERATE = "hub/custom_generate.py"

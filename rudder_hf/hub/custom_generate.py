@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from torch import nn
 
 from ..core.backbones import find_backbone
+from ..core.call import Call
 from ..core.configuration import RudderConfig
+from ..core.generate import generate_apart, handle_of, run
 from ..core.handle import SteeringHandle
-from ..core.loop import generate_apart, generate_by_request, handle_of
 from ..core.settings import Override
 
 # They say where the settings are, and reach the function all the same.
@@ -60,12 +62,14 @@ def generate_steered(
         ValueError: The model is steered already, or steered meanwhile with other settings.
     """
     kwargs = {name: value for name, value in kwargs.items() if name not in _HUB_ARGUMENTS}
-    with _borrowed(model, RudderConfig.from_dict(dict(settings))):
-        return generate_by_request(model, rudder, output_rudder, kwargs)
+    with _borrowed(model, RudderConfig.from_dict(dict(settings))) as handle:
+        # Not the instance's own `generate`, which may be the very function that called us.
+        stock = types.MethodType(type(model).generate, model)
+        return run(handle, Call(model, (), kwargs, rudder, output_rudder), stock, (), kwargs)
 
 
 @contextmanager
-def _borrowed(model: nn.Module, config: RudderConfig) -> Iterator[None]:
+def _borrowed(model: nn.Module, config: RudderConfig) -> Iterator[BorrowedHandle]:
     """Hooks on the model. Calls that run at the same time share them, and the last one takes them off."""
     with _LOCK:
         handle = handle_of(find_backbone(model, BorrowedHandle.of_part).model)
@@ -79,7 +83,7 @@ def _borrowed(model: nn.Module, config: RudderConfig) -> Iterator[None]:
             )
         handle.borrowers += 1
     try:
-        yield
+        yield handle
     finally:
         with _LOCK:
             handle.borrowers -= 1

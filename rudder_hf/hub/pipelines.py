@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig
 
 from ..core.backbones import without_peft
 from ..core.configuration import RudderConfig
-from ..core.loop import handle_of
+from ..core.generate import handle_of
 from .modeling import RudderForConditionalGeneration
 from .pipeline import RudderImageTextToTextPipeline, RudderImageToTextPipeline
 from .processing import load_processor

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from ..core.backbones import model_type, without_peft
 from ..core.configuration import RudderConfig
-from ..core.loop import handle_of
+from ..core.generate import handle_of
 
 METHODS: dict[str, str] = {
     "vanilla": "rudder:Vanilla",

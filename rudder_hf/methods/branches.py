@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.backbones import Backbone, UnsupportedModelError, image_token_ids
+from ..core.backbones import Backbone, image_token_ids
 from ..core.call import Call
+from ..core.errors import UnsupportedModelError
 
 # Arguments that belong to the main branch's loop, or to a cache that the side branch does not share.
 _MAIN_ONLY = (

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from transformers import AttentionInterface
 
-from ..core.backbones import UnsupportedModelError, self_attention
+from ..core.backbones import self_attention
+from ..core.errors import UnsupportedModelError
 
 # The module of a layer whose output is what the feed-forward part adds to the residual stream: the norm after it where
 # there is one, else the feed-forward module itself.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax, pad
 
-from ..core.backbones import UnsupportedModelError
+from ..core.errors import UnsupportedModelError
 from .base import check_number, grid
 from .branches import image_positions, text_branch
 from .layers import Attention, around_attention, attention_scores

@@ -35,7 +35,7 @@ from rudder_hf.benchmark.operators import added_operators, count_operators
 from rudder_hf.benchmark.runner import judge, ratio_verdict, variant_result
 from rudder_hf.benchmark.timing import Ratio, Run, paired_ratios, round_orders, summarize
 from rudder_hf.benchmark.variants import VARIANTS
-from rudder_hf.core.loop import HANDLE_NAME
+from rudder_hf.core.generate import HANDLE_NAME
 from rudder_hf.core.steering import POOL_CHUNK
 
 SETTINGS = BenchmarkSettings(new_tokens=3, rounds=2, warmup=1, prompt_tokens=24, memory_prompts=(520, 600))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rudder_hf import RudderForConditionalGeneration, attach
-from rudder_hf.core.loop import handle_of
+from rudder_hf.core.generate import handle_of
 from tests.support.helpers import (
     LAYER,
     ROW,

@@ -1,4 +1,4 @@
-"""The equations: properties of the paper's appendix, and the folded step against the plain formulas."""
+"""The equations: properties of the paper's appendix, and equality with the slow reference."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 
 from rudder_hf.core.configuration import _NUMBER_RANGES
 from rudder_hf.core.steering import (
-    add_step,
     beta_gate,
     card,
     inject,
     pool_updates,
     similarity,
     steer_step,
-    steering_strength,
-    steering_vector,
     step_constants,
     unit,
 )
@@ -33,7 +30,7 @@ seeds = st.integers(0, 10_000)
 
 
 def gate(s: float, k: float, c: float, g_min: float = 0.0, g_max: float = 1.0) -> float:
-    return float(beta_gate(torch.tensor([s]), k, c, g_min, g_max))
+    return float(beta_gate(*(torch.tensor([value]) for value in (s, k, c, g_min, g_max))))
 
 
 @given(cosines, cosines, sensitivities, concentrations)
@@ -57,7 +54,7 @@ def test_gate_is_bounded(s: float, k: float, c: float, one: float, other: float)
 @given(st.floats(0.1, 20), st.floats(-2, 4))
 def test_slope_at_zero_is_the_appendix_formula(k: float, c: float) -> None:
     s = torch.zeros(1, requires_grad=True)
-    beta_gate(s, k, c).backward()
+    beta_gate(s, *(torch.tensor([value]) for value in (k, c, 0.0, 1.0))).backward()
     softplus = math.log1p(math.exp(c))
     expected = k / (1 + math.exp(-c)) / (2 * softplus)
     assert s.grad is not None
@@ -118,18 +115,19 @@ def test_computed_in_float32_whatever_the_dtype(dtype: torch.dtype) -> None:
     v = card(updates)
     assert v.dtype == torch.float32
     torch.testing.assert_close(v, card(updates.float()))
-    s = similarity(updates, v)
+    s = similarity(updates, v.unsqueeze(-1))
     assert s.dtype == torch.float32
-    pushed = inject(updates, steering_vector(beta_gate(s, 5.0), 3.0, v))
+    push, g = 3.0 * v.unsqueeze(1), torch.rand(2, 9, 1)
+    pushed = inject(updates, push, g)
     assert pushed.dtype == dtype
-    exact = updates.double() + steering_vector(beta_gate(s, 5.0), 3.0, v).double()
     # One rounding to the dtype, no more.
+    exact = updates.double() + (g * push).double()
     torch.testing.assert_close(pushed.double(), exact.to(dtype).double(), rtol=1e-7, atol=1e-6)
 
 
 @given(seeds, st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_folded_step_equals_the_plain_formulas(seed: int, capped: bool) -> None:
+def test_a_step_equals_the_reference(seed: int, capped: bool) -> None:
     generator = torch.Generator().manual_seed(seed)
 
     def draw(low: float, high: float) -> torch.Tensor:
@@ -141,36 +139,35 @@ def test_folded_step_equals_the_plain_formulas(seed: int, capped: bool) -> None:
     alpha_max[0] = 0.0
     g_max = g_min + draw(0, 0.5)
     norm_cap = draw(0.1, 8) if capped else torch.full((3,), math.inf)
-    steered, s, g = steer_step(h, update, step_constants(v, alpha_max, k, c, g_min, g_max, norm_cap))
-    row = (slice(None), None)
-    plain_s = similarity(h, v)
-    plain_g = beta_gate(plain_s, k[row], c[row], g_min[row], g_max[row])
-    torch.testing.assert_close(s.squeeze(-1), plain_s, rtol=1e-4, atol=1e-5)
-    expected = inject(update, steering_vector(plain_g, alpha_max[row], v, norm_cap[row]))
-    torch.testing.assert_close(steered, expected, rtol=1e-4, atol=1e-4)
-    if not capped:
-        torch.testing.assert_close(g.squeeze(-1), plain_g, rtol=1e-4, atol=1e-5)
+    steered = steer_step(h, update, step_constants(v, alpha_max, k, c, g_min, g_max, norm_cap))
+    for row in range(3):
+        direction, strength = v[row].double(), float(alpha_max[row])
+        for position in range(4):
+            state = h[row, position].double()
+            s = float(state @ direction / state.norm())
+            gate = reference.gate(s, float(k[row]), float(c[row]), float(g_min[row]), float(g_max[row]))
+            length = min(strength * gate, float(norm_cap[row]))
+            expected = update[row, position].double() + length * direction
+            torch.testing.assert_close(steered[row, position].double(), expected, rtol=1e-4, atol=1e-4)
 
 
 @given(cosines, st.floats(0, 100), st.floats(0.01, 10))
 def test_norm_cap_bounds_the_push(s: float, alpha_max: float, tau: float) -> None:
-    g = beta_gate(torch.tensor([[s]]), 5.0)
-    v = unit(torch.randn(1, 8))
-    assert float(steering_vector(g, alpha_max, v, tau).norm()) <= tau * (1 + 1e-5)
-    assert float(steering_strength(g, alpha_max, tau)) == pytest.approx(min(alpha_max * float(g), tau), rel=1e-5)
+    v, one = unit(torch.randn(1, 8)), torch.ones(1)
+    constants = step_constants(v, alpha_max * one, 5.0 * one, one, 0 * one, one, tau * one)
+    g = beta_gate(torch.full((1, 1, 1), s), *constants[2:])
+    pushed = inject(torch.zeros(1, 1, 8), constants.push, g)
+    assert float(pushed.norm()) == pytest.approx(min(alpha_max * gate(s, 5.0, 1.0), tau), rel=1e-4, abs=1e-6)
 
 
 def test_add_is_the_constant_push() -> None:
     update, v = torch.randn(2, 3, 8), unit(torch.randn(2, 8))
     one = torch.ones(2)
     constants = step_constants(v, 4 * one, one, one, 0 * one, one, math.inf * one)
-    torch.testing.assert_close(add_step(update, constants), update + 4 * v[:, None])
+    torch.testing.assert_close(inject(update, constants.push), update + 4 * v[:, None])
 
 
 def test_a_zero_hidden_state_has_similarity_zero() -> None:
-    v = unit(torch.randn(1, 8))
-    one = torch.ones(1)
-    constants = step_constants(v, one, one, one, 0 * one, one, math.inf * one)
-    _, s, g = steer_step(torch.zeros(1, 1, 8), torch.zeros(1, 1, 8), constants)
+    s = similarity(torch.zeros(1, 1, 8), unit(torch.randn(1, 8)).unsqueeze(-1))
     assert s.item() == 0.0
-    assert g.item() == pytest.approx(0.5)
+    assert gate(s.item(), 1.0, 1.0) == pytest.approx(0.5)

@@ -11,15 +11,15 @@ from torch import Tensor
 from ...core.steering import StepConstants, step_constants, unit
 from .planning import BLOCK, STEER, Changes, Planner
 
-# k, -k, c and the bounds of the gate.
-_SETTINGS = 5
+# k, c and the bounds of the gate.
+_SETTINGS = 4
 
 
 @lru_cache(maxsize=1024)
 def _folded(row: tuple[float, ...]) -> Tensor:
     """What `steer_step` takes of a request's settings, beside CARD; requests rarely differ in them."""
     folded = step_constants(torch.zeros(1, 1), *torch.tensor(row, dtype=torch.float32).unsqueeze(-1).unbind())
-    return torch.cat([part.flatten() for part in (folded.k, folded.minus_k, folded.c, folded.low, folded.high)])
+    return torch.cat([part.flatten() for part in (folded.k, folded.c, folded.low, folded.high)])
 
 
 class Buffers:
@@ -55,7 +55,7 @@ class Buffers:
         """alpha_max times CARD."""
         self.strengths = torch.zeros(slots + 1, 1, dtype=torch.float32, device=device)
         self.settings = torch.zeros(slots + 1, _SETTINGS, dtype=torch.float32, device=device)
-        """What `step_constants` makes of a request's settings: k, -k, c and the bounds of the gate."""
+        """What `step_constants` makes of a request's settings: k, c and the bounds of the gate."""
         self.tokens = torch.full((3, max_tokens), slots, dtype=torch.int64, device=device)
         """For each token the slot it is read into, the slot it is steered by, and its block."""
         self.block_sums: Tensor | None = None
@@ -106,8 +106,8 @@ class Buffers:
 
     def constants(self, slot: Tensor) -> StepConstants:
         """What `steer_step` needs for tokens that are steered by these slots."""
-        k, minus_k, c, low, high = self.settings[slot].view(-1, 1, 1, _SETTINGS).unbind(-1)
-        return StepConstants(self.cards[slot].unsqueeze(-1), self.pushes[slot].unsqueeze(1), k, minus_k, c, low, high)
+        gate = self.settings[slot].view(-1, 1, 1, _SETTINGS).unbind(-1)
+        return StepConstants(self.cards[slot].unsqueeze(-1), self.pushes[slot].unsqueeze(1), *gate)
 
     def apply(self, planner: Planner, changes: Changes, padded: int) -> None:
         """Bring the buffers to the state that a forward starts from."""

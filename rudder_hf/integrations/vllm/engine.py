@@ -15,7 +15,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.models import ModelRegistry, config
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 
-from ...core.backbones import support
+from ...core.families import REFUSED
 from .layers import NATIVE, is_back_end
 from .settings import KEY, EngineSettings, engine_settings
 
@@ -120,9 +120,9 @@ def check_layer(layer: int, count: int) -> None:
 def refusals(vllm_config: Any) -> Iterator[str]:
     """What RUDDER does not handle in a config: one sentence for each, with what to do."""
     model, parallel, cache = vllm_config.model_config, vllm_config.parallel_config, vllm_config.cache_config
-    verdict = support(str(getattr(model.hf_config, "model_type", "")))
-    if verdict.status == "refused":
-        yield f"It cannot work with {model.hf_config.model_type!r}: {verdict.reason}."
+    reason = REFUSED.get(str(getattr(model.hf_config, "model_type", "")))
+    if reason is not None:
+        yield f"It cannot work with {model.hf_config.model_type!r}: {reason}."
     elif model.architecture not in NATIVE and not is_back_end(model.architecture):
         yield (
             f"It has no way into vLLM's own {model.architecture}. Use vLLM's transformers back end: "

@@ -68,7 +68,7 @@ def _push_all(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     for start, part in _parts(update):
         stop = start + len(part)
         slot = buffers.tokens[STEER, start:stop]
-        steered = steer_step(h[start:stop], part, buffers.constants(slot))[0]
+        steered = steer_step(h[start:stop], part, buffers.constants(slot))
         # Chosen, not multiplied by zero: rows of nobody may hold anything.
         out[start:stop] = torch.where((slot != buffers.spare_slot)[:, None, None], steered, part)
     return out
@@ -79,12 +79,12 @@ def _push_some(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     steered = buffers.steered
     if len(update) <= min(ROWS, 2 * len(steered)):
         constants, mask = buffers.whole(len(update))
-        out = steer_step(h, update, constants)[0]
+        out = steer_step(h, update, constants)
         return out if mask is None else torch.where(mask, out, update)
     out = update.clone()
     for _, places in _parts(steered):
         constants = buffers.constants(buffers.tokens[STEER, places])
-        out[places] = steer_step(h[places], update[places], constants)[0]
+        out[places] = steer_step(h[places], update[places], constants)
     return out
 
 
