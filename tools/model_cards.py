@@ -1,6 +1,6 @@
 """Write `model_cards/`: README.md and config.json of each preset, as a push would write them.
 
-python tools/model_cards.py
+python -m tools.model_cards
 """
 
 from __future__ import annotations

@@ -8,19 +8,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from PIL.Image import Image
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
-from transformers import PreTrainedConfig
 
-from ..core.configuration import RudderConfig
 from ..hub.modeling import RudderForConditionalGeneration
-from ..hub.processing import load_processor
-from ..presets import get_preset
-from ..runtime.prompts import picture_prompts, to_model
-from ..scenes import embedded
+from ..hub.processing import encode
+from ..runtime.prompts import to_model
 
 
 @dataclass(frozen=True)
@@ -66,52 +61,6 @@ def _span(values: list[float]) -> str:
     return f"{statistics.mean(values):.3f} on average ({min(values):.3f} to {max(values):.3f})"
 
 
-def load(
-    name: str | None, settings: dict[str, Any], device: str, dtype: str
-) -> tuple[RudderForConditionalGeneration, Any]:
-    """A steered model and its processor.
-
-    Args:
-        name: Hub id or folder of a base model or of RUDDER settings; None is the embedded model, `embedded:NAME` one
-            of the embedded models.
-        settings: RUDDER settings that the user gave.
-        device: Where the model goes.
-        dtype: Type of its weights.
-
-    Raises:
-        ValueError: The model cannot be loaded or steered, or settings are missing or wrong.
-    """
-    inside = embedded.embedded_name(name)
-    if name is None or inside is not None:
-        model, processor = embedded.load(inside or embedded.DEFAULT, **settings)
-        return model.to(device, None if dtype == "auto" else getattr(torch, dtype)), processor
-    try:
-        stored, _ = PreTrainedConfig.get_config_dict(name)
-    except OSError as error:
-        raise ValueError(f"Cannot load {name!r}: {str(error).strip().splitlines()[0]}") from error
-    if not stored:
-        raise ValueError(f"Cannot load {name!r}: there is no config.json in it.")
-    if stored.get("model_type") == RudderConfig.model_type:
-        model = RudderForConditionalGeneration.from_pretrained(name, dtype=dtype, **settings)
-    else:
-        model = RudderForConditionalGeneration.from_base(name, _config_for(name, settings), dtype=dtype)
-    return model.to(device), load_processor(model.config)
-
-
-def _config_for(name: str, settings: dict[str, Any]) -> RudderConfig:
-    """The model's preset with the user's settings on top."""
-    try:
-        config = get_preset(name).config()
-    except ValueError as error:
-        if not {"layer", "alpha_max"} <= set(settings):
-            raise ValueError(f"There are no settings for {name!r} yet: pass --layer and --alpha-max.") from error
-        return RudderConfig(**settings)
-    for setting, value in settings.items():
-        setattr(config, setting, value)
-    config.validate_settings()
-    return config
-
-
 def ask(
     model: RudderForConditionalGeneration,
     processor: Any,
@@ -126,7 +75,7 @@ def ask(
     With `compare`, the unsteered model is asked too. `streamer` makes the streamer of an answer from its name,
     "vanilla" or "steered"; it takes one picture.
     """
-    inputs = to_model(picture_prompts(processor, pictures, [prompt] * len(pictures)), model)
+    inputs = to_model(encode(processor, pictures, [prompt] * len(pictures)), model)
     options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
     vanilla: Tensor | None = (
         model.generate(**inputs, **options, rudder=False, **_streamed(streamer, "vanilla")) if compare else None

@@ -41,10 +41,10 @@ def demo(
         check_port(port)
     with reporting_failure():
         with refusing_bad_input():
+            from ..runtime.models import load_steered
             from ..scenes.embedded import NOTE, embedded_name
-            from . import ask as answers
 
-            steered, processor = answers.load(model, settings, choose_device(device), dtype.value)
+            steered, processor = load_steered(model, settings, choose_device(device), dtype.value)
         inside = embedded_name(model)
         serve_until_interrupted(
             lambda url: typer.echo(f"The page is at {url} (for this machine only; Ctrl-C ends it)."),

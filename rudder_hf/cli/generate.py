@@ -79,9 +79,10 @@ def generate(
         shown = subjects.subjects(images or [], example, annotations)
     with reporting_failure():
         with refusing_bad_input():
+            from ..runtime.models import load_steered
             from . import ask as answers
 
-            steered, processor = answers.load(model, settings, choose_device(device), dtype.value)
+            steered, processor = load_steered(model, settings, choose_device(device), dtype.value)
         show = _Shown(model, prompt, trace, stream, as_json)
         results: list[Answer] = []
         for part in subjects.batches(shown, 1 if stream else batch_size, quiet=stream or as_json):

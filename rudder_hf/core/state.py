@@ -8,6 +8,7 @@ inside the target layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,10 +32,11 @@ CardMap = Callable[[Tensor, Sequence[bool]], Tensor]
 """Replaces CARD, (rows, hidden size), given for each prompt whether it has an image; rows of a prompt lie together."""
 
 
+@dataclass(eq=False, kw_only=True)
 class GenerationState:
     """Everything RUDDER knows during one `generate`.
 
-    Args:
+    Attributes:
         layer: Index of the target layer. The layer's hook reads it, so that a graph compiled for another layer is not
             reused.
         settings: The call's settings.
@@ -44,39 +46,26 @@ class GenerationState:
             when a cache already holds its beginning).
         image_tokens: Ids of image placeholders, for spans.
         multiplier: Factor that the layer applies to its attention output.
-        pooled: Sum of the updates of earlier prompt spans of the same conversation.
+        pooled: Sum of the updates of all prompt spans so far, those of earlier turns included.
         skip: Number of positions at the start of the prompt that belong to an earlier answer and are not pooled.
         traced: Whether to record similarity, gate and push per token.
         card_map: What CARD is replaced by before it is used, for control experiments.
     """
 
-    def __init__(
-        self,
-        *,
-        layer: int,
-        settings: CallSettings,
-        with_image: Sequence[bool],
-        prompt_length: int,
-        remaining_prompt: int,
-        image_tokens: Sequence[int] = (),
-        multiplier: float = 1.0,
-        pooled: Tensor | None = None,
-        skip: int = 0,
-        traced: bool = False,
-        card_map: CardMap | None = None,
-    ) -> None:
-        self.layer = layer
-        self.settings = settings
-        self.with_image = list(with_image)
-        self.prompt_length = prompt_length
-        self.remaining_prompt = remaining_prompt
-        self.image_tokens = list(image_tokens)
-        self.multiplier = multiplier
-        self.pooled = pooled
-        self.skip = skip
-        self.traced = traced
-        self.card_map = card_map
-        self.gated = settings.mode == "beta"
+    layer: int
+    settings: CallSettings
+    with_image: list[bool]
+    prompt_length: int
+    remaining_prompt: int
+    image_tokens: tuple[int, ...] = ()
+    multiplier: float = 1.0
+    pooled: Tensor | None = None
+    skip: int = 0
+    traced: bool = False
+    card_map: CardMap | None = None
+
+    def __post_init__(self) -> None:
+        self.gated = self.settings.mode == "beta"
         self.recorder = TraceRecorder()
         # Set while the prompt is read, before anything is steered.
         self.card: Tensor

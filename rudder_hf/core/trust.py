@@ -64,6 +64,13 @@ def check_base_name(name: Any, *, from_hub: bool) -> None:
         ValueError: The name is not allowed there; the message says what is.
     """
     if is_hub_id(name):
+        if from_hub and os.path.exists(name):
+            raise ValueError(
+                f"RUDDER setting `base_model_name_or_path` is {name!r}: settings from the Hub mean the model of that "
+                "name on the Hub, but transformers would load the file or folder of that name in the working "
+                "directory. Change the working directory, or load the base yourself and use "
+                "RudderForConditionalGeneration.from_base(base, config)."
+            )
         return
     full_path = isinstance(name, str) and os.path.isabs(name) and os.path.normpath(name) == name.rstrip("/\\")
     if full_path and not from_hub and not name.startswith(("//", "\\\\")) and name.isprintable():

@@ -19,8 +19,9 @@ from ..calibrate.layers import layer_statistics
 from ..core.backbones import resolve_layer
 from ..core.generate import newest_observation
 from ..hub.modeling import RudderForConditionalGeneration
+from ..hub.processing import encode
 from ..runtime.inputs import end_ids
-from ..runtime.prompts import picture_prompts, to_model
+from ..runtime.prompts import to_model
 from . import pictures
 from .tokens import Pieces, Token
 from .view import Limits, View
@@ -118,7 +119,7 @@ class Engine:
         return Limits(norms, pictures.count(), (resolve_layer(backbone, config.layer), config.alpha_max, config.k))
 
     def _inputs(self, picture: Image, prompt: str, rows: int) -> dict[str, Any]:
-        return to_model(picture_prompts(self.processor, [picture] * rows, [prompt] * rows), self.model)
+        return to_model(encode(self.processor, [picture] * rows, [prompt] * rows), self.model)
 
     def stream(self, picture: Image, view: View) -> Iterator[Frame]:
         """Both answers while they are written: row 0 without a push, row 1 with it, in one batch.

@@ -1,4 +1,9 @@
-"""Loading what settings name: whose argument is whose, at which revision, and how far the base is trusted."""
+"""The one loader of settings and of what they name: which argument is for whom, which revision, how far trusted.
+
+Wrapper, Auto classes, pipelines, commands, vLLM and lmms-eval load through here, so that one set of rules holds for
+all: settings from the Hub lead to a model on the Hub and to nothing else, and trust in settings is not trust in the
+base that they name.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +25,12 @@ from ..core.configuration import CALL_SETTINGS, SETTING_NAMES, RudderConfig
 from ..core.errors import logger
 from ..core.trust import check_base_name, check_revision, is_commit, is_on_hub
 
-# These speak of the repository with the settings, or come from the Auto classes: never for the base.
+# Arguments about the repository with the settings, or from the Auto classes: never for the base.
 _OURS = ("revision", "subfolder", "code_revision", "variant")
 _DROPPED = ("trust_remote_code", "adapter_kwargs", "_from_auto", "_from_pipeline", "_commit_hash")
-# Of these, what is for the base if there is nothing but a base.
+# Arguments of these that are for the base after all where the user names a base and no settings.
 _OF_NAMED_BASE = ("subfolder", "variant", "code_revision", "adapter_kwargs")
-# These speak of the way to the Hub, which is the same for both.
+# Arguments about the way to the Hub, which is the same for both.
 _SHARED = ("cache_dir", "token", "local_files_only", "force_download", "proxies")
 # Arguments for the base that a config takes when it is loaded with them.
 _SWALLOWED = ("attn_implementation", "experts_implementation", "output_attentions", "output_hidden_states")
@@ -62,21 +67,41 @@ class LoadArguments:
     @classmethod
     def sort(cls, kwargs: Mapping[str, Any]) -> LoadArguments:
         """Give each argument to its owner."""
-        sorted_arguments = cls(base_trust=kwargs.get("base_trust_remote_code") or False)
+        found = cls(base_trust=bool(kwargs.get("base_trust_remote_code")))
         for name, value in kwargs.items():
             if name in SETTING_NAMES:
-                sorted_arguments.settings[name] = value
+                found.settings[name] = value
             elif name in _OURS:
-                sorted_arguments.ours[name] = value
+                found.ours[name] = value
             elif name in _SHARED:
-                sorted_arguments.shared[name] = value
+                found.shared[name] = value
             elif name not in (*_DROPPED, "base_trust_remote_code"):
-                sorted_arguments.base[name] = value
-        return sorted_arguments
+                found.base[name] = value
+        return found
 
     def for_processor(self) -> dict[str, Any]:
         """What of the base's arguments a processor takes: a pipeline passes those of the model to it as well."""
         return {name: value for name, value in self.base.items() if name not in _MODEL_ARGUMENTS}
+
+
+def read_settings(source: str | Path, **location: Any) -> RudderConfig | None:
+    """The settings that a folder or repository holds, checked; None if it holds a model.
+
+    Args:
+        source: Folder or Hub id.
+        **location: `revision`, `token`, `cache_dir`, ... for finding it.
+
+    Raises:
+        ValueError: There is no config, a setting is wrong, or the base's name leads elsewhere than it may.
+        OSError: The place cannot be read.
+    """
+    stored, _ = RudderConfig.get_config_dict(source, **location)
+    if not stored:
+        raise ValueError(f"Cannot load {str(source)!r}: there is no config.json in it.")
+    if stored.get("model_type") != RudderConfig.model_type:
+        return None
+    config: RudderConfig = RudderConfig.from_dict(stored)
+    return config
 
 
 def load_settings(source: str | Path, arguments: LoadArguments, config: Any = None) -> RudderConfig:
@@ -92,18 +117,27 @@ def load_settings(source: str | Path, arguments: LoadArguments, config: Any = No
             elsewhere than it may.
     """
     if config is None:
-        stored, _ = RudderConfig.get_config_dict(source, **arguments.ours, **arguments.shared)
-        if stored.get("model_type") != RudderConfig.model_type:
+        config = read_settings(source, **arguments.ours, **arguments.shared)
+        if config is None:
             raise ValueError(
-                f"{source!s} holds a {stored.get('model_type')!r} model, not RUDDER settings. To steer it: "
+                f"{source!s} holds a model, not RUDDER settings. To steer it: "
                 f"from_base({str(source)!r}, RudderConfig(layer=..., alpha_max=..., k=...))."
             )
-        config = RudderConfig.from_dict(stored)
     # By its type: a config that came with the code of a repository is of a class of its own.
     if getattr(config, "model_type", None) != RudderConfig.model_type:
         raise TypeError(f"config is {config!r}, but has to be a RudderConfig.")
     settings: RudderConfig = config
     settings.take(arguments.settings)
+    check_named_base(settings, source)
+    return settings
+
+
+def check_named_base(settings: RudderConfig, source: str | Path) -> None:
+    """Refuse settings that name no base, or one that leads elsewhere than settings from this source may.
+
+    Raises:
+        ValueError: With what is allowed.
+    """
     if not settings.base_model_name_or_path:
         raise ValueError(
             f"The settings in {source!s} name no base model (base_model_name_or_path). "
@@ -112,7 +146,6 @@ def load_settings(source: str | Path, arguments: LoadArguments, config: Any = No
     if "base_model_name_or_path" not in settings.given:
         # A name that the user typed may lead anywhere; one that came with the settings may not.
         check_base_name(settings.base_model_name_or_path, from_hub=not os.path.exists(source))
-    return settings
 
 
 @dataclass(frozen=True)
@@ -141,17 +174,39 @@ class Base:
         """Keyword arguments that lead any `from_pretrained` to the files."""
         return dict(self.shared) | ({} if self.revision is None else {"revision": self.revision})
 
+    def check_is_model(self, subfolder: Mapping[str, Any]) -> None:
+        """Refuse a base that holds settings itself, which would lead on to another base, or around in a circle.
 
-def find_base(config: RudderConfig, shared: Mapping[str, Any]) -> Base:
-    """Look up the base that settings name, at their revision; what is at its default branch if they name none."""
-    name = str(config.base_model_name_or_path)
+        Raises:
+            ValueError: It does.
+        """
+        if self.adapter_of is not None:
+            return
+        stored, _ = PreTrainedConfig.get_config_dict(self.name, **self.location(), **subfolder)
+        if stored.get("model_type") == RudderConfig.model_type:
+            raise ValueError(
+                f"The settings name {self.name!r} as their base model, but that holds RUDDER settings itself. "
+                "base_model_name_or_path has to name the model that is steered."
+            )
+
+
+def find_base(config: RudderConfig, arguments: LoadArguments) -> Base:
+    """Look up the base that settings name, at their revision; what is at its default branch if they name none.
+
+    Raises:
+        ValueError: It is no model.
+    """
+    name, shared = str(config.base_model_name_or_path), arguments.shared
     check_revision(config.base_model_revision)
-    if not is_on_hub(name):
-        return Base(name, None, _adapter_base(name, {}), shared)
-    way = {key: value for key, value in shared.items() if key in ("token", "cache_dir", "local_files_only")}
-    revision = resolve_revision(name, config.base_model_revision, **way)
-    located = {**way, **({} if revision is None else {"revision": revision})}
-    return Base(name, revision, _adapter_base(name, located), shared)
+    if is_on_hub(name):
+        way = {key: value for key, value in shared.items() if key in ("token", "cache_dir", "local_files_only")}
+        revision = resolve_revision(name, config.base_model_revision, **way)
+        located = {**way, **({} if revision is None else {"revision": revision})}
+        base = Base(name, revision, _adapter_base(name, located), shared)
+    else:
+        base = Base(name, None, _adapter_base(name, {}), shared)
+    base.check_is_model({key: value for key, value in arguments.base.items() if key == "subfolder"})
+    return base
 
 
 def _adapter_base(name: str, located: dict[str, Any]) -> str | None:
@@ -166,7 +221,7 @@ def _adapter_base(name: str, located: dict[str, Any]) -> str | None:
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"The adapter_config.json of {name!r} names no base_model_name_or_path.") from error
     if is_on_hub(name):
-        # It is the adapter's author who wrote that name.
+        # The adapter's author wrote that name.
         check_base_name(base, from_hub=True)
     return str(base)
 
@@ -180,65 +235,49 @@ def load_base(config: RudderConfig, arguments: LoadArguments, *args: Any) -> Any
     Raises:
         ValueError: An argument is unknown, the base is no model, or it needs code that is not trusted.
     """
-    base = find_base(config, arguments.shared)
+    base = find_base(config, arguments)
     _report_moved(base, config.base_model_revision)
-    _check_base(base, arguments)
     location = base.location()
-    if base.adapter_of is not None and "revision" in location:
-        # As `revision`, transformers would look for the adapter's commit in the repository of its base.
-        given = arguments.base.get("adapter_kwargs") or {}
-        location["adapter_kwargs"] = {"revision": location.pop("revision"), **given}
     try:
+        if base.adapter_of is None:
+            _check_arguments(base, arguments)
+        elif "revision" in location:
+            # As `revision`, transformers would look for the adapter's commit in the repository of its base.
+            given = arguments.base.get("adapter_kwargs") or {}
+            location["adapter_kwargs"] = {"revision": location.pop("revision"), **given}
         loaded = AutoModelForImageTextToText.from_pretrained(
             base.name, *args, trust_remote_code=arguments.base_trust, **{**arguments.base, **location}
         )
     except ValueError as error:
-        raise _about_trust(error, base, arguments) from error
+        # transformers names the wrong trust: the settings' is given, the base's is missing.
+        if arguments.base_trust or "trust_remote_code" not in str(error):
+            raise
+        raise ValueError(
+            f"The base model {base.name!r} brings code of its own, and trusting the settings is not trusting the "
+            "base. Read its code, then pass base_trust_remote_code=True."
+        ) from error
     if base.commit is not None:
         config.base_model_revision = base.commit
     return loaded
 
 
-def _check_base(base: Base, arguments: LoadArguments) -> None:
-    """Refuse arguments that nobody takes, before gigabytes are loaded, and bases that are settings themselves."""
-    if base.adapter_of is not None:
-        return
-    location = base.location() | {key: value for key, value in arguments.base.items() if key == "subfolder"}
-    stored, _ = PreTrainedConfig.get_config_dict(base.name, **location)
-    if stored.get("model_type") == RudderConfig.model_type:
-        raise ValueError(
-            f"The settings name {base.name!r} as their base model, but that holds RUDDER settings itself. "
-            "base_model_name_or_path has to name the model that is steered."
-        )
+def _check_arguments(base: Base, arguments: LoadArguments) -> None:
+    """Refuse arguments that neither RUDDER nor the base knows, before gigabytes are loaded."""
     known = {*_MODEL_ARGUMENTS, *_OF_NAMED_BASE}
     unknown = [name for name in arguments.base if name not in known and not name.startswith("_")]
     if not unknown:
         return
-    try:
-        config = AutoConfig.from_pretrained(base.name, trust_remote_code=arguments.base_trust, **location)
-    except ValueError as error:
-        raise _about_trust(error, base, arguments) from error
+    location = base.location() | {key: value for key, value in arguments.base.items() if key == "subfolder"}
+    config = AutoConfig.from_pretrained(base.name, trust_remote_code=arguments.base_trust, **location)
     # Fields of the base's config may be overridden at load, as for any model.
-    if missing := [name for name in unknown if not hasattr(config, name)]:
-        raise _unknown_arguments(missing, base.name)
-
-
-def _unknown_arguments(names: list[str], base: str) -> ValueError:
+    names = [name for name in unknown if not hasattr(config, name)]
+    if not names:
+        return
     hints = [close[0] for name in names if (close := difflib.get_close_matches(name, SETTING_NAMES, n=1, cutoff=0.5))]
     hint = f" Did you mean {', '.join(hints)}?" if hints else ""
-    return ValueError(
+    raise ValueError(
         f"{names} are neither RUDDER settings (layer, {', '.join(CALL_SETTINGS)}) nor arguments for loading "
-        f"{base!r}.{hint}"
-    )
-
-
-def _about_trust(error: ValueError, base: Base, arguments: LoadArguments) -> ValueError:
-    """The error itself, or which trust is missing where transformers names the wrong one."""
-    if arguments.base_trust or "trust_remote_code" not in str(error):
-        return error
-    return ValueError(
-        f"The base model {base.name!r} brings code of its own, and trusting the settings is not trusting the base. "
-        "Read its code, then pass base_trust_remote_code=True."
+        f"{base.name!r}.{hint}"
     )
 
 
@@ -263,7 +302,7 @@ def load_settings_and_base(
     Args:
         source: Folder or Hub id of the settings.
         config: Settings to use instead of the stored ones, as an Auto class loaded them.
-        kwargs: The arguments of the call, whoever they are for.
+        kwargs: The arguments of the call, those for the settings and those for the base.
         *args: For the base's `from_pretrained`.
 
     Returns:

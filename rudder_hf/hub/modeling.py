@@ -24,7 +24,7 @@ from .push import push_repo, write_repo
 
 
 def _of_base(name: str) -> Any:
-    """A method that the base model answers."""
+    """A method that the base model answers, with the signature of the inherited one."""
     inherited = getattr(PreTrainedModel, name, None) or getattr(GenerationMixin, name)
 
     @functools.wraps(inherited)
@@ -287,27 +287,14 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         self.model.to(*args, **kwargs)
         return self
 
-    # What PreTrainedModel and GenerationMixin would answer from the wrapper's own config or modules.
-    get_input_embeddings = _of_base("get_input_embeddings")
-    set_input_embeddings = _of_base("set_input_embeddings")
-    get_output_embeddings = _of_base("get_output_embeddings")
-    set_output_embeddings = _of_base("set_output_embeddings")
-    resize_token_embeddings = _of_base("resize_token_embeddings")
-    get_decoder = _of_base("get_decoder")
-    get_encoder = _of_base("get_encoder")
-    tie_weights = _of_base("tie_weights")
-    set_attn_implementation = _of_base("set_attn_implementation")
-    gradient_checkpointing_enable = _of_base("gradient_checkpointing_enable")
-    gradient_checkpointing_disable = _of_base("gradient_checkpointing_disable")
-    add_adapter = _of_base("add_adapter")
-    load_adapter = _of_base("load_adapter")
-    set_adapter = _of_base("set_adapter")
-    delete_adapter = _of_base("delete_adapter")
-    enable_adapters = _of_base("enable_adapters")
-    disable_adapters = _of_base("disable_adapters")
-    active_adapters = _of_base("active_adapters")
-    get_adapter_state_dict = _of_base("get_adapter_state_dict")
-    compute_transition_scores = _of_base("compute_transition_scores")
-    generate_batch = _of_base("generate_batch")
-    init_continuous_batching = _of_base("init_continuous_batching")
-    continuous_batching_context_manager = _of_base("continuous_batching_context_manager")
+
+# What PreTrainedModel and GenerationMixin would answer from the wrapper's own config or modules.
+for _name in (
+    *("get_input_embeddings", "set_input_embeddings", "get_output_embeddings", "set_output_embeddings"),
+    *("resize_token_embeddings", "get_decoder", "get_encoder", "tie_weights", "set_attn_implementation"),
+    *("gradient_checkpointing_enable", "gradient_checkpointing_disable", "compute_transition_scores"),
+    *("add_adapter", "load_adapter", "set_adapter", "delete_adapter", "enable_adapters", "disable_adapters"),
+    *("active_adapters", "get_adapter_state_dict", "generate_batch", "init_continuous_batching"),
+    "continuous_batching_context_manager",
+):
+    setattr(RudderForConditionalGeneration, _name, _of_base(_name))

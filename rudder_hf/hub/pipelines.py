@@ -6,11 +6,11 @@ from typing import Any
 
 import transformers
 from torch import nn
-from transformers import PreTrainedConfig
 
 from ..core.backbones import without_peft
 from ..core.configuration import RudderConfig
 from ..core.generate import handle_of
+from .loading import read_settings
 from .modeling import RudderForConditionalGeneration
 from .pipeline import RudderImageTextToTextPipeline, RudderImageToTextPipeline
 from .processing import load_processor
@@ -27,7 +27,7 @@ def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwar
     """A pipeline for a steered model.
 
     Args:
-        task: `"image-to-text"` (a picture and a prompt, as before transformers 5) or `"image-text-to-text"` (chats).
+        task: `"image-to-text"` (an image and a prompt, as before transformers 5) or `"image-text-to-text"` (chats).
         model: A steered model; or the folder or Hub id of settings, or of a base model that has a preset.
         processor: Its processor; None loads that of the base model.
         **kwargs: As for `transformers.pipeline` (`device`, `dtype`, `device_map`, `batch_size`, `model_kwargs`, ...).
@@ -57,8 +57,7 @@ def _load(name: str, kwargs: dict[str, Any]) -> RudderForConditionalGeneration:
     options = kwargs.pop("model_kwargs", None) or {}
     options |= {key: kwargs.pop(key) for key in _LOADING if key in kwargs}
     hub = {key: options[key] for key in ("revision", "token", "cache_dir", "local_files_only") if key in options}
-    stored, _ = PreTrainedConfig.get_config_dict(name, **hub)
-    if stored.get("model_type") == RudderConfig.model_type:
+    if read_settings(name, **hub) is not None:
         loaded: RudderForConditionalGeneration = RudderForConditionalGeneration.from_pretrained(name, **options)
         return loaded
     return RudderForConditionalGeneration.from_base(name, **options)

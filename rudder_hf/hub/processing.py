@@ -1,12 +1,14 @@
-"""`AutoProcessor` for a settings repository: the base model's own processor."""
+"""The base model's processor for a settings repository, and the one encoder of images and prompts."""
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoProcessor, ProcessorMixin
+from transformers import AutoProcessor, PreTrainedTokenizerFast, ProcessorMixin
 from transformers.utils import PROCESSOR_NAME, cached_file
 
 from ..core.configuration import RudderConfig
@@ -32,8 +34,17 @@ class RudderProcessor(ProcessorMixin):
             The base's processor itself.
         """
         arguments = LoadArguments.sort(kwargs)
-        config = load_settings(pretrained_model_name_or_path, arguments)
-        return load_processor(config, arguments)
+        return load_processor(load_settings(pretrained_model_name_or_path, arguments), arguments)
+
+
+class RudderTokenizer(PreTrainedTokenizerFast):
+    """The way from settings to the tokenizer of the base model that they name. It has no instances."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Load the tokenizer of the base model; arguments as for [`RudderProcessor.from_pretrained`]."""
+        processor = RudderProcessor.from_pretrained(pretrained_model_name_or_path, **kwargs)
+        return getattr(processor, "tokenizer", processor)
 
 
 def load_processor(config: RudderConfig, arguments: LoadArguments | None = None) -> Any:
@@ -42,9 +53,12 @@ def load_processor(config: RudderConfig, arguments: LoadArguments | None = None)
     Args:
         config: The settings.
         arguments: Arguments for loading it, if there are any.
+
+    Raises:
+        ValueError: The base is no model.
     """
     arguments = arguments or LoadArguments()
-    base = find_base(config, arguments.shared)
+    base = find_base(config, arguments)
     if base.adapter_of is not None and not _has_processor(base):
         # Adapters are often stored without the processor of the model that they belong to.
         base = Base(base.adapter_of, None, None, arguments.shared)
@@ -58,3 +72,64 @@ def _has_processor(base: Base) -> bool:
         return any(os.path.exists(os.path.join(base.name, name)) for name in _PROCESSOR_FILES)
     quiet = {"_raise_exceptions_for_missing_entries": False}
     return any(cached_file(base.name, name, **base.location(), **quiet) is not None for name in _PROCESSOR_FILES)
+
+
+def encode(
+    processor: Any, images: Sequence[Any], texts: Sequence[str], chats: Sequence[Any] | None = None
+) -> dict[str, Any]:
+    """Inputs of `generate` for a batch of prompts, padded on the left. The processor is left as it was.
+
+    A text that places its image itself (`"USER: <image> ... ASSISTANT:"`) is used as it is, any other one through the
+    processor's chat template; without a template the placeholder is put before it.
+
+    Args:
+        processor: The base model's.
+        images: One image for each prompt.
+        texts: What is asked about each.
+        chats: Whole chats instead, with their images in them; `images` and `texts` are then not used.
+    """
+    processor = _padding_left(processor)
+    token = _image_token(processor)
+    placed = chats is None and token is not None and all(token in text for text in texts)
+    if chats is not None or (getattr(processor, "chat_template", None) and not placed):
+        encoded = processor.apply_chat_template(
+            list(chats) if chats is not None else [as_chat(*pair) for pair in zip(images, texts, strict=True)],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            processor_kwargs={"padding": True},
+        )
+        return dict(encoded)
+    # BLIP's processors set the placeholders themselves.
+    if not placed and not hasattr(processor, "num_query_tokens"):
+        texts = [f"{token or '<image>'}\n{text}" for text in texts]
+    return dict(processor(images=[[image] for image in images], text=list(texts), padding=True, return_tensors="pt"))
+
+
+def _padding_left(processor: Any) -> Any:
+    """The processor, or where its tokenizer pads on the right a copy with one that pads on the left.
+
+    Prompts have to end together for generation. A Q-Former's own tokenizer keeps its side.
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    if getattr(tokenizer, "padding_side", "left") == "left":
+        return processor
+    left = copy.copy(tokenizer)
+    left.padding_side = "left"
+    if tokenizer is processor:
+        return left
+    processor = copy.copy(processor)
+    processor.tokenizer = left
+    return processor
+
+
+def _image_token(processor: Any) -> str | None:
+    """What stands for an image in a prompt."""
+    token = getattr(processor, "image_token", None)
+    return None if token is None else str(getattr(token, "content", token))
+
+
+def as_chat(image: Any, text: str) -> list[dict[str, Any]]:
+    """A chat of one message: an image and a text."""
+    return [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": text}]}]

@@ -19,11 +19,12 @@ from PIL import Image
 from tqdm import tqdm
 
 from ..evaluate.methods import make_method
+from ..hub.processing import encode
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.inputs import answers
 from ..runtime.models import load_subject
 from ..runtime.processes import process_device, this_process
-from ..runtime.prompts import picture_prompts, to_model
+from ..runtime.prompts import to_model
 
 __all__ = ["RudderHF", "manifest"]
 
@@ -152,7 +153,7 @@ def conversation_inputs(processor: Any, pictures: list[list[Image.Image]], texts
     # Some tasks write the placeholder into the text, which the template sets by itself.
     texts = [text.replace("<image>", "").strip() for text in texts]
     if all(len(images) == 1 for images in pictures):
-        return picture_prompts(processor, [images[0] for images in pictures], texts)
+        return encode(processor, [images[0] for images in pictures], texts)
     if not getattr(processor, "chat_template", None):
         raise ValueError("This model has no chat template: it takes exactly one picture for each question.")
     processor.tokenizer.padding_side = "left"

@@ -13,9 +13,10 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from ..core.backbones import find_backbone, image_token_ids
+from ..hub import processing
 from ..methods import Generate
 from .decoding import Decoding
-from .prompts import picture_prompts, to_model
+from .prompts import to_model
 
 # One pass over prompt and answer gives these something else than decoding does (PaliGemma, for one, looks both ways
 # within what it prefills), so their answers are scored token by token.
@@ -39,7 +40,7 @@ class Answer:
 
 def encode(model: PreTrainedModel, processor: Any, pictures: list[Image], prompts: list[str]) -> dict[str, Any]:
     """Inputs of `generate`, padded on the left, on the model's device."""
-    return to_model(picture_prompts(processor, pictures, prompts), model)
+    return to_model(processing.encode(processor, pictures, prompts), model)
 
 
 @torch.no_grad()

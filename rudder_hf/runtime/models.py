@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..core.configuration import RudderConfig
+from ..hub.loading import LoadArguments, check_named_base, load_base, read_settings
+from ..hub.modeling import RudderForConditionalGeneration
+from ..hub.processing import load_processor
 from ..presets import get_preset
 from ..scenes import embedded
 
@@ -74,47 +77,58 @@ def load_subject(
     Raises:
         ValueError: The model or the settings cannot be loaded.
     """
-    settings: dict[str, RudderConfig] = {}
     inside = embedded.embedded_name(name)
-    if name is None or inside is not None:
-        source = str(embedded.folder(inside or embedded.DEFAULT))
-        settings = embedded.settings_for_methods(inside or embedded.DEFAULT)
-        name = name or "embedded"
-    else:
-        source = name
-        stored = _config(name, revision)
-        if stored.get("model_type") == RudderConfig.model_type:
-            config = RudderConfig.from_dict(stored)
-            settings[""] = config
-            if config.base_model_name_or_path is None:
-                raise ValueError(f"The RUDDER settings in {name!r} do not name a base model: pass it as the model.")
-            source, revision = config.base_model_name_or_path, config.base_model_revision
-    if rudder is not None:
-        stored = _config(rudder, None)
-        if stored.get("model_type") != RudderConfig.model_type:
-            raise ValueError(f"{rudder!r} holds a {stored.get('model_type')!r} model, not RUDDER settings.")
-        settings = {"": RudderConfig.from_dict(stored)}
-    if not settings:
-        # Methods that need settings say so when they are made.
-        with suppress(ValueError):
-            settings[""] = get_preset(source).config()
+    settings: dict[str, RudderConfig] = {}
     try:
-        model = AutoModelForImageTextToText.from_pretrained(source, dtype=dtype, revision=revision or "main")
-        processor = AutoProcessor.from_pretrained(source, revision=revision or "main")
+        if inside is not None:
+            settings = embedded.settings_for_methods(inside)
+            found = None
+            base = RudderConfig(base_model_name_or_path=str(embedded.folder(inside)))
+        else:
+            found = read_settings(str(name), revision=revision)
+            base = found or RudderConfig(base_model_name_or_path=str(name), base_model_revision=revision)
+        if found is not None:
+            check_named_base(found, str(name))
+            settings = {"": found}
+        if rudder is not None:
+            given = read_settings(rudder)
+            if given is None:
+                raise ValueError(f"{rudder!r} holds a model, not RUDDER settings.")
+            settings = {"": given}
+        if not settings:
+            # Methods that need settings say so when they are made.
+            with suppress(ValueError):
+                settings[""] = get_preset(str(name)).config()
+        source = str(base.base_model_name_or_path)
+        model = load_base(base, LoadArguments(base={"dtype": dtype})).to(device).eval()
+        processor = load_processor(base)
     except OSError as error:
-        raise ValueError(f"Cannot load {source!r}: {_first_line(error)}") from error
-    model = model.to(device).eval()
-    return Subject(name, model, processor, settings, base_revision(model, source))
+        raise ValueError(f"Cannot load {name or 'the embedded model'!r}: {_first_line(error)}") from error
+    return Subject(name or "embedded", model, processor, settings, base_revision(model, source))
 
 
-def _config(name: str, revision: str | None) -> dict[str, Any]:
-    try:
-        stored, _ = PreTrainedConfig.get_config_dict(name, revision=revision or "main")
-    except OSError as error:
-        raise ValueError(f"Cannot load {name!r}: {_first_line(error)}") from error
-    if not stored:
-        raise ValueError(f"Cannot load {name!r}: there is no config.json in it.")
-    return dict(stored)
+def load_steered(
+    name: str | None, settings: dict[str, Any], device: str = "cpu", dtype: str = "auto"
+) -> tuple[RudderForConditionalGeneration, Any]:
+    """A steered model and its processor.
+
+    Args:
+        name: As for [`load_subject`].
+        settings: RUDDER settings that the user gave, on top of the model's own or its preset.
+        device: Where the model goes.
+        dtype: Type of its weights.
+
+    Raises:
+        ValueError: The model cannot be loaded or steered, or settings are missing or wrong.
+    """
+    loaded = load_subject(name, dtype, device)
+    config = loaded.settings_for("rudder-beta")
+    if config is None:
+        if not {"layer", "alpha_max"} <= set(settings):
+            raise ValueError(f"There are no settings for {name!r} yet: pass --layer and --alpha-max.")
+        config = RudderConfig()
+    config.take(settings)
+    return RudderForConditionalGeneration.from_base(loaded.model, config), loaded.processor
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy
 from PIL import Image
 
+from ..hub.processing import encode
+
 QUESTION = "Please describe this image in detail."
 
 
@@ -22,34 +24,6 @@ def synthetic_picture(seed: int = 0, size: int = 336) -> Image.Image:
     return Image.fromarray(pixels.astype(numpy.uint8))
 
 
-def picture_prompts(processor: Any, pictures: list[Image.Image], texts: list[str]) -> dict[str, Any]:
-    """Inputs of `generate` for one picture and one text per row, padded on the left.
-
-    Uses the processor's chat template if it has one, else a placeholder in front of the text, unless the processor
-    sets placeholders by itself (BLIP-2, InstructBLIP).
-    """
-    tokenizer = getattr(processor, "tokenizer", processor)
-    tokenizer.padding_side = "left"
-    if getattr(processor, "chat_template", None):
-        conversations = [
-            [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": text}]}]
-            for picture, text in zip(pictures, texts, strict=True)
-        ]
-        encoded = processor.apply_chat_template(
-            conversations,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            return_tensors="pt",
-            processor_kwargs={"padding": True},
-        )
-        return dict(encoded)
-    if not hasattr(processor, "num_query_tokens"):
-        token = getattr(processor, "image_token", "<image>")
-        texts = [f"{token}\n{text}" for text in texts]
-    return dict(processor(images=list(pictures), text=texts, padding=True, return_tensors="pt"))
-
-
 def to_model(inputs: dict[str, Any], model: Any) -> dict[str, Any]:
     """Move inputs to a model's device, and pixels to its dtype."""
     return {
@@ -62,8 +36,8 @@ def to_model(inputs: dict[str, Any], model: Any) -> dict[str, Any]:
 def long_prompt(processor: Any, model: Any, tokens: int, batch: int = 1) -> dict[str, Any]:
     """A picture and a question, lengthened with filler words to about `tokens` positions (never shortened)."""
     pictures = [synthetic_picture(seed) for seed in range(batch)]
-    inputs = picture_prompts(processor, pictures, [QUESTION] * batch)
+    inputs = encode(processor, pictures, [QUESTION] * batch)
     missing = tokens - int(inputs["input_ids"].shape[1])
     if missing > 0:
-        inputs = picture_prompts(processor, pictures, [QUESTION + " and" * missing] * batch)
+        inputs = encode(processor, pictures, [QUESTION + " and" * missing] * batch)
     return to_model(inputs, model)

@@ -162,7 +162,7 @@ def test_reported_numbers_are_the_papers() -> None:
 
 @pytest.mark.parametrize("name", list_presets())
 def test_the_folders_of_the_presets_are_what_would_be_pushed(name: str) -> None:
-    """If this fails: `python tools/model_cards.py`."""
+    """If this fails: `python -m tools.model_cards`."""
     folder = MODEL_CARDS / name
     stored = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
     wanted = card_files(name)

@@ -120,7 +120,7 @@ def test_prompt(pipe: Pipeline, model: Any, processor: Any) -> None:
     assert asked == [{"generated_text": answer(model, processor, picture(), "how many")}]
     assert asked != pipe(picture())
     assert pipe(picture(), text="how many") == asked
-    with pytest.raises(ValueError, match="one string for all pictures"):
+    with pytest.raises(ValueError, match="one string for all images"):
         pipe([picture(), picture(1)], prompt=["a", "b"])
 
 
@@ -171,9 +171,9 @@ def test_what_is_no_picture(pipe: Pipeline, tmp_path: Path) -> None:
     for wrong in ("there is no such file.png", str(tmp_path), 3, {"image": picture()}):
         with pytest.raises((ValueError, TypeError, OSError)):
             pipe(wrong)
-    with pytest.raises(ValueError, match="needs a picture"):
+    with pytest.raises(ValueError, match="needs an image"):
         pipe()
-    with pytest.raises(ValueError, match="has no picture"):
+    with pytest.raises(ValueError, match="has no image"):
         pipe([{"role": "user", "content": [{"type": "text", "text": "hello"}]}])
     with pytest.raises(ValueError, match="write the prompt into the chat"):
         pipe(chat(picture()), prompt="the car")
@@ -186,7 +186,7 @@ def test_a_template_that_drops_pictures(model: Any, repo: Path) -> None:
     processor = AutoProcessor.from_pretrained(repo)
     processor.chat_template = "{{ messages[0]['content'][1]['text'] }}"
     pipe = rudder_hf.pipeline("image-to-text", model, processor=processor)
-    with pytest.raises(ValueError, match="no place for the picture"):
+    with pytest.raises(ValueError, match="no place for the image"):
         pipe(picture())
 
 
