@@ -65,11 +65,11 @@ def steered_generate(
         # The bound method was kept beyond `remove()`.
         return type(self).generate(self, *args, **kwargs)
     original = handle.original(self, "generate")
+    call = Call(self, args, kwargs, rudder, output_rudder)
     with handle.running():
         if not handle.installed:
             # Another thread removed RUDDER between the two lines above.
             return type(self).generate(self, *args, **kwargs)
-        call = Call(self, args, kwargs, rudder, output_rudder)
         return run(handle, call, original, args, kwargs)
 
 

@@ -177,7 +177,7 @@ def test_what_is_no_picture(pipe: Pipeline, tmp_path: Path) -> None:
         pipe([{"role": "user", "content": [{"type": "text", "text": "hello"}]}])
     with pytest.raises(ValueError, match="write the prompt into the chat"):
         pipe(chat(picture()), prompt="the car")
-    with pytest.raises(ValueError, match="put the pictures into the chat"):
+    with pytest.raises(ValueError, match="put the images into the chat"):
         pipe(picture(), text=chat(picture(1)))
     assert pipe(text=chat(picture(1))) == pipe(chat(picture(1)))
 
