@@ -1,35 +1,23 @@
-"""What each decoding method costs beside vanilla: throughput, forwards and memory, on one model and prompt.
-
-Methods run in turn within each round, in an order that is drawn anew, and ratios are taken within rounds, as for
-RUDDER's own speed (`timing`). Forwards and bytes are counted in a run of their own and are the same in every run.
-"""
+"""What decoding methods cost beside vanilla on one model: throughput, forwards, operators and memory."""
 
 from __future__ import annotations
 
-import gc
-import json
-import random
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import Tensor
+from transformers import PreTrainedModel
 
-from ..core.backbones import find_backbone
-from ..methods import Intervention
-from .forwards import ForwardCount, count_forwards
-from .memory import StorageLedger, allocator_peak
-from .timing import Ratio, garbage_collector_off, summarize
-from .variants import VANILLA, endless, prompt_length, synchronize
+from ..methods import Method
+from ..runtime.progress import Progress, no_progress
+from .bench import VANILLA, Bench
+from .counting import Counted, added_operators, count
+from .timing import Ratio, Run, garbage_collector_off, paired_ratios, summarize, time_rounds
 
-FORMAT = "rudder-costs-1"
-BEAMS = {"greedy": 1, "beam": 5}
-Progress = Callable[[str], None]
+DECODINGS = ("greedy", "beam")
+# More names than this are those of whole forwards, which the numbers say already.
+_MOST_NAMED = 64
 
 
 @dataclass(frozen=True)
@@ -37,7 +25,7 @@ class CostSettings:
     """How to measure.
 
     Attributes:
-        new_tokens: Length of every answer.
+        new_tokens: Length of every answer, at least 2.
         rounds: Timed rounds.
         warmup: Rounds before them that do not count.
         num_beams: Of the decoding "beam".
@@ -47,54 +35,52 @@ class CostSettings:
     new_tokens: int = 64
     rounds: int = 10
     warmup: int = 1
-    num_beams: int = BEAMS["beam"]
+    num_beams: int = 5
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        for name, least in {"new_tokens": 2, "rounds": 1, "warmup": 0, "num_beams": 2}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"`{name}` is {getattr(self, name)}, but has to be at least {least}.")
+        self._at_least(new_tokens=2, rounds=1, warmup=0, num_beams=2)
 
-    def beams(self, decoding: str) -> int:
-        """Number of beams of a decoding."""
-        return self.num_beams if decoding == "beam" else 1
+    def _at_least(self, **least: int) -> None:
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise ValueError(f"`{name}` is {getattr(self, name)}, but has to be at least {value}.")
 
 
 @dataclass(frozen=True)
-class CostRun:
-    """One timed `generate`.
+class ExtraMemory:
+    """Bytes that a method needs beyond vanilla's, for one prompt length.
 
     Attributes:
-        round: Index of the round.
-        method: What ran.
-        decoding: "greedy" or "beam".
-        seconds: Wall time; opening the method is not part of it, what it does in each call is.
-        cpu_seconds: Time that the process spent on CPUs.
+        prompt_tokens: Length of the prompt.
+        kept: While decoding, from token to token.
+        peak: Difference of the peaks of the whole generations.
     """
 
-    round: int
-    method: str
-    decoding: str
-    seconds: float
-    cpu_seconds: float
+    prompt_tokens: int
+    kept: int
+    peak: int
 
 
 @dataclass(frozen=True)
-class MethodCost:
-    """What one method costs under one decoding.
+class Cost:
+    """What one method costs under one decoding. Without numbers, which then are None, if the method refuses it.
 
     Attributes:
-        method: Its label.
+        method: Name of the method.
         decoding: "greedy" or "beam".
-        refusal: Why it cannot decode so; empty if it can. Then there are no numbers.
-        ms_per_token: Median wall time per new token and prompt.
+        refusal: Why the method cannot decode so; empty if it can.
+        ms_per_token: Median wall time of `generate` per new token and prompt.
         ratio: Throughput relative to vanilla under the same decoding; None for vanilla.
-        cpu_ratio: The same by CPU time.
-        forwards_per_token: Positions forwarded after the prompt, relative to vanilla's for an answer of this length.
+        cpu_ratio: The same by CPU time, which leaves out interruptions by other processes.
+        forwards_per_token: Positions forwarded after the prompt, relative to vanilla's.
         prompt_forwards: Positions forwarded of prompts, relative to vanilla's.
+        operators_per_token: Operators per decoded token, without the prefill.
+        added_operators: Names of those that vanilla does not have, in order, unless they are very many.
         peak_bytes: Most bytes of tensors alive at a time, weights and inputs left out; on CUDA by the allocator.
         peak_ratio: The same relative to vanilla's.
+        extra_memory: RUDDER's bytes beyond vanilla's, for each prompt length at which they were measured.
     """
 
     method: str
@@ -105,206 +91,83 @@ class MethodCost:
     cpu_ratio: Ratio | None = None
     forwards_per_token: float | None = None
     prompt_forwards: float | None = None
+    operators_per_token: float | None = None
+    added_operators: list[str] = field(default_factory=list)
     peak_bytes: int | None = None
     peak_ratio: float | None = None
+    extra_memory: list[ExtraMemory] = field(default_factory=list)
 
     @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> MethodCost:
+    def from_dict(cls, record: dict[str, Any]) -> Cost:
         """Read what `asdict` wrote."""
-        ratios = {
-            name: None
-            if record[name] is None
-            else Ratio(**{**record[name], "interval": tuple(record[name]["interval"])})
-            for name in ("ratio", "cpu_ratio")
-        }
-        return cls(**{**record, **ratios})
-
-
-@dataclass(frozen=True)
-class CostReport:
-    """Costs of several methods on one model.
-
-    Attributes:
-        created: When, in UTC.
-        model: Description of the model.
-        prompt_tokens: Length of the prompt.
-        batch_size: Number of prompts.
-        settings: How it was measured.
-        costs: One entry for each method and decoding.
-        runs: All timed runs.
-        versions: Of Python and packages.
-        hardware: The machine.
-        format: Version of this layout.
-    """
-
-    created: str
-    model: dict[str, Any]
-    prompt_tokens: int
-    batch_size: int
-    settings: dict[str, Any]
-    costs: list[MethodCost]
-    runs: list[CostRun]
-    versions: dict[str, str | None]
-    hardware: dict[str, Any]
-    format: str = FORMAT
-
-    def to_json(self) -> str:
-        """The text of the result file."""
-        return json.dumps(asdict(self), indent=1) + "\n"
-
-    @classmethod
-    def load(cls, path: str | Path) -> CostReport:
-        """Read a report.
-
-        Raises:
-            ValueError: The file is none.
-        """
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"{path} holds no costs of methods ({FORMAT}).")
-        costs = [MethodCost.from_dict(entry) for entry in record["costs"]]
-        return cls(**{**record, "costs": costs, "runs": [CostRun(**entry) for entry in record["runs"]]})
+        ratios = {name: None if record[name] is None else Ratio(**record[name]) for name in ("ratio", "cpu_ratio")}
+        memory = [ExtraMemory(**entry) for entry in record.get("extra_memory", [])]
+        return cls(**{**record, **ratios, "extra_memory": memory})
 
 
 def measure_costs(
-    model: Any,
-    methods: Mapping[str, Intervention],
+    model: PreTrainedModel,
+    methods: Mapping[str, Method],
     inputs: dict[str, Any],
     decodings: Mapping[str, Sequence[str]],
     settings: CostSettings | None = None,
-    progress: Progress | None = None,
-) -> tuple[list[MethodCost], list[CostRun]]:
-    """Measure methods on one batch of prompts.
+    progress: Progress = no_progress,
+) -> tuple[list[Cost], list[Run]]:
+    """Measure methods on one batch of prompts: counts first, which are exact, then the time.
 
     Args:
         model: The stock model.
-        methods: By label; "vanilla" is what the others are compared with.
+        methods: By name; "vanilla" is what the others are compared with.
         inputs: Of `generate`.
-        decodings: For "greedy" and "beam" the labels to measure; vanilla is always measured.
+        decodings: For "greedy" and "beam" the names to measure; vanilla is always measured.
         settings: How to measure.
-        progress: Is told what is being done.
+        progress: Is called before each count and each round.
 
     Raises:
         ValueError: There is no vanilla, or no such decoding.
     """
-    settings, say = settings or CostSettings(), progress or (lambda text: None)
+    settings = settings or CostSettings()
     if VANILLA not in methods:
         raise ValueError("Costs are relative to vanilla's: add the method 'vanilla'.")
-    if unknown := set(decodings) - set(BEAMS):
-        raise ValueError(f"Costs are measured for {', '.join(BEAMS)}, not for {', '.join(sorted(unknown))}.")
-    costs: list[MethodCost] = []
-    runs: list[CostRun] = []
-    for decoding, labels in decodings.items():
-        bench = _Bench(model, inputs, decoding, settings)
-        wanted = {label: methods[label] for label in dict.fromkeys((VANILLA, *labels))}
-        refusals = {label: method.refuses(decoding) for label, method in wanted.items()}
-        allowed = {label: method for label, method in wanted.items() if not refusals[label]}
+    if unknown := set(decodings) - set(DECODINGS):
+        raise ValueError(f"Costs are measured for {', '.join(DECODINGS)}, not for {', '.join(sorted(unknown))}.")
+    costs: list[Cost] = []
+    runs: list[Run] = []
+    for decoding, names in decodings.items():
+        bench = Bench(model, inputs, settings.new_tokens, settings.num_beams if decoding == "beam" else 1)
+        wanted = {name: methods[name] for name in dict.fromkeys((VANILLA, *names))}
+        refusals = {name: method.refuses(decoding) for name, method in wanted.items()}
+        allowed = {name: method for name, method in wanted.items() if not refusals[name]}
         counted = {}
-        for label, method in allowed.items():
-            say(f"{decoding}: counting {label}")
-            counted[label] = bench.count(method)
-        timed = bench.time(allowed, say)
+        with garbage_collector_off():
+            for number, (name, method) in enumerate(allowed.items()):
+                progress(f"{decoding}: counting operators and bytes", number, len(allowed))
+                counted[name] = count(bench, method)
+            timed = time_rounds(bench, allowed, settings.rounds, settings.warmup, settings.seed, progress)
         runs += timed
-        for label, reason in refusals.items():
-            costs.append(MethodCost(label, decoding, reason) if reason else bench.cost(label, timed, counted))
+        for name, reason in refusals.items():
+            costs.append(Cost(name, decoding, reason) if reason else _cost(bench, name, timed, counted))
     return costs, runs
 
 
-class _Bench:
-    """One model, one batch of prompts, one decoding."""
-
-    def __init__(self, model: Any, inputs: dict[str, Any], decoding: str, settings: CostSettings) -> None:
-        self.model, self.inputs, self.decoding, self.settings = model, inputs, decoding, settings
-        self.batch = int(inputs["input_ids"].shape[0])
-        self.backbone = find_backbone(model)
-
-    def answer(self, generate: Callable[..., Any]) -> None:
-        """Answers of exactly the wanted length."""
-        new = self.settings.new_tokens
-        sequences: Tensor = generate(
-            **self.inputs,
-            max_new_tokens=new,
-            do_sample=False,
-            num_beams=self.settings.beams(self.decoding),
-            sample_ids=[f"prompt {row}" for row in range(self.batch)],
-        )
-        if sequences.shape[1] not in (new, prompt_length(self.inputs) + new):
-            raise RuntimeError(
-                f"An answer has {sequences.shape[1]} tokens, not the {new} new ones that were asked for."
-            )
-
-    def count(self, method: Intervention) -> tuple[ForwardCount, int]:
-        """Forwards and the peak of bytes of one call."""
-        ledger = StorageLedger()
-        gc.collect()
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(endless(self.model))
-            generate = stack.enter_context(method.applied(self.model))
-            stack.enter_context(garbage_collector_off())
-            count = stack.enter_context(count_forwards(self.backbone))
-            allocated = stack.enter_context(allocator_peak(self.model.device))
-            with ledger:
-                self.answer(generate)
-        return count, allocated[0] if allocated else ledger.peak
-
-    def time(self, methods: Mapping[str, Intervention], say: Progress) -> list[CostRun]:
-        """Every method once per round."""
-        runs: list[CostRun] = []
-        orders = shuffled_orders(self.settings.warmup + self.settings.rounds, self.settings.seed, list(methods))
-        with endless(self.model), garbage_collector_off():
-            for index, order in enumerate(orders):
-                number = index - self.settings.warmup
-                say(f"{self.decoding}: round {number + 1} of {self.settings.rounds}" if number >= 0 else "warm-up")
-                for label in order:
-                    seconds, cpu = self._time_one(methods[label])
-                    if number >= 0:
-                        runs.append(CostRun(number, label, self.decoding, seconds, cpu))
-                gc.collect()
-        return runs
-
-    def _time_one(self, method: Intervention) -> tuple[float, float]:
-        device = self.model.device
-        with torch.no_grad(), method.applied(self.model) as generate:
-            synchronize(device)
-            cpu, start = time.process_time(), time.perf_counter()
-            self.answer(generate)
-            synchronize(device)
-            return time.perf_counter() - start, time.process_time() - cpu
-
-    def cost(self, label: str, runs: Sequence[CostRun], counted: Mapping[str, tuple[ForwardCount, int]]) -> MethodCost:
-        """Put together what was measured of one method."""
-        count, peak = counted[label]
-        base, base_peak = counted[VANILLA]
-        own = [run.seconds for run in runs if run.method == label]
-        ratios = {
-            clock: None if label == VANILLA else summarize(ratios_to_vanilla(runs, label, clock))
-            for clock in ("seconds", "cpu_seconds")
-        }
-        return MethodCost(
-            method=label,
-            decoding=self.decoding,
-            ms_per_token=1e3 * statistics.median(own) / (self.settings.new_tokens * self.batch),
-            ratio=ratios["seconds"],
-            cpu_ratio=ratios["cpu_seconds"],
-            forwards_per_token=count.answer / base.answer,
-            prompt_forwards=count.prompt / base.prompt,
-            peak_bytes=peak,
-            peak_ratio=peak / base_peak,
-        )
-
-
-def shuffled_orders(rounds: int, seed: int, names: Sequence[str]) -> list[list[str]]:
-    """An order for each round: a drawn one, and then the same backwards, so that nobody is always early."""
-    source = random.Random(seed)
-    orders: list[list[str]] = []
-    while len(orders) < rounds:
-        order = source.sample(list(names), len(names))
-        orders += [order, order[::-1]]
-    return orders[:rounds]
-
-
-def ratios_to_vanilla(runs: Sequence[CostRun], label: str, clock: str = "seconds") -> list[float]:
-    """Throughput relative to vanilla in each round."""
-    times = {(run.round, run.method): float(getattr(run, clock)) for run in runs}
-    return [times[number, VANILLA] / times[number, label] for number in sorted({run.round for run in runs})]
+def _cost(bench: Bench, name: str, runs: Sequence[Run], counted: Mapping[str, Counted]) -> Cost:
+    """Put together what was measured of one method."""
+    own, base = counted[name], counted[VANILLA]
+    seconds = statistics.median(run.seconds for run in runs if run.method == name)
+    ratio = cpu_ratio = None
+    if name != VANILLA:
+        ratio, cpu_ratio = (summarize(paired_ratios(runs, name, clock)) for clock in ("seconds", "cpu_seconds"))
+    few = abs(own.operators - base.operators) <= _MOST_NAMED
+    return Cost(
+        method=name,
+        decoding=bench.decoding,
+        ms_per_token=1e3 * seconds / (bench.new_tokens * bench.batch_size),
+        ratio=ratio,
+        cpu_ratio=cpu_ratio,
+        forwards_per_token=own.answer / base.answer,
+        prompt_forwards=own.prompt / base.prompt,
+        operators_per_token=own.operators,
+        added_operators=added_operators(base.token, own.token) if few else [],
+        peak_bytes=own.peak,
+        peak_ratio=own.peak / base.peak,
+    )

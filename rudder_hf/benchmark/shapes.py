@@ -95,14 +95,14 @@ def build_model(
 
 
 def random_prompt(model: PreTrainedModel, tokens: int, batch: int = 1, seed: int = 0) -> dict[str, Any]:
-    """Inputs of `generate` with one random picture and random words in each row, `tokens` positions in all.
+    """Inputs of `generate` with one random image and random words in each row, `tokens` positions in all.
 
     Raises:
-        ValueError: There is no room for the picture in so few tokens.
+        ValueError: There is no room for the image in so few tokens.
     """
     words = tokens - 1 - IMAGE_TOKENS
     if words < 1:
-        raise ValueError(f"A prompt of {tokens} tokens has no room for the picture: {IMAGE_TOKENS + 2} are the least.")
+        raise ValueError(f"A prompt of {tokens} tokens has no room for the image: {IMAGE_TOKENS + 2} are the least.")
     generator = torch.Generator().manual_seed(seed)
     vocabulary = model.config.get_text_config().vocab_size
     text = torch.randint(FIRST_WORD, vocabulary, (batch, words), generator=generator)

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..benchmark.costs import FORMAT as COSTS
-from ..benchmark.costs import CostReport
+from ..benchmark.report import FORMAT as COSTS
+from ..benchmark.report import BenchmarkReport
 from ..evaluate.result import EvaluationResult
 from .record import Comparison, Row
 
 
-def read_parts(paths: Sequence[Path]) -> tuple[list[EvaluationResult], list[CostReport]]:
-    """Results of `rudder evaluate` and of `rudder benchmark --methods`, whichever each path is.
+def read_parts(paths: Sequence[Path]) -> tuple[list[EvaluationResult], list[BenchmarkReport]]:
+    """Results of `rudder evaluate` and of `rudder benchmark`, whichever each path is.
 
     Raises:
         ValueError: A path is neither.
     """
     results: list[EvaluationResult] = []
-    costs: list[CostReport] = []
+    costs: list[BenchmarkReport] = []
     for path in paths:
         if path.is_file() and _format(path) == COSTS:
-            costs.append(CostReport.load(path))
+            costs.append(BenchmarkReport.load(path))
         else:
             results.append(EvaluationResult.load(path))
     return results, costs
@@ -37,7 +37,7 @@ def _format(path: Path) -> object:
     return record.get("format") if isinstance(record, dict) else None
 
 
-def joined(results: Sequence[EvaluationResult], costs: Sequence[CostReport]) -> Comparison:
+def joined(results: Sequence[EvaluationResult], costs: Sequence[BenchmarkReport]) -> Comparison:
     """Join results by method and decoding.
 
     Raises:
@@ -63,4 +63,5 @@ def joined(results: Sequence[EvaluationResult], costs: Sequence[CostReport]) -> 
     order = ("greedy", "beam", "nucleus")
     ordered = sorted(rows.values(), key=lambda row: order.index(row.decoding) if row.decoding in order else len(order))
     notes = list(dict.fromkeys(note for result in results for note in result.notes))
-    return Comparison(models.pop(), ordered, [cost for report in costs for cost in report.costs], notes=notes)
+    measured = [cost for report in costs for case in report.cases for cost in case.costs]
+    return Comparison(models.pop(), ordered, measured, notes=notes)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..benchmark.costs import MethodCost
+from ..benchmark.costs import Cost
 from ..evaluate.result import MetricDifference, MetricValue
 
 FORMAT = "rudder-comparison-1"
@@ -70,7 +70,7 @@ class Comparison:
 
     title: str
     rows: list[Row]
-    costs: list[MethodCost]
+    costs: list[Cost]
     reference: str = ""
     notes: list[str] = field(default_factory=list)
     tunings: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Comparison:
         """Those that there are rows of, in their order."""
         return list(dict.fromkeys(row.decoding for row in self.rows))
 
-    def cost(self, method: str, decoding: str) -> MethodCost | None:
+    def cost(self, method: str, decoding: str) -> Cost | None:
         """What a method costs; sampling costs what greedy search does."""
         wanted = "beam" if decoding == "beam" else "greedy"
         return next((c for c in self.costs if (c.method, c.decoding) == (method, wanted)), None)
@@ -101,4 +101,4 @@ class Comparison:
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise ValueError(f"{path} is no result of rudder compare ({FORMAT}).")
         rows = [Row.from_dict(row) for row in record["rows"]]
-        return cls(**{**record, "rows": rows, "costs": [MethodCost.from_dict(cost) for cost in record["costs"]]})
+        return cls(**{**record, "rows": rows, "costs": [Cost.from_dict(cost) for cost in record["costs"]]})

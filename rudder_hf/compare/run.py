@@ -7,13 +7,13 @@ OUT/state/                                    answers of tuning and evaluation, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..benchmark.costs import CostReport, measure_costs
-from ..benchmark.variants import VANILLA, prompt_length
+from ..benchmark.bench import VANILLA
+from ..benchmark.costs import Cost, measure_costs
 from ..calibrate.data import CalibrationData, batches
 from ..calibrate.layers import LayerStatistics, layer_statistics, shortlist
 from ..calibrate.peers import MethodSearch, Tuning
@@ -24,8 +24,9 @@ from ..methods import BUDGET, GROUPS, Method
 from ..metrics.errors import InputError
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.inputs import encode
-from ..runtime.journal import write_new
 from ..runtime.models import Subject
+from ..runtime.progress import Progress
+from ..runtime.store import read_json, to_json, write_new
 from .options import CompareOptions, ComparisonData
 from .record import Comparison
 from .runs import Cells
@@ -33,7 +34,6 @@ from .variants import CONTROL, PUBLISHED, Entry, candidates, entries, make_for
 
 RESULT, TABLE, STATE = "comparison.json", "table.md", "state"
 _LAYERS = 2
-Progress = Callable[[str, int, int], None]
 
 
 def compare(
@@ -77,11 +77,11 @@ def compare(
         for decoding in options.decodings:
             if own[entry.key] == decoding or (entry.method == VANILLA and decoding in asked):
                 cells.questions(entry, decoding, data.questions)
-    report = _costs(subject, data.calibration, listed, out / STATE / "costs.json", options, say)
+    measured = _costs(subject, data.calibration, listed, out / STATE / "costs.json", options, say)
     comparison = Comparison(
         title=_title(subject, data, options),
         rows=cells.rows(listed, list(data.captions), options.bootstrap),
-        costs=report.costs,
+        costs=[Cost.from_dict(cost) for cost in measured["costs"]],
         reference=cells.reference(listed),
         notes=_notes(data, options, made),
         tunings={name: tuning.to_dict() for name, tuning in tunings.items()},
@@ -90,7 +90,7 @@ def compare(
             "options": options.record(),
             "data": {name: task.data for name, task in data.captions.items()},
             "calibration_pictures": [sample.image_id for sample in data.calibration.choosing],
-            "costs": {key: value for key, value in asdict(report).items() if key not in ("costs", "format")},
+            "costs": {key: value for key, value in measured.items() if key != "costs"},
             "command": options.command,
             "finished": timestamp(),
             "versions": versions(),
@@ -202,37 +202,27 @@ def _costs(
     listed: Sequence[Entry],
     path: Path,
     options: CompareOptions,
-    say: Progress,
-) -> CostReport:
+    progress: Progress,
+) -> dict[str, Any]:
     """What each method costs, with the settings that the comparison is about; measured once."""
-    if path.exists():
-        return CostReport.load(path)
-    methods: dict[str, Method] = {}
-    for entry in listed:
-        # The last one is the tuned one, if there is one that can be run.
-        if entry.intervention is not None:
-            methods[entry.method] = entry.intervention
-    inputs = _inputs(subject, data.task, data.choosing[:1])
-    greedy = [name for name, method in methods.items() if not method.refuses("greedy")]
-    # Under beams only what has to be compared there: those that know nothing else, and RUDDER.
-    beam = [name for name, method in methods.items() if method.refuses("greedy") or name in GROUPS["rudder"]]
-    decodings = {"greedy": greedy, "beam": beam} if "beam" in options.decodings else {"greedy": greedy}
-    costs, runs = measure_costs(
-        subject.model, methods, inputs, decodings, options.costs, lambda text: say(f"costs, {text}", 0, 1)
-    )
-    report = CostReport(
-        created=timestamp(),
-        model=subject.record(),
-        prompt_tokens=prompt_length(inputs),
-        batch_size=1,
-        settings=asdict(options.costs),
-        costs=costs,
-        runs=runs,
-        versions=versions(),
-        hardware=hardware(),
-    )
-    write_new(path, report.to_json())
-    return report
+    if not path.exists():
+        # The last entry of a method that can be run is the tuned one, if there is one.
+        methods = {entry.method: entry.intervention for entry in listed if entry.intervention is not None}
+        greedy = [name for name, method in methods.items() if not method.refuses("greedy")]
+        # Under beams only what has to be compared there: those that know nothing else, and RUDDER.
+        beam = [name for name, method in methods.items() if method.refuses("greedy") or name in GROUPS["rudder"]]
+        decodings = {"greedy": greedy, "beam": beam} if "beam" in options.decodings else {"greedy": greedy}
+        inputs = _inputs(subject, data.task, data.choosing[:1])
+        costs, runs = measure_costs(subject.model, methods, inputs, decodings, options.costs, progress)
+        record = {
+            "created": timestamp(),
+            "prompt_tokens": int(inputs["input_ids"].shape[1]),
+            "costs": [asdict(cost) for cost in costs],
+            "runs": [asdict(run) for run in runs],
+        }
+        write_new(path, to_json(record))
+    found: dict[str, Any] = read_json(path)
+    return found
 
 
 def _title(subject: Subject, data: ComparisonData, options: CompareOptions) -> str:

@@ -3,63 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from ..benchmark.costs import CostReport, MethodCost
+from ..benchmark.table import COST_COLUMNS, NONE
 from ..evaluate.result import MetricDifference, MetricValue
 from ..evaluate.tables import ARROWS, markdown_table, number, with_change
 from .record import Comparison, Row
 
 CAPTIONS = ("chair_s", "chair_i", "recall", "length")
 QUESTIONS = ("accuracy", "f1")
-NONE = "-"
 DECODINGS = {"greedy": "Greedy search", "beam": "Beam search", "nucleus": "Nucleus sampling"}
 WINS, TIES, LOSES = "wins", "ties", "loses"
-
-
-@dataclass(frozen=True)
-class _Cost:
-    """A column of costs."""
-
-    heading: str
-    cell: Callable[[MethodCost], str]
-
-
-def _ratio(cost: MethodCost) -> str:
-    if cost.ratio is None:
-        return "1"
-    low, high = cost.ratio.interval
-    return f"{cost.ratio.median:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def _forwards(cost: MethodCost) -> str:
-    return NONE if cost.forwards_per_token is None else f"{cost.forwards_per_token:.2f}"
-
-
-def _prompts(cost: MethodCost) -> str:
-    return NONE if cost.prompt_forwards is None else f"{cost.prompt_forwards:.2f}"
-
-
-def _memory(cost: MethodCost) -> str:
-    if cost.peak_bytes is None or cost.peak_ratio is None:
-        return NONE
-    return f"{size(cost.peak_bytes)} ({cost.peak_ratio:.2f})"
-
-
-_COSTS = (
-    _Cost("Throughput / vanilla ↑", _ratio),
-    _Cost("Forwards per token ↓", _forwards),
-    _Cost("Prompt forwards ↓", _prompts),
-    _Cost("Peak memory (/ vanilla) ↓", _memory),
-)
-
-
-def size(count: int) -> str:
-    """Bytes for people."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} B"
 
 
 def decoding_table(comparison: Comparison, decoding: str) -> tuple[list[str], list[list[str]]]:
@@ -72,7 +25,7 @@ def decoding_table(comparison: Comparison, decoding: str) -> tuple[list[str], li
     variants = any(row.variant for row in rows)
     headings = ["Method", *(["Settings"] if variants else []), *captions.values()]
     headings += [f"POPE {label}" for label in questions.values()]
-    headings += [column.heading for column in _COSTS] if with_costs else []
+    headings += list(COST_COLUMNS) if with_costs else []
     table = []
     for row in rows:
         cells = [row.method, *([row.variant or NONE] if variants else [])]
@@ -83,7 +36,7 @@ def decoding_table(comparison: Comparison, decoding: str) -> tuple[list[str], li
         cells += [_cell(row.answers, row.answer_changes, name) for name in questions]
         if with_costs:
             cost = costs[row.method]
-            cells += [NONE if cost is None or cost.refusal else column.cell(cost) for column in _COSTS]
+            cells += [NONE if cost is None or cost.refusal else cell(cost) for cell in COST_COLUMNS.values()]
         table.append(cells)
     return headings, table
 
@@ -124,24 +77,6 @@ def duel_table(comparison: Comparison, decoding: str) -> tuple[list[str], list[l
             cells.append(f"{told}{value} [{low}, {high}]")
         table.append(cells)
     return headings, table
-
-
-def costs_markdown(report: CostReport) -> str:
-    """Costs alone, as Markdown."""
-    rows = []
-    for cost in report.costs:
-        cells = [cost.decoding, cost.method]
-        if cost.refusal:
-            rows.append([*cells, cost.refusal, *[""] * len(_COSTS)])
-            continue
-        rows.append([*cells, f"{cost.ms_per_token:.2f}", *(column.cell(cost) for column in _COSTS)])
-    headings = ["Decoding", "Method", "ms per token", *(column.heading for column in _COSTS)]
-    how = report.settings
-    title = (
-        f"**{report.model['name']}**: {how['rounds']} interleaved rounds, {how['new_tokens']} new tokens, prompt of "
-        f"{report.prompt_tokens}, batch {report.batch_size}, {how['num_beams']} beams where there are any"
-    )
-    return f"{title}\n\n{markdown_table(headings, rows)}\n"
 
 
 def markdown(comparison: Comparison) -> str:

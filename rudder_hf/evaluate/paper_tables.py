@@ -130,12 +130,7 @@ def obstacle(config: RowConfig, machine: Machine) -> str | None:
     """Why a row cannot run here, or None."""
     if config.method not in NAMES:
         return f"the method {config.method} is not in this package"
-    if config.task == "speed":
-        from ..benchmark.variants import VARIANTS
-
-        if config.method.removeprefix("rudder-") not in VARIANTS:
-            return f"the speed of {config.method} is not measured by rudder benchmark"
-    else:
+    if config.task != "speed":
         option = DATA_OPTION[config.task]
         folder = machine.data.get(config.task)
         if folder is None:
@@ -269,18 +264,16 @@ def _run_row(config: RowConfig, machine: Machine, subject: Any, out: Path) -> di
 
 def _run_speed(config: RowConfig, machine: Machine, out: Path) -> dict[str, float]:
     """Throughput at batch size 1, of the method beside vanilla on the same prompt."""
-    from ..benchmark import BenchmarkSettings, model_subject, run_benchmark
-    from ..benchmark.report import BenchmarkReport
+    from ..benchmark import BenchmarkReport, BenchmarkSettings, real_model, run_benchmark
 
     path = out / "speed.json"
     if not path.exists():
         dtype = "float32" if machine.device == "cpu" else "bfloat16"
         settings = BenchmarkSettings(dtype=dtype, device=machine.device, seed=config.seed)
-        run_benchmark([lambda: model_subject(config.model, settings)], settings).save(path)
-    report = BenchmarkReport.load(path)
-    variant = config.method.removeprefix("rudder-")
-    found = next(entry for entry in report.cases[0].variants if entry.variant == variant)
-    return {"tokens_per_second": 1000.0 / found.ms_per_token}
+        run_benchmark([lambda: real_model(config.model, settings)], settings, [config.method]).save(path)
+    cost = next(cost for cost in BenchmarkReport.load(path).cases[0].costs if cost.method == config.method)
+    assert cost.ms_per_token is not None
+    return {"tokens_per_second": 1000.0 / cost.ms_per_token}
 
 
 def summary(outcomes: Sequence[RowOutcome]) -> str:

@@ -79,10 +79,10 @@ def test_benchmark_writes_one_file_and_never_overwrites(tmp_path: Path) -> None:
     options = ("benchmark", "--shape", "tiny", "--rounds", 1, "--new-tokens", 2, "--prompt-tokens", 20, "--quick")
     result = rudder(*options, "--out", out)
     assert result.exit_code == 0, result.output
-    assert "RUDDER-Beta" in result.stdout
+    assert "rudder-beta" in result.stdout
     assert f"Written to {out}" in result.stdout.replace("\n", "")
     record = json.loads(out.read_text())
-    assert [variant["variant"] for variant in record["cases"][0]["variants"]] == ["vanilla", "beta", "add"]
+    assert [cost["method"] for cost in record["cases"][0]["costs"]] == ["vanilla", "rudder-beta", "rudder-add"]
     refused(rudder(*options, "--out", out), "never overwritten")
     assert json.loads(out.read_text()) == record
 
@@ -99,7 +99,7 @@ def test_benchmark_of_a_model_on_disk(folder: Path, tmp_path: Path) -> None:
 
 def test_benchmark_refuses_bad_input(tmp_path: Path) -> None:
     tiny = ("benchmark", "--shape", "tiny", "--out", tmp_path)
-    refused(rudder(*tiny, "--prompt-tokens", 5), "no room for the picture")
+    refused(rudder(*tiny, "--prompt-tokens", 5), "no room for the image")
     refused(rudder(*tiny, "--layer", 4), "4 decoder layers")
     refused(rudder("benchmark", "--model", tmp_path / "none", "--out", tmp_path), "none")
     assert rudder("benchmark", "--shape", "square").exit_code == 2

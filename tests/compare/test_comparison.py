@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rudder_hf.benchmark.costs import CostSettings, MethodCost
+from rudder_hf.benchmark.costs import Cost, CostSettings
 from rudder_hf.benchmark.timing import Ratio
 from rudder_hf.calibrate import CalibrationOptions, Limits, find_data
 from rudder_hf.calibrate.peers import MethodSearch
@@ -30,7 +30,7 @@ from rudder_hf.compare import (
 )
 from rudder_hf.compare.options import find_pictures
 from rudder_hf.compare.picture import points, save_pictures, spread
-from rudder_hf.compare.table import decoding_table, duel_table, size, verdict
+from rudder_hf.compare.table import decoding_table, duel_table, verdict
 from rudder_hf.evaluate.caption_pairs import caption_pair
 from rudder_hf.evaluate.methods import make_methods, parse_names, parse_optional
 from rudder_hf.evaluate.result import EvaluationResult, MetricDifference, MetricValue
@@ -266,10 +266,10 @@ def change(label: str, value: float, spread: float = 2.0, direction: str = "lowe
     return MetricDifference(label, value, direction, "percent", value - spread, value + spread, 0.01)
 
 
-def cost(name: str, ratio: float | None, decoding: str = "greedy", **more: Any) -> MethodCost:
+def cost(name: str, ratio: float | None, decoding: str = "greedy", **more: Any) -> Cost:
     told = None if ratio is None else Ratio(ratio, ratio, ratio, (ratio - 0.01, ratio + 0.01))
     base = {"ms_per_token": 1.0, "forwards_per_token": 1.0, "prompt_forwards": 1.0, "peak_bytes": 1_500_000}
-    return MethodCost(name, decoding, **{**base, "ratio": told, "peak_ratio": 1.0, **more})
+    return Cost(name, decoding, **{**base, "ratio": told, "peak_ratio": 1.0, **more})
 
 
 def made_up() -> Comparison:
@@ -321,9 +321,9 @@ def test_the_table_has_every_column_and_says_what_was_not_run() -> None:
     assert rows["rudder-beta", "tuned"][2:5] == [
         "43.0 (-27.0 [-29.0, -25.0])",
         "94.0 (+0.0 [-2.0, +2.0])",
-        "0.98 [0.97, 0.99]",
+        "0.980 [0.970, 0.990]",
     ]
-    assert rows["vcd", "tuned"][4:] == ["0.50 [0.49, 0.51]", "2.00", "1.00", "1.5 MB (1.90)"]
+    assert rows["vcd", "tuned"][4:] == ["0.500 [0.490, 0.510]", "2.00", "1.00", "1.5 MB (1.90)"]
     assert rows["opera", "published"][2].startswith("opera is a beam search")
     text = markdown(made_up())
     assert text.count("| vcd | tuned |") == 2
@@ -389,17 +389,12 @@ def test_the_picture_shows_tuned_methods_and_is_the_same_each_time(tmp_path: Pat
     assert (tmp_path / "one" / "greedy.png").read_text() == "kept"
 
 
-def test_sizes_for_people() -> None:
-    assert [size(n) for n in (12, 1500, 2_500_000, 3_000_000_000)] == ["12 B", "1.5 kB", "2.5 MB", "3.0 GB"]
-
-
 # The commands
 
 
 def test_commands_refuse_what_cannot_be(tmp_path: Path) -> None:
     refused(rudder("compare", "--decodings", "contrastive", "--out", tmp_path / "a"), "no decoding")
     refused(rudder("compare", "--methods", "halc", "--out", tmp_path / "a"), "Groups: all, rudder, peers, controls")
-    refused(rudder("benchmark", "--methods", "all", "--out", tmp_path / "b.json"), "--model embedded")
     refused(rudder("evaluate", "--methods", "opera", "--limit", 1, "--out", tmp_path / "c"), "no greedy variant")
     assert not list(tmp_path.iterdir())
 
@@ -408,7 +403,7 @@ def test_costs_and_captions_of_two_commands_become_one_table(tmp_path: Path) -> 
     costs = tmp_path / "costs.json"
     measured = rudder("benchmark", "--shape", "tiny", "--methods", "vcd", "--quick", "--new-tokens", 3, "--out", costs)
     assert measured.exit_code == 0, measured.output
-    assert "| greedy | vcd |" in measured.stdout
+    assert "vcd" in measured.stdout
     methods = [get("vanilla"), get("vcd")]
     assert run_task(tmp_path / "run", scenes(2), methods) is not None
     told = rudder("evaluate", "--table", tmp_path / "run", "--table", costs)

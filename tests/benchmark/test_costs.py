@@ -1,0 +1,79 @@
+"""Costs of decoding methods against vanilla's: bytes include side branches, what a method refuses is said."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rudder_hf.benchmark.costs import CostSettings, measure_costs
+from tests.support.helpers import OTHER_ROW, ROW
+from tests.support.methods import batch, built, method
+
+NEW = 5
+
+
+def test_costs_against_vanilla() -> None:
+    methods = {name: method(name) for name in ("vanilla", "vcd", "rudder-beta", "opera")}
+    inputs = {name: value[:1] for name, value in batch("llava", [ROW, OTHER_ROW]).items()}
+    settings = CostSettings(new_tokens=NEW, rounds=2, warmup=0, num_beams=2)
+    wanted = {"greedy": list(methods), "beam": ["opera"]}
+    costs, runs = measure_costs(built("llava"), methods, inputs, wanted, settings)
+    found = {(cost.decoding, cost.method): cost for cost in costs}
+    assert list(found) == [
+        *(("greedy", name) for name in methods),
+        *(("beam", "vanilla"), ("beam", "opera")),
+    ]
+    assert "beam search" in found["greedy", "opera"].refusal
+    assert found["greedy", "opera"].ratio is None
+    vanilla, vcd, rudder = (found["greedy", name] for name in ("vanilla", "vcd", "rudder-beta"))
+    assert (vanilla.forwards_per_token, vcd.forwards_per_token, rudder.forwards_per_token) == (1.0, 2.0, 1.0)
+    assert (vanilla.prompt_forwards, vcd.prompt_forwards, rudder.prompt_forwards) == (1.0, 2.0, 1.0)
+    assert rudder.operators_per_token - vanilla.operators_per_token == len(rudder.added_operators) == 12
+    assert vcd.operators_per_token > 1.8 * vanilla.operators_per_token
+    # The second branch keeps keys and values of all positions but the last, of four layers, in float32.
+    config = built("llava").config.get_text_config()
+    positions = inputs["input_ids"].shape[1] + NEW - 1
+    head = config.hidden_size // config.num_attention_heads
+    cache = 2 * 4 * positions * config.num_hidden_layers * config.num_key_value_heads * head
+    assert vcd.peak_bytes - vanilla.peak_bytes >= cache
+    assert 0 < vcd.ratio.interval[0] <= vcd.ratio.median <= vcd.ratio.interval[1]
+    assert vanilla.ratio is vanilla.cpu_ratio is None
+    assert {(run.round, run.decoding) for run in runs} == {(n, d) for n in range(2) for d in ("greedy", "beam")}
+    assert len(runs) == 2 * 3 + 2 * 2
+
+
+def test_counts_are_the_same_in_every_run_and_the_model_is_as_before() -> None:
+    model, inputs = built("llava"), batch("llava")
+    before = model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+    end = model.generation_config.eos_token_id
+    methods = {name: method(name) for name in ("vanilla", "pai", "vista")}
+    counts = [
+        [(cost.peak_bytes, cost.operators_per_token) for cost in measure_costs(model, methods, inputs, wanted, few)[0]]
+        for wanted, few in [({"greedy": ["pai", "vista"]}, CostSettings(new_tokens=3, rounds=1, warmup=0))] * 2
+    ]
+    assert counts[0] == counts[1]
+    assert model.generation_config.eos_token_id == end
+    assert hooks == sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+    torch.testing.assert_close(model.generate(**inputs, max_new_tokens=4, do_sample=False), before)
+
+
+def test_time_per_token_counts_all_rows() -> None:
+    settings = CostSettings(new_tokens=NEW, rounds=1, warmup=0)
+    (cost,), (run,) = measure_costs(
+        built("llava"), {"vanilla": method("vanilla")}, batch("llava"), {"greedy": []}, settings
+    )
+    assert cost.ms_per_token == pytest.approx(1e3 * run.seconds / (2 * NEW))
+
+
+def test_vanilla_is_needed_and_decodings_are_known() -> None:
+    with pytest.raises(ValueError, match="vanilla"):
+        measure_costs(built("llava"), {"vcd": method("vcd")}, batch("llava"), {"greedy": ["vcd"]})
+    with pytest.raises(ValueError, match="nucleus"):
+        measure_costs(built("llava"), {"vanilla": method("vanilla")}, batch("llava"), {"nucleus": []})
+
+
+@pytest.mark.parametrize(("name", "least"), [("new_tokens", 2), ("rounds", 1), ("num_beams", 2)])
+def test_settings_that_cannot_be_measured_are_refused(name: str, least: int) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` is {least - 1}"):
+        CostSettings(**{name: least - 1})

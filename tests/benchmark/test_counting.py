@@ -1,0 +1,148 @@
+"""Counts are exact: operators and forwards equal independent counts, bytes are those of tensors that live."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rudder_hf import RudderConfig, attach
+from rudder_hf.benchmark import SHAPES, BenchmarkSettings, random_prompt, shape_model
+from rudder_hf.benchmark.bench import Bench
+from rudder_hf.benchmark.counting import Ledger, added_operators, count, count_forwards
+from rudder_hf.core.backbones import find_backbone
+from rudder_hf.methods import NAMES, get
+from tests.support.methods import IDS, batch, built, method
+
+NEW = 5
+TINY = shape_model(SHAPES["tiny"], BenchmarkSettings())
+CONFIG = RudderConfig(layer=3, alpha_max=1.0)
+# Decoder forwards for a token after the first: the main branch, and those that a second branch adds.
+EXPECTED = {"vcd": 2.0, "pai": 2.0}
+
+
+class Counter(TorchDispatchMode):
+    """Counts all operators, by a way of its own: no hooks, no splitting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators_of_one_token(mode: str | None) -> int:
+    """What the last token of an answer of seven takes more than an answer of six."""
+    model, totals = TINY.model, []
+    for length in (6, 7):
+        handle = None if mode is None else attach(model, RudderConfig(layer=3, alpha_max=1.0, mode=mode))
+        with Counter() as counter:
+            model.generate(**random_prompt(model, 24), max_new_tokens=length, do_sample=False)
+        if handle is not None:
+            handle.remove()
+        totals.append(counter.count)
+    return totals[1] - totals[0]
+
+
+@pytest.mark.parametrize("mode", [None, "beta", "add"])
+def test_operator_count_equals_an_independent_one(mode: str | None) -> None:
+    steered = get("vanilla") if mode is None else get(f"rudder-{mode}", config=CONFIG)
+    counted = count(Bench(TINY.model, random_prompt(TINY.model, 24), NEW), steered)
+    assert counted.operators == operators_of_one_token(mode)
+    assert len(counted.token) == counted.operators
+
+
+def test_added_operators_keep_order_and_mark_removed_ones() -> None:
+    assert added_operators(["mm", "add", "mm"], ["mm", "norm", "bmm", "add", "mm"]) == ["norm", "bmm"]
+    assert added_operators(["mm", "add"], ["mm", "mul"]) == ["-add", "mul"]
+
+
+def test_ledger_counts_what_lives() -> None:
+    outside = torch.zeros(1000)
+    with Ledger() as ledger:
+        kept = outside + 1.0
+        view = kept[:10].t()
+        assert ledger.live == ledger.peak == 4000
+        assert outside[:5].shape == view[:5].shape
+        assert ledger.live == 4000
+        passing = (kept * 2.0).double()
+        assert (ledger.live, ledger.peak) == (12000, 16000)
+        del passing
+        assert (ledger.live, ledger.peak) == (4000, 16000)
+        del kept
+        assert ledger.live == 4000
+        del view
+        assert ledger.live == 0
+
+
+def counted_forwards(name: str, family: str, beams: int, **changes: Any) -> tuple[int, int, int]:
+    """Prompt and answer positions as counted, and all positions by an independent hook: outputs of the last layer."""
+    model, inputs = built(family), batch(family)
+    seen = [0]
+
+    def note(module: Any, args: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        seen[0] += hidden.shape[0] * hidden.shape[1]
+
+    backbone = find_backbone(model)
+    handle = backbone.layers[-1].register_forward_hook(note)
+    try:
+        with method(name, **changes).applied(model) as generate, count_forwards(backbone) as found:
+            generate(
+                **inputs, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, num_beams=beams, sample_ids=IDS
+            )
+    finally:
+        handle.remove()
+    return found["prompt"], found["answer"], seen[0]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "opera"])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_forwards_per_token_are_what_each_method_says(name: str, beams: int) -> None:
+    prompt, answer, everything = counted_forwards(name, "llava", beams)
+    rows = 2 * beams
+    assert prompt + answer == everything
+    assert answer == EXPECTED.get(name, 1.0) * rows * (NEW - 1)
+    assert method(name).forwards_per_token == EXPECTED.get(name, 1.0)
+    length = batch("llava")["input_ids"].shape[1]
+    extra = method(name).extra_prefills
+    # Side prompts may be shorter (without image), and VISTA's are not repeated for each beam.
+    assert prompt >= rows * length
+    assert (prompt > rows * length) == (extra > 0)
+    if name == "vcd":
+        assert prompt == 2 * rows * length
+
+
+@pytest.mark.parametrize("family", ["instructblip", "qwen2_5_vl"])
+def test_forwards_are_counted_where_another_module_runs_the_loop(family: str) -> None:
+    for name, factor in (("vanilla", 1), ("vcd", 2)):
+        prompt, answer, everything = counted_forwards(name, family, 1)
+        assert (answer, prompt + answer) == (factor * 2 * (NEW - 1), everything)
+
+
+def test_opera_forwards_each_candidate_of_each_beam() -> None:
+    candidates, beams = 3, 2
+    _, answer, everything = counted_forwards("opera", "llava", beams, candidates=candidates, threshold=None)
+    # Candidates before each token, and every token but the last.
+    assert answer == 2 * beams * (candidates * NEW + NEW - 1)
+    assert everything > answer
+
+
+def test_answers_have_the_length_that_is_timed() -> None:
+    model = TINY.model
+    inputs = random_prompt(model, 24)
+    with Bench(model, inputs, 2).opened(get("vanilla")) as answer:
+        first = int(answer()[0, 24])
+    model.generation_config.eos_token_id = first
+    try:
+        with Bench(model, inputs, NEW).opened(get("vanilla")) as answer:
+            assert answer().shape[1] == 24 + NEW
+        assert model.generation_config.eos_token_id == first
+    finally:
+        model.generation_config.eos_token_id = None
+    with pytest.raises(ValueError, match="18 are the least"):
+        random_prompt(model, 17)
