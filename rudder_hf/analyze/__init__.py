@@ -1,21 +1,31 @@
-"""Why it works, looked at: everything that the paper shows as a figure, for any model and any pictures.
+"""Why it works, looked at: everything that the paper shows as a figure, for any model and any images.
 
 ```python
-from rudder_hf.analyze import AnalysisOptions, analyse, find_pictures, settings_for
-from rudder_hf.runtime.models import load_subject
+from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images, settings_for
 from rudder_hf.evaluate.tasks import DataOptions
+from rudder_hf.runtime.models import load_subject
 
 subject = load_subject(None)  # the embedded model
-pictures = find_pictures(DataOptions(limit=100))
-numbers = analyse(Path("analysis"), subject, pictures, settings_for(subject, {}), AnalysisOptions())
+study = Study(subject, find_images(DataOptions(limit=100)), settings_for(subject, {}))
+numbers = analyze(Path("analysis"), study, AnalysisOptions())
 numbers["geometry"]["rotation"]["rotation_degrees"]["mean"]
 ```
 
-Statistics (`geometry`, `clusters`, `evidence`, `ranks`, `detector`, `dynamics`, `ablations`) are pure functions of
-arrays in the original space; `drawing/` makes figures from the numbers alone. Needs the extra `plots`.
+Statistics (`geometry`, `evidence`, `detector`, `ablations`) are pure functions of arrays in the original space;
+`figures/` draws from the numbers alone. Needs the extra `plots`.
 """
 
 from .ablations import read_calibration
-from .run import PARTS, AnalysisOptions, analyse, find_pictures, settings_for
+from .run import analyze, check_folder
+from .study import PARTS, AnalysisOptions, Study, find_images, settings_for
 
-__all__ = ["PARTS", "AnalysisOptions", "analyse", "find_pictures", "read_calibration", "settings_for"]
+__all__ = [
+    "PARTS",
+    "AnalysisOptions",
+    "Study",
+    "analyze",
+    "check_folder",
+    "find_images",
+    "read_calibration",
+    "settings_for",
+]

@@ -1,13 +1,29 @@
-"""Directions in the original space: how far the picture turns CARD, and what follows from that by construction."""
+"""Directions in the original space: how far the image turns CARD, what follows from that by construction, clusters.
+
+Coordinates of t-SNE are for the eye alone: no statistic is computed from them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from ..metrics.statistics import Counts, Floats, Metric, interval, share
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+LARGEST_K = 10  # as in the paper
+CLOUDS = 5  # without clusters, to compare with
+RESTARTS = 4
+TSNE_COMPONENTS = 50  # as in the paper
+PERPLEXITY = 30.0  # scikit-learn's default
+_MEAN = Metric("mean", "mean", share("sum", "count"), None)
+
+
+# Angles
 
 
 def units(vectors: Floats) -> Floats:
@@ -28,35 +44,28 @@ def rotation(one: Floats, other: Floats) -> Floats:
     return angles
 
 
-def cosine(one: Floats, other: Floats) -> Floats:
-    """Cosine of paired rows."""
-    products: Floats = (units(one) * units(other)).sum(-1)
-    return products
-
-
 def alignment_gain(text: Floats, image: Floats, steering: Floats) -> Floats:
     """cos(v_img+txt, v_steer) - cos(v_txt, v_steer) of paired rows (the paper's alignment gain).
 
     The steering vector is a positive multiple of the image-conditioned CARD, so that this is 1 - cos(rotation),
     whatever the model does.
     """
-    gain: Floats = cosine(image, steering) - cosine(text, steering)
+    gain: Floats = ((units(image) - units(text)) * units(steering)).sum(-1)
     return gain
 
 
-def between(vectors: Floats) -> Floats:
+def angles_between(vectors: Floats) -> Floats:
     """Angles between all pairs of different rows, in degrees."""
-    rows, columns = np.triu_indices(len(vectors), 1)
     unit = units(vectors)
-    cosines = np.clip((unit @ unit.T)[rows, columns], -1, 1)
+    cosines = np.clip((unit @ unit.T)[np.triu_indices(len(vectors), 1)], -1, 1)
     angles: Floats = np.degrees(np.arccos(cosines))
     return angles
 
 
-def distinct(vectors: Floats, tolerance: float = 1e-4) -> tuple[Floats, NDArray[np.int64]]:
+def distinct(vectors: Floats, tolerance: float = 1e-4) -> tuple[Floats, Ints]:
     """The different rows, and for each row which of these it is.
 
-    One prompt without its picture has one text-only CARD, but for rounding, whatever the number of pictures.
+    One prompt without its image has one text-only CARD, but for rounding, whatever the number of images.
 
     Args:
         vectors: Unit rows.
@@ -72,55 +81,190 @@ def distinct(vectors: Floats, tolerance: float = 1e-4) -> tuple[Floats, NDArray[
     return np.stack(kept), which
 
 
-def summary(values: Floats, draws: int = 2000, seed: int = 0) -> dict[str, Any]:
-    """Mean with its 95 % bootstrap interval, median, standard deviation, range and number of values."""
-    source = np.random.default_rng(seed)
-    means = values[source.integers(len(values), size=(draws, len(values)))].mean(1)
-    low, high = np.quantile(means, (0.025, 0.975))
+def mean_interval(values: Floats, draws: int = 2000, seed: int = 0) -> list[float]:
+    """The 95 % bootstrap interval of a mean."""
+    table = np.stack([values, np.ones_like(values)], axis=1)
+    counts = Counts(tuple(map(str, range(len(values)))), ("sum", "count"), table)
+    found = interval(counts, [_MEAN], draws, seed)["mean"]
+    return [found.low, found.high]
+
+
+def _summary(values: Floats, seed: int) -> dict[str, Any]:
     return {
         "n": len(values),
         "mean": float(values.mean()),
-        "interval": [float(low), float(high)],
+        "interval": mean_interval(values, seed=seed),
         "median": float(np.median(values)),
         "sd": float(values.std()),
         "range": [float(values.min()), float(values.max())],
+        "values": values.tolist(),
     }
 
 
-def geometry(text: Floats, image: Floats, strength: Floats, seed: int = 0) -> dict[str, Any]:
+def rotation_numbers(text: Floats, image: Floats, strength: Floats, seed: int = 0) -> dict[str, Any]:
     """Everything about the turn from the text-only to the image-conditioned CARD.
 
     Args:
-        text: Text-only CARD of each picture's prompt, (pictures, hidden size).
-        image: Image-conditioned CARD of each picture, same shape.
-        strength: Mean length of each picture's steering vectors, (pictures,).
+        text: Text-only CARD of each image's prompt, (images, hidden size).
+        image: Image-conditioned CARD of each image, same shape.
+        strength: Mean length of each image's steering vectors, (images,).
         seed: Of the intervals.
     """
     turned = rotation(text, image)
     gain = alignment_gain(text, image, strength[:, None] * image)
-    others = between(image)
+    others = angles_between(image)
     found: dict[str, Any] = {
-        "pictures": len(image),
+        "images": len(image),
         "hidden_size": image.shape[1],
-        "rotation_degrees": summary(turned, seed=seed) | {"values": turned.tolist()},
-        "alignment_gain": summary(gain, seed=seed) | {"values": gain.tolist()},
+        "rotation_degrees": _summary(turned, seed),
+        "alignment_gain": _summary(gain, seed),
         "gain_minus_one_minus_cos": float(np.abs(gain - (1 - np.cos(np.radians(turned)))).max()),
         "distinct_text_only": len(distinct(units(text))[0]),
     }
     if len(others):
-        found["between_pictures_degrees"] = {
+        found["between_images_degrees"] = {
             "pairs": len(others),
             "mean": float(others.mean()),
             "median": float(np.median(others)),
             "values": _thinned(others, seed).tolist(),
         }
-        # What all pictures share: their mean direction against the text-only one.
+        # What all images share: their mean direction against the text-only one.
         found["common_rotation_degrees"] = float(rotation(units(text).mean(0), units(image).mean(0)))
     return found
 
 
 def _thinned(values: Floats, seed: int, most: int = 2000) -> Floats:
-    """So many of the values, for a histogram."""
+    """At most so many of the values, for a histogram."""
     if len(values) <= most:
         return values
     return np.sort(np.random.default_rng(seed).choice(values, most, replace=False))
+
+
+# Clusters
+
+
+def rotated(vectors: Floats) -> Floats:
+    """The same points in as few coordinates as hold them: centred and turned, all distances as they were."""
+    left, lengths, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    points: Floats = left * lengths
+    return points
+
+
+def silhouette(distances: Floats, labels: Ints) -> float:
+    """Mean silhouette of labelled points by their distances: 1 far apart, 0 no structure, below 0 mixed up."""
+    from sklearn.metrics import silhouette_score
+
+    return float(silhouette_score(distances, labels, metric="precomputed"))
+
+
+def best_clusters(points: Floats, seed: int = 0) -> tuple[dict[int, float], Ints]:
+    """KMeans for K = 2 to 10 (less for few points): the silhouette of each K, and the labels of the best.
+
+    Clusters are numbered from the largest on.
+
+    Raises:
+        ValueError: There are fewer than 4 different points.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import pairwise_distances
+
+    different = len(np.unique(points.round(9), axis=0))
+    if different < 4:
+        raise ValueError(f"{different} different points are too few to look for clusters")
+    distances = pairwise_distances(points)
+    scores: dict[int, float] = {}
+    labels: dict[int, Ints] = {}
+    for k in range(2, min(LARGEST_K, different - 1) + 1):
+        found = KMeans(k, n_init=RESTARTS, random_state=seed).fit_predict(points).astype(np.int64)
+        if len(np.unique(found)) >= 2:
+            scores[k], labels[k] = silhouette(distances, found), found
+    best = max(scores, key=lambda k: (scores[k], -k))
+    order = np.argsort(-np.bincount(labels[best]), kind="stable")
+    return scores, np.argsort(order)[labels[best]]
+
+
+def without_clusters(points: Floats, seed: int = 0) -> list[float]:
+    """Best silhouettes of normal clouds with the same spread in the same directions: what KMeans finds in no clusters.
+
+    Args:
+        points: From `rotated`.
+        seed: Of the clouds.
+    """
+    sources = [np.random.default_rng([seed, number]) for number in range(CLOUDS)]
+    clouds = [source.normal(size=points.shape) * points.std(0) for source in sources]
+    return [max(best_clusters(cloud, seed)[0].values()) for cloud in clouds]
+
+
+def object_table(present: Sequence[Sequence[str]]) -> tuple[list[str], Bools]:
+    """Names of all objects, and which image has which, (images, objects)."""
+    names = sorted({name for row in present for name in row})
+    return names, np.asarray([[name in row for name in names] for row in present], dtype=bool)
+
+
+def cluster_numbers(
+    steering: Floats, card: Floats, by_image: dict[str, Floats], present: list[list[str]] | None, seed: int = 0
+) -> dict[str, Any]:
+    """Clusters of the steering vectors and what their images have in common.
+
+    Args:
+        steering: Mean steering vector of each image, (images, hidden size).
+        card: CARD of each image, same shape.
+        by_image: Statistics to average by cluster, each (images,).
+        present: Objects in each image, if they are known.
+        seed: Of KMeans and of the clouds to compare with.
+    """
+    points = rotated(steering)
+    scores, labels = best_clusters(points, seed)
+    card_scores, _ = best_clusters(rotated(card), seed)
+    found = []
+    for number in range(int(labels.max()) + 1):
+        inside = labels == number
+        entry: dict[str, Any] = {"cluster": number + 1, "n": int(inside.sum())}
+        for name, values in by_image.items():
+            entry[name] = {"mean": float(values[inside].mean()), "sd": float(values[inside].std())}
+        if present is not None:
+            entry["typical_objects"] = _typical_objects(present, inside)
+        found.append(entry)
+    return {
+        "images": len(points),
+        "k": len(found),
+        "silhouette": max(scores.values()),
+        "silhouette_by_k": {str(k): value for k, value in scores.items()},
+        "silhouette_without_clusters": without_clusters(points, seed),
+        "card_silhouette": max(card_scores.values()),
+        "card_silhouette_by_k": {str(k): value for k, value in card_scores.items()},
+        "labels": (labels + 1).tolist(),
+        "clusters": found,
+    }
+
+
+def _typical_objects(present: list[list[str]], inside: Bools, count: int = 3) -> list[dict[str, Any]]:
+    """Objects whose share within a cluster most exceeds their share among all images."""
+    names, table = object_table(present)
+    within, overall = table[inside].mean(0), table.mean(0)
+    order = np.argsort(-(within - overall), kind="stable")[:count]
+    return [
+        {"object": names[i], "share": float(within[i]), "share_of_all": float(overall[i])}
+        for i in order
+        if within[i] > overall[i]
+    ]
+
+
+def tsne(vectors: Floats, seed: int = 0) -> Floats:
+    """PCA and then t-SNE: two coordinates for each row, (rows, 2).
+
+    Raises:
+        ValueError: There are too few different rows.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    different = len(np.unique(vectors.round(9), axis=0))
+    if different < 5:
+        raise ValueError(f"{different} different vectors are too few for t-SNE")
+    reduced = PCA(min(TSNE_COMPONENTS, *vectors.shape), random_state=seed).fit_transform(vectors)
+    # The scale of the input does not matter to neighbours, but to the optimiser's start.
+    reduced = reduced / max(float(reduced.std()), 1e-30)
+    perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
+    found: Floats = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced).astype(float)
+    return found

@@ -2,147 +2,158 @@
 
 from __future__ import annotations
 
-import base64
-import io
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from html import escape
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..runtime.journal import write_new
-from . import page, texts
-from .drawing import (
-    ablations,
-    detector,
-    evidence,
-    geometry,
-    layers,
-    style,
-    tokens,
-)
+from ..runtime.figures import save_figure, styled
+from ..runtime.report import Table, html_figure, html_page, thumbnail_uri, with_interval
+from ..runtime.store import write_new
+from .figures import answers, card, layers
+from .figures.common import Figure
+from .token_html import TOKEN_CSS, escape, scale_html, tokens_html
+from .tokens import MEASURES, SIDES
 
-REPORT, FIGURES = "report.html", "figures"
-
-
-@dataclass(frozen=True)
-class Shown:
-    """One figure of the report.
-
-    Attributes:
-        name: Of its files.
-        title: In the report.
-        draw: Makes it.
-        shows: What it shows.
-        limits: What it does not support.
-    """
-
-    name: str
-    title: str
-    draw: Callable[[], Any]
-    shows: str
-    limits: str
+REPORT_FILE, FIGURES_FOLDER = "report.html", "figures"
+_CSS = f"""
+p.limits {{ border-left: 4px solid #444; padding-left: .8rem; color: #333; }}
+.answers {{ display: grid; grid-template-columns: 11rem 1fr 1fr; gap: .3rem 1.2rem; align-items: start; }}
+.answers > div {{ min-width: 0; }} .answers img {{ width: 10rem; }} .small {{ font-size: .8rem; color: #444; }}
+@media (max-width: 50rem) {{ .answers {{ grid-template-columns: 1fr; }} }}
+{TOKEN_CSS}"""
 
 
-def figures(numbers: dict[str, Any], thumbnails: dict[str, Any]) -> Iterator[Shown]:
+def _figures(numbers: dict[str, Any], images: dict[str, Any]) -> Iterator[Figure]:
     """The figures that the numbers have, in the order of the report."""
+    geometry = numbers.get("geometry") or {}
     if found := numbers.get("tokens"):
-        picture = thumbnails[found["figure"]["id"]]
-        yield Shown("token-view", "Token by token", partial(tokens.draw_tokens, found, picture), *texts.tokens(found))
+        yield answers.tokens(found, images[found["figure"]["id"]])
     if found := numbers.get("detector"):
-        yield Shown(
-            "detector", "Is the trace a detector of hallucinated objects?",
-            partial(detector.draw_detector, found), *texts.detector(found),
-        )  # fmt: skip
+        yield answers.detector(found)
     if found := numbers.get("layers"):
-        yield Shown("layers", "Layer dynamics", partial(layers.draw_layers, found), *texts.layers(found))
-    if found := numbers.get("geometry"):
-        yield from _geometry(found)
+        yield layers.dynamics(found)
+    if found := geometry.get("rotation"):
+        yield card.rotation(found)
+    if geometry.get("probe") or geometry.get("neighbours"):
+        yield card.evidence(geometry)
+    if found := geometry.get("categories"):
+        yield card.categories(found)
+    if geometry.get("overlay") or geometry.get("steering_map"):
+        yield card.maps(geometry)
+    if found := geometry.get("clusters"):
+        yield card.clusters(found)
     if found := numbers.get("ablations"):
-        yield from _ablations(found)
+        yield from layers.ablations(found)
 
 
-def _geometry(found: dict[str, Any]) -> Iterator[Shown]:
-    if found["rotation"]:
-        yield Shown(
-            "rotation", "Rotation of CARD by the picture",
-            partial(geometry.draw_rotation, found["rotation"]), *texts.rotation(found["rotation"]),
-        )  # fmt: skip
-    if found["probe"] or found["neighbours"]:
-        yield Shown(
-            "evidence", "Does CARD know what is in the picture?",
-            partial(evidence.draw_evidence, found), *texts.evidence(found),
-        )  # fmt: skip
-    if found["semantic"]:
-        yield Shown(
-            "categories", "CARD by category",
-            partial(evidence.draw_semantic, found["semantic"]), *texts.semantic(found["semantic"]),
-        )  # fmt: skip
-    if found["overlay"] or found["steering_map"]:
-        yield Shown(
-            "maps", "Maps of CARD and steering vectors", partial(geometry.draw_maps, found), *texts.maps(found)
-        )
-    if found["clusters"]:
-        yield Shown(
-            "clusters", "Clusters of the steering vectors",
-            partial(geometry.draw_clusters, found["clusters"]), *texts.clusters(found["clusters"]),
-        )  # fmt: skip
-
-
-def _ablations(found: dict[str, Any]) -> Iterator[Shown]:
-    seen: set[str] = set()
-    for grid in found["grids"]:
-        # The first is the chosen setting's, and has the plain name.
-        kind = "-".join(str(grid[key]) for key in ("mode", "span", "pool") if key in grid)
-        name = "heatmaps" if not seen else f"heatmaps-layer{grid['layer']}-{kind}"
-        while name in seen:
-            name += "-more"
-        seen.add(name)
-        yield Shown(
-            name, f"Strength and sensitivity, layer {grid['layer']}",
-            partial(ablations.draw_grid, found, grid), *texts.grid(found, grid),
-        )  # fmt: skip
-    if found["sweep"]:
-        yield Shown(
-            "layer-ablation", "Which layer to steer",
-            partial(ablations.draw_sweep, found["sweep"]), *texts.sweep(found["sweep"]),
-        )  # fmt: skip
-    if found["pope"]:
-        yield Shown("pope", "POPE", partial(ablations.draw_pope, found["pope"]), *texts.pope(found))
-
-
-def write_report(out: Path, numbers: dict[str, Any], thumbnails: dict[str, Any]) -> Path:
+def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> list[dict[str, str]]:
     """Draw every figure into `figures/` as PNG and SVG, and write the report.
 
     Args:
-        out: The analysis' folder.
-        numbers: What `analyse` found.
-        thumbnails: Pictures of the token view by id, as PIL has them.
+        out: The folder of the analysis.
+        numbers: All numbers.
+        images: Images of the token view by id, as PIL has them.
+
+    Returns:
+        Name, title and texts of each figure.
     """
-    sections = []
-    with style.styled():
-        for shown in figures(numbers, thumbnails):
-            path = style.save(shown.draw(), out / FIGURES, shown.name)
-            sections.append(page.section(shown.name, shown.title, shown.shows, shown.limits, _data(path.read_bytes())))
-            if shown.name == "token-view":
-                sections.append(page.token_views(numbers["tokens"], _small(thumbnails)))
-    text = page.document(numbers, sections)
-    write_new(out / REPORT, text)
-    return out / REPORT
+    texts, parts = [], [_head(numbers), _scores(numbers)]
+    with styled():
+        for figure in _figures(numbers, images):
+            png = save_figure(figure.drawing, out / FIGURES_FOLDER / figure.name).read_bytes()
+            said = f"{figure.finding} {figure.shows}".strip()
+            parts += [
+                f'<h2 id="{escape(figure.name)}">{escape(figure.title)}</h2>',
+                html_figure(png, f"{figure.title}: {said}"),
+                f'<p>{escape(said)}</p>\n<p class="limits">Not supported: {escape(figure.limits)}</p>',
+            ]
+            if figure.name == "token-view":
+                parts.append(_token_views(numbers["tokens"], images))
+            names = ("name", "title", "finding", "shows", "limits")
+            texts.append({name: getattr(figure, name) for name in names})
+    write_new(out / REPORT_FILE, html_page("RUDDER analysis", [*parts, _provenance(numbers)], _CSS))
+    return texts
 
 
-def _small(thumbnails: dict[str, Any], side: int = 240) -> dict[str, str]:
-    """Pictures as data, at most so many pixels wide."""
-    found = {}
-    for name, picture in thumbnails.items():
-        copy = picture.copy()
-        copy.thumbnail((side, side))
-        buffer = io.BytesIO()
-        copy.save(buffer, format="PNG")
-        found[name] = _data(buffer.getvalue())
-    return found
+def _head(numbers: dict[str, Any]) -> str:
+    lines = ["<h1>RUDDER, looked at</h1>"]
+    if "model" in numbers:
+        settings = numbers["settings"]
+        data = ", ".join(f"{key} {value}" for key, value in numbers["data"].items() if key != "notes" and value)
+        lines.append(
+            f"<p>Model <b>{escape(str(numbers['model']['name']))}</b> on <b>{numbers['images']}</b> images "
+            f"({escape(data)}), {escape(numbers['decoding'])} decoding, at most {numbers['max_new_tokens']} new "
+            f"tokens. RUDDER: mode {escape(str(settings['mode']))}, layer {settings['layer']}, "
+            f"alpha_max {settings['alpha_max']:g}, k {settings['k']:g}, span {escape(str(settings['span']))}, "
+            f"{escape(str(settings['pool']))} pooling.</p>"
+        )
+        lines.append(f"<p>Asked: {'; '.join(f'“{escape(prompt)}”' for prompt in numbers['prompts'])}</p>")
+    lines.append(
+        "<p>RUDDER pools what self-attention adds to the residual stream while the prompt is read into one direction, "
+        "CARD, and adds it back at every answer token, scaled by a gate that grows with the cosine of CARD and the "
+        "hidden state. Below each figure stands what it shows, and, behind the bar, what it does not support.</p>"
+    )
+    if numbers["notes"]:
+        items = "".join(f"<li>{escape(note)}</li>" for note in numbers["notes"])
+        lines.append(f"<p>Not in this report:</p><ul>{items}</ul>")
+    return "\n".join(lines)
 
 
-def _data(content: bytes) -> str:
-    return escape("data:image/png;base64," + base64.b64encode(content).decode())
+def _scores(numbers: dict[str, Any]) -> str:
+    if "scores" not in numbers:
+        return ""
+    rows = []
+    for metric in numbers["scores"].values():
+        cells = []
+        for side in ("vanilla", "steered", "difference"):
+            value, low, high, unit = (metric[side][key] for key in ("value", "low", "high", "unit"))
+            cells.append(with_interval(value, low, high, unit, sign=side == "difference"))
+        rows.append([f"{metric['vanilla']['label']} ({metric['vanilla']['unit']})", *cells])
+    table = Table(["", *SIDES.values(), "difference"], rows)
+    return (
+        f"<h2>On these {numbers['images']} images</h2>{table.html()}"
+        "<p>CHAIR_S: captions that name an absent object; CHAIR_I: mentions of absent objects among all mentions; "
+        f"recall: objects found ({escape(numbers['lineage'])} lineage). 95 % bootstrap intervals over images, "
+        "differences paired.</p>"
+    )
+
+
+def _token_views(numbers: dict[str, Any], images: dict[str, Any]) -> str:
+    """The answers to the first images as text with shades."""
+    shades = "; ".join(f"{label} {scale_html(numbers['scale'][measure])}" for measure, label in MEASURES.items())
+    parts = [
+        f"<h3>The first {len(numbers['shown'])} of {numbers['images']} images</h3>",
+        '<p>Point at a token for its numbers. <del class="tok absent">Framed and struck out</del>: an object that is '
+        f'not in the image; <span class="tok present">underlined</span>: one that is. Shades: {shades}.</p>',
+    ]
+    for entry in numbers["shown"]:
+        name, present = escape(str(entry["id"])), entry["present"]
+        known = "" if present is None else f"In it: {escape(', '.join(present) or 'no known object')}"
+        cells = [
+            f'<div style="grid-row: span 2"><img src="{thumbnail_uri(images[entry["id"]])}" alt="image {name}">'
+            f'<div class="small">{known}</div></div>'
+        ]
+        for measure, label in MEASURES.items():
+            for side, title in SIDES.items():
+                would = ", as it would be" if measure == "gate" and side == "vanilla" else ""
+                named, absent = entry[side]["named"], entry[side]["absent"]
+                count = "" if absent is None else f"; {len(absent)} of {len(named)} mentions absent"
+                text = tokens_html(entry[side]["tokens"], measure, numbers["scale"][measure])
+                cells.append(
+                    f'<div><div class="small">{title}, shaded by {label}{would}{count}</div>'
+                    f'<div class="tokens">{text}</div></div>'
+                )
+        parts.append(f'<h3>Image {name}</h3><div class="answers">{"".join(cells)}</div>')
+    return "\n".join(parts)
+
+
+def _provenance(numbers: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in numbers["versions"].items() if version)
+    lines = ["<h2>Where this comes from</h2>"]
+    if numbers["command"]:
+        lines.append(f"<p>Made by <code>{escape(numbers['command'])}</code>, seed {numbers['seed']}.</p>")
+    if "model" in numbers:
+        lines.append(f"<p>Revision of the model: <code>{escape(str(numbers['model']['revision']))}</code>.</p>")
+        lines += [f"<p>{escape(note)}</p>" for note in numbers["data"]["notes"]]
+    lines.append(f"<p>All numbers: <code>numbers.json</code>; figures: <code>figures/</code>. {escape(versions)}.</p>")
+    return "\n".join(lines)

@@ -2,123 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from ..metrics.chair_parsers import Lineage
 from ..metrics.mention_spans import mentions
 
+SIDES = {"vanilla": "vanilla", "steered": "RUDDER"}
+"""The two answers to an image, and what the reader calls them."""
+MEASURES = {"similarity": "CARD similarity (cosine)", "gate": "gate (share of alpha_max)"}
+"""What tokens are shaded by."""
+
+
+class GrowingText:
+    """The text of an answer while it grows, and the characters that each of its tokens adds.
+
+    Tokens are decoded together, because how one looks depends on its neighbours (blanks, characters of several
+    tokens): a token reaches from where the text of the tokens before it ends to where its own does. A character that
+    takes several tokens belongs to the last of them.
+
+    Args:
+        tokenizer: Decodes the tokens; special ones have no text.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._ends: list[int] = []
+        self.text = ""
+
+    def add(self, token: int) -> None:
+        """Append a token."""
+        self._ids.append(token)
+        text: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
+        # Half a character is decoded as another one: what this token changes of the earlier text is its own.
+        pairs = zip(self.text, text, strict=False)
+        kept = next((place for place, (old, new) in enumerate(pairs) if old != new), min(len(self.text), len(text)))
+        self._ends = [min(end, kept) for end in self._ends] + [len(text)]
+        self.text = text
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Characters `start` to `stop` of each token in the text."""
+        return list(zip([0, *self._ends], self._ends, strict=False))
+
 
 @dataclass(frozen=True)
-class Written:
+class TracedAnswer:
     """One answer and what was measured at each of its tokens.
 
     Attributes:
         text: The answer.
         spans: Characters `start` to `stop` of each token in the text; empty for tokens that have no text.
-        similarity: s_t, cosine of CARD and the hidden state that emits the token.
-        gate: g_t; of an unsteered answer, the gate that these states would have opened.
-        push: Length of the push relative to the hidden state; 0 in an unsteered answer.
-        probability: Of the token, when it was written.
+        trace: For each token its "similarity" (s_t, cosine of CARD and the hidden state that emits the token), "gate"
+            (g_t; of an unsteered answer, the gate that these states would have opened), "push" (its length relative
+            to the hidden state) and, where it was measured, "probability".
     """
 
     text: str
     spans: list[tuple[int, int]]
-    similarity: list[float]
-    gate: list[float]
-    push: list[float]
-    probability: list[float]
-
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Written:
-        """Read what `dataclasses.asdict` wrote."""
-        return cls(**{**record, "spans": [(int(start), int(stop)) for start, stop in record["spans"]]})
-
-
-def token_spans(tokenizer: Any, ids: Sequence[int]) -> tuple[str, list[tuple[int, int]]]:
-    """The text of tokens, and the characters that each adds to it.
-
-    Tokens are decoded together, because how one looks depends on its neighbours (blanks, characters of several
-    tokens): a token reaches from where the text of the tokens before it ends to where its own does. Characters that
-    take several tokens belong to the last of them.
-    """
-    text: str = tokenizer.decode(ids, skip_special_tokens=True)
-    spans, start = [], 0
-    for count in range(1, len(ids) + 1):
-        grown: str = tokenizer.decode(ids[:count], skip_special_tokens=True)
-        # Half a character is decoded as another one, which the whole text does not have in this place.
-        stop = max(start, _common(grown, text))
-        stop = len(text) if count == len(ids) else stop
-        spans.append((start, stop))
-        start = stop
-    return text, spans
-
-
-def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+    trace: dict[str, list[float]]
 
 
 @dataclass(frozen=True)
-class Mentioned:
+class Mention:
     """An object that an answer names.
 
     Attributes:
         category: COCO category.
-        start: First character in the text.
-        stop: Character after the last.
-        tokens: Places of its tokens.
-        absent: Whether it is not in the picture; None if that is not known.
+        tokens: Places of its tokens in the answer.
+        absent: Whether it is not in the image; None if that is not known.
     """
 
     category: str
-    start: int
-    stop: int
     tokens: list[int]
     absent: bool | None
 
 
-def mentioned(written: Written, present: Collection[str] | None, lineage: Lineage = "pattern") -> list[Mentioned]:
-    """The objects that an answer names, with their tokens."""
+def answer_mentions(
+    answer: TracedAnswer, present: Collection[str] | None, lineage: Lineage = "pattern"
+) -> list[Mention]:
+    """The objects that an answer names, with their tokens.
+
+    Args:
+        answer: The answer.
+        present: Categories in the image; None if they are not known.
+        lineage: How mentions are found.
+    """
     found = []
-    for span in mentions(written.text, lineage):
+    for span in mentions(answer.text, lineage):
         tokens = [
             place
-            for place, (start, stop) in enumerate(written.spans)
-            if start < span.stop and stop > span.start and written.text[start:stop].strip()
+            for place, (start, stop) in enumerate(answer.spans)
+            if start < span.stop and stop > span.start and answer.text[start:stop].strip()
         ]
         if tokens:
-            wrong = None if present is None else span.category not in present
-            found.append(Mentioned(span.category, span.start, span.stop, tokens, wrong))
+            found.append(Mention(span.category, tokens, None if present is None else span.category not in present))
     return found
 
 
-def view(written: Written, present: Collection[str] | None, lineage: Lineage = "pattern") -> dict[str, Any]:
-    """An answer as JSON values for the token view: tokens with text, and the objects they name."""
-    named = mentioned(written, present, lineage)
-    kind = {place: mention for mention in named for place in mention.tokens}
+def token_view(answer: TracedAnswer, present: Collection[str] | None, lineage: Lineage = "pattern") -> dict[str, Any]:
+    """An answer as JSON values: its tokens with text and trace, and the objects that they name."""
+    named = answer_mentions(answer, present, lineage)
+    by_token = {place: mention for mention in named for place in mention.tokens}
     tokens = []
-    for place, (start, stop) in enumerate(written.spans):
+    for place, (start, stop) in enumerate(answer.spans):
         if start == stop:
             continue
-        mention = kind.get(place)
+        mention = by_token.get(place)
         tokens.append(
             {
-                "text": written.text[start:stop],
-                "similarity": written.similarity[place],
-                "gate": written.gate[place],
-                "push": written.push[place],
-                "probability": written.probability[place],
+                "text": answer.text[start:stop],
+                **{name: values[place] for name, values in answer.trace.items()},
                 "object": None if mention is None else mention.category,
                 "absent": None if mention is None else mention.absent,
                 "last": mention is not None and place == mention.tokens[-1],
             }
         )
     return {
-        "text": written.text.strip(),
+        "text": answer.text.strip(),
         "tokens": tokens,
         "named": [mention.category for mention in named],
         "absent": None if present is None else [mention.category for mention in named if mention.absent],

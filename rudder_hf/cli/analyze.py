@@ -2,66 +2,72 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import analyze_options as options
-from . import evaluate_options as shared
-from .common import (
-    BAD_INPUT,
-    choose_device,
-    copyable,
-    refusing_bad_input,
-    reporting_failure,
-    stop,
-)
+from . import options
+from .common import choose_device, command_line, copyable, read_ids, refusing_bad_input, require_extra, resumable
 
 if TYPE_CHECKING:
-    from ..analyze import AnalysisOptions
-    from ..core.configuration import RudderConfig
-    from ..evaluate.tasks import Task
-    from ..runtime.models import Subject
+    from ..analyze import AnalysisOptions, Study
 
 EXAMPLES = copyable(
     "rudder analyze --out analysis",
     "rudder analyze --calibration calibration --out analysis",
-    "rudder analyze --split examples --parts tokens --out pictures",
+    "rudder analyze --split examples --parts tokens --out tokens",
     "rudder analyze --parts ablations --calibration calibration --out heatmaps",
     "rudder analyze --model FOLDER --data photos --out analysis",
     "rudder analyze --model ID --data coco --split val2014 --out analysis",
 )
-INTERRUPTED = 130
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="COCO's folder or instances_*.json, or a folder of images without annotations.",
+        show_default="the embedded scenes",
+    ),
+]
+LimitOption = Annotated[int, typer.Option(min=1, help="How many images, drawn with the seed.")]
+PartsOption = Annotated[
+    str | None,
+    typer.Option(help="Some of layers, geometry, tokens, detector, ablations, by commas.", show_default="all"),
+]
+CalibrationOption = Annotated[
+    Path | None, typer.Option(help="Folder of `rudder calibrate`: adds its ablations (layers, alpha_max x k, POPE).")
+]
+ShownOption = Annotated[int, typer.Option(min=1, help="Images that the report shows token by token.")]
+TokenImageOption = Annotated[
+    str | None,
+    typer.Option(help="Id of the image for figures/token-view.", show_default="first with an absent object"),
+]
 
 
 def analyze(
     out: options.OutOption,
-    model: shared.ModelOption = None,
-    data: options.DataOption = None,
-    images: shared.ImagesOption = None,
-    captions: shared.CaptionsOption = None,
-    split: shared.SplitOption = None,
-    pictures: options.PicturesOption = 100,
-    ids: shared.IdsOption = None,
-    parts: options.PartsOption = None,
-    calibration: options.CalibrationOption = None,
-    settings: shared.SettingsOption = None,
-    rudder: shared.RudderOption = None,
-    shown: options.ShownOption = 8,
-    token_picture: options.TokenPictureOption = None,
-    prompt: shared.PromptOption = None,
-    max_new_tokens: shared.MaxNewTokensOption = None,
-    lineage: shared.LineageOption = shared.LineageChoice.PATTERN,
-    batch_size: shared.BatchSizeOption = 8,
+    model: options.ModelOption = None,
+    data: DataOption = None,
+    images: options.ImagesOption = None,
+    captions: options.CaptionsOption = None,
+    split: options.SplitOption = None,
+    limit: LimitOption = 100,
+    ids: options.IdsOption = None,
+    parts: PartsOption = None,
+    calibration: CalibrationOption = None,
+    settings: options.SettingsOption = None,
+    rudder: options.RudderOption = None,
+    shown: ShownOption = 8,
+    token_image: TokenImageOption = None,
+    prompt: options.PromptOption = None,
+    max_new_tokens: options.MaxNewTokensOption = None,
+    lineage: options.LineageOption = options.LineageChoice.PATTERN,
+    batch_size: options.BatchSizeOption = 8,
     bootstrap: options.BootstrapOption = 2000,
     seed: options.SeedOption = 0,
-    skip_unreadable: shared.SkipUnreadableOption = False,
-    device: shared.DeviceOption = "auto",
-    dtype: shared.DtypeOption = shared.DtypeChoice.AUTO,
-    revision: shared.RevisionOption = None,
+    skip_unreadable: options.SkipUnreadableOption = False,
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = options.DtypeChoice.AUTO,
+    revision: options.RevisionOption = None,
 ) -> None:
     """Look inside: layers, geometry of CARD, answers token by token, detectors, ablations; as JSON, figures, HTML.
 
@@ -70,138 +76,55 @@ def analyze(
     """
     given = dict(locals())
     with refusing_bad_input():
-        from ..analyze.extras import require
-        from ..analyze.store import Store
+        from ..analyze import check_folder, read_calibration
 
-        require()
-        Store(out).check()
+        require_extra("plots", matplotlib="matplotlib", sklearn="scikit-learn")
+        check_folder(out)
         wanted = _options(given)
-        found = None
-        if calibration is not None:
-            from ..analyze.ablations import ablations, read_calibration
-
-            found = read_calibration(calibration)
-            ablations(found)  # whether it can be used, before a model is loaded
-        elif wanted.parts == ("ablations",):
+        found = None if calibration is None else read_calibration(calibration)
+        if wanted.parts == ("ablations",) and found is None:
             raise ValueError("--parts ablations needs --calibration, the folder of a `rudder calibrate`.")
-        subject, task, config = (None, None, None) if wanted.parts == ("ablations",) else _subject(given)
-    bar = _Bar()
-    try:
-        with reporting_failure():
-            from ..analyze import analyse
-            from ..core.errors import UnsupportedModelError
-            from ..metrics.errors import InputError
+        study = None if wanted.parts == ("ablations",) else _study(given)
 
-            try:
-                numbers = analyse(out, subject, task, config, wanted, found, bar)
-            except (InputError, UnsupportedModelError) as error:
-                stop(error, BAD_INPUT)
-    except KeyboardInterrupt:
-        typer.echo(f"\nInterrupted. What is read is in {out}: repeat the command to go on.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        bar.close()
-    _tell(numbers, out)
+    from ..analyze import analyze as run
+    from ..runtime.progress import ProgressBar
+
+    with resumable(out), ProgressBar() as bar:
+        numbers = run(out, study, wanted, found, bar)
+    for line in (*(figure["finding"] for figure in numbers["figures"]), *numbers["notes"]):
+        if line:
+            typer.echo(line)
+    typer.echo(f"Written to {out}: report.html, numbers.json, figures/")
 
 
 def _options(given: dict[str, Any]) -> AnalysisOptions:
     from ..analyze import PARTS, AnalysisOptions
 
-    named = tuple(part.strip() for part in (given["parts"] or "").split(",") if part.strip())
-    unknown = [part for part in named if part not in PARTS]
-    if unknown:
-        raise ValueError(f"--parts has {unknown[0]!r}: choose of {', '.join(PARTS)}.")
+    parts = tuple(part.strip() for part in (given["parts"] or "").split(",") if part.strip())
+    names = ("max_new_tokens", "batch_size", "seed", "shown", "token_image")
     return AnalysisOptions(
-        parts=tuple(part for part in PARTS if not named or part in named),
-        max_new_tokens=given["max_new_tokens"],
-        batch_size=given["batch_size"],
+        parts=parts or PARTS,
         lineage=given["lineage"].value,
-        seed=given["seed"],
         draws=given["bootstrap"],
-        shown=given["shown"],
-        token_picture=given["token_picture"],
-        command=shlex.join(["rudder", *sys.argv[1:]]),
+        command=command_line(),
+        **{name: given[name] for name in names},
     )
 
 
-def _subject(given: dict[str, Any]) -> tuple[Subject, Task, RudderConfig]:
-    """Pictures, then the model and its settings."""
-    from ..analyze import find_pictures
-    from ..evaluate.tasks import DataOptions
-    from .evaluate import read_ids
-
-    chosen = None if given["ids"] is None else read_ids(given["ids"])
-    fields = ("data", "captions", "images", "split", "prompt", "seed")
-    source = DataOptions(**{name: given[name] for name in fields}, limit=given["pictures"], wanted=chosen)
-    task = find_pictures(source)
-    task.skip_unreadable(given["skip_unreadable"])
-    asked = given["token_picture"]
-    if asked is not None and asked not in {sample.id for sample in task.samples}:
-        raise ValueError(f"--token-picture {asked} is not among the pictures, such as {task.samples[0].id}.")
-
-    from ..analyze import settings_for
+def _study(given: dict[str, Any]) -> Study:
+    """Images, then the model and its settings."""
+    from ..analyze import Study, find_images, settings_for
     from ..evaluate.methods import parse_settings
+    from ..evaluate.tasks import DataOptions
     from ..runtime.models import load_subject
 
+    fields = ("data", "captions", "images", "split", "prompt", "seed", "limit")
+    wanted = None if given["ids"] is None else read_ids(given["ids"])
+    task = find_images(DataOptions(**{name: given[name] for name in fields}, wanted=wanted))
+    task.skip_unreadable(given["skip_unreadable"])
     parsed = parse_settings(given["settings"] or [])
     if set(parsed) - {""}:
         raise ValueError(f"--set {next(iter(set(parsed) - {''}))}.NAME=VALUE: here settings are NAME=VALUE.")
     device = choose_device(given["device"])
     subject = load_subject(given["model"], given["dtype"].value, device, given["rudder"], given["revision"])
-    return subject, task, settings_for(subject, parsed.get("", {}))
-
-
-def _tell(numbers: dict[str, Any], out: Path) -> None:
-    """The result in a few lines; the report has the rest."""
-    geometry, detector = numbers.get("geometry") or {}, numbers.get("detector") or {}
-    if found := geometry.get("rotation"):
-        turned, gain = found["rotation_degrees"], found["alignment_gain"]
-        typer.echo(
-            f"Rotation of CARD by the picture: mean {turned['mean']:.1f}, median {turned['median']:.1f} degrees"
-        )
-        typer.echo(f"Alignment gain: {gain['mean']:.3f}, which is 1 - cos(rotation) by construction")
-    if found := geometry.get("clusters"):
-        none = max(found["silhouette_without_clusters"])
-        typer.echo(
-            f"Steering vectors: silhouette {found['silhouette']:.3f} at K = {found['k']} (no clusters: {none:.3f})"
-        )
-    if found := geometry.get("probe"):
-        typer.echo(f"Linear probe for objects: mean AUC {found['mean_auc']:.2f} on held-out pictures")
-    if found := geometry.get("neighbours"):
-        typer.echo(f"Objects shared with nearest neighbours: {found['shared']:.3f}, by chance {found['chance']:.3f}")
-    if found := geometry.get("semantic"):
-        low, high = found["chance_interval"]
-        typer.echo(f"Silhouette by category: {found['silhouette']:.3f}, by chance {low:.3f} to {high:.3f}")
-    for name, label in (("vanilla", "vanilla"), ("steered", "RUDDER")):
-        if found := detector.get(name):
-            told = ", ".join(
-                f"{key} {entry['auc']:.2f} [{entry['interval'][0]:.2f}, {entry['interval'][1]:.2f}]"
-                for key, entry in found["scores"].items()
-            )
-            typer.echo(f"AUC for grounded against hallucinated mentions, {label} answers: {told}")
-    for note in numbers["notes"]:
-        typer.echo(note)
-    typer.echo(f"Written to {out}: report.html, numbers.json, figures/")
-
-
-class _Bar:
-    """Progress on stderr."""
-
-    def __init__(self) -> None:
-        self._text = ""
-        self._bar: Any = None
-
-    def __call__(self, text: str, done: int, total: int) -> None:
-        from tqdm import tqdm  # type: ignore[import-untyped]
-
-        if self._bar is None or text != self._text:
-            self.close()
-            self._bar = tqdm(total=total, desc=text, file=sys.stderr)
-            self._text = text
-        self._bar.update(done - self._bar.n)
-
-    def close(self) -> None:
-        """End the line."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+    return Study(subject, task, settings_for(subject, parsed.get("", {})))

@@ -96,6 +96,23 @@ def choose_device(device: str) -> str:
     return device
 
 
+def require_extra(extra: str, **packages: str) -> None:
+    """See that the packages of an extra are installed, before anything large is loaded.
+
+    Args:
+        extra: Name of the extra.
+        packages: Modules, each with the name of its package.
+
+    Raises:
+        ImportError: Some are not installed, with the command that installs them.
+    """
+    import importlib.util
+
+    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ImportError(f"This needs {' and '.join(missing)}: pip install 'rudder-hf[{extra}]'.")
+
+
 def parse_words(option: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
     """Words separated by commas, each one of `allowed`, in the given order and without repetitions.
 

@@ -1,4 +1,4 @@
-"""`rudder analyze` from beginning to end: numbers, figures, report, resuming, pictures without annotations."""
+"""`rudder analyze` from beginning to end: numbers, figures, report, resuming, images without annotations."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf.analyze import AnalysisOptions, analyse, find_pictures, settings_for
-from rudder_hf.analyze.ablations import ablations, read_calibration
-from rudder_hf.analyze.gathering import Gatherer, open_gate
+from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images, read_calibration, settings_for
+from rudder_hf.analyze.ablations import ablations
+from rudder_hf.analyze.gather import Gatherer, open_gate
 from rudder_hf.analyze.numbers import present_objects
-from rudder_hf.analyze.store import Store
 from rudder_hf.calibrate import (
     CalibrationOptions,
     Grid,
@@ -39,6 +38,8 @@ from rudder_hf.metrics.chair import chair
 from rudder_hf.metrics.statistics import scores
 from rudder_hf.runtime.inputs import encode
 from rudder_hf.runtime.models import Subject
+from rudder_hf.runtime.progress import no_progress
+from rudder_hf.runtime.store import Store
 from tests.support.evaluating import subject
 from tests.support.processors import PROCESSORS
 from tests.support.toy import toy_model, toy_processor
@@ -76,7 +77,7 @@ class Page(HTMLParser):
         found = dict(attrs)
         self.tags.append(tag)
         self.addresses += [found[name] or "" for name in ("src", "href", "action", "data") if name in found]
-        if tag == "span" and "title" in found:
+        if "data-tip" in found:
             self.tokens.append(found)
         if tag == "img":
             assert found.get("alt")
@@ -108,7 +109,7 @@ def check_folder(out: Path) -> tuple[dict[str, Any], Page]:
 @cache
 def embedded_run(folder: Path) -> tuple[Result, Path]:
     out = folder / "analysis"
-    return rudder("analyze", "--pictures", 12, "--batch-size", 12, "--bootstrap", 200, "--shown", 3, "--out", out), out
+    return rudder("analyze", "--limit", 12, "--batch-size", 12, "--bootstrap", 200, "--shown", 3, "--out", out), out
 
 
 @pytest.fixture(scope="module")
@@ -121,13 +122,13 @@ def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
     result, out = embedded
     assert result.exit_code == 0, result.output
     numbers, page = check_folder(out)
-    assert numbers["pictures"] == 12
+    assert numbers["images"] == 12
     assert numbers["annotated"]
     assert {path.stem for path in (out / "figures").glob("*.png")} >= {
         "token-view", "layers", "rotation", "maps", "clusters", "evidence",
     }  # fmt: skip
     rotation = numbers["geometry"]["rotation"]
-    assert f"mean {rotation['rotation_degrees']['mean']:.1f}" in result.stdout
+    assert f"The image turns CARD by {rotation['rotation_degrees']['mean']:.1f}°" in result.stdout
     assert rotation["distinct_text_only"] == 1
     # The identity that makes the gain no evidence.
     angles, gains = (np.asarray(rotation[name]["values"]) for name in ("rotation_degrees", "alignment_gain"))
@@ -137,22 +138,25 @@ def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
     assert any("Ablations left out" in note for note in numbers["notes"])
     assert all(note in result.stdout for note in numbers["notes"])
     tokens = [t for e in numbers["tokens"]["shown"] for a in ("vanilla", "steered") for t in e[a]["tokens"]]
-    assert len(page.tokens) == 2 * len(tokens)  # by similarity and by gate
+    words = [token for token in tokens if token["text"].strip()]
+    assert len(page.tokens) == 2 * len(words)  # by similarity and by gate
     marked = [token for token in page.tokens if "absent" in (token["class"] or "")]
-    assert len(marked) == 2 * sum(bool(token["absent"]) for token in tokens)
-    assert all("similarity" in (t["title"] or "") and "probability" in (t["title"] or "") for t in page.tokens)
-    told = {metric["name"]: metric for metric in numbers["scores"]["metrics"]}
-    task = find_pictures(DataOptions(limit=12))
-    truth = dict(enumerate(present_objects(task, "pattern") or []))
+    assert len(marked) == 2 * sum(bool(token["absent"]) for token in words)
+    assert all("similarity" in (t["data-tip"] or "") and "probability" in (t["data-tip"] or "") for t in page.tokens)
+    study = Study(subject(), find_images(DataOptions(limit=12)), settings_for(subject(), {}))
+    truth = dict(enumerate(present_objects(study, AnalysisOptions()) or []))
+    rows = [row for batch in Store(out, "analyze").batches() for row in batch.get("answers", ())]
+    assert [row["sample"] for row in rows] == [sample.id for sample in study.task.samples]
     for name in ("vanilla", "steered"):
-        texts = [getattr(seen, name).text for seen in Store(out).batch(0) or []]
-        assert told["chair_i"][name]["value"] == chair(list(enumerate(texts)), truth).scores.chair_i
+        texts = [row[name]["text"] for row in rows]
+        found = numbers["scores"]["chair_i"][name]["value"]
+        assert found == pytest.approx(100 * chair(list(enumerate(texts)), truth).scores.chair_i, abs=1e-5)
 
 
 def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path], tmp_path: Path) -> None:
     _, out = embedded
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    again = rudder("analyze", "--pictures", 12, "--out", out)
+    again = rudder("analyze", "--limit", 12, "--out", out)
     assert again.exit_code == 2
     assert "never overwritten" in again.stderr
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
@@ -164,7 +168,7 @@ def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path],
 
 def test_answers_are_those_of_generate() -> None:
     model = subject()
-    task = find_pictures(DataOptions(limit=3))
+    task = find_images(DataOptions(limit=3))
     config = settings_for(model, {"k": 8.0})
     seen = Gatherer(model, config, NEW).read(task, task.samples)
     tokenizer = model.processor.tokenizer
@@ -179,28 +183,27 @@ def test_answers_are_those_of_generate() -> None:
             ids = output.sequences[0, start:]
             assert answer.text == tokenizer.decode(ids, skip_special_tokens=True)
             chances = [logits[0].softmax(-1)[i].item() for logits, i in zip(output.logits, ids, strict=True)]
-            assert answer.probability == pytest.approx(chances[: len(answer.probability)], abs=1e-4)
-        count = len(found.steered.similarity)
-        assert found.steered.similarity == pytest.approx(steered.rudder.similarity[0, :count].tolist(), abs=1e-4)
-        assert found.steered.gate == pytest.approx(steered.rudder.gate[0, :count].tolist(), abs=1e-4)
+            assert answer.trace["probability"] == pytest.approx(chances[: len(answer.spans)], abs=1e-4)
+        for name in ("similarity", "gate", "push"):
+            expected = getattr(steered.rudder, name)[0, : len(found.steered.spans)].tolist()
+            assert found.steered.trace[name] == pytest.approx(expected, abs=1e-4)
         assert found.card == pytest.approx(steered.rudder.card[0].numpy(), abs=1e-5)
         assert found.text_card is not None
         assert np.linalg.norm(found.text_card) == pytest.approx(1, abs=1e-5)
-        assert set(found.vanilla.push) == {0.0}
+        assert set(found.vanilla.trace["push"]) == {0.0}
         # The gate of unsteered states is the one that the settings give their similarity.
-        assert found.vanilla.gate == pytest.approx(
-            open_gate(torch.tensor(found.vanilla.similarity), config).tolist(), abs=1e-4
-        )
+        would = open_gate(torch.tensor(found.vanilla.trace["similarity"]), config)
+        assert found.vanilla.trace["gate"] == pytest.approx(would.tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["idefics2", "instructblip"])
 def test_other_families_are_read(name: str, tmp_path: Path) -> None:
     config = RudderConfig(layer=1, alpha_max=3.0)
     other = Subject(name, FAMILIES[name].build(), PROCESSORS[name](), {"": config}, "test")
-    task = find_pictures(DataOptions(limit=2))
+    task = find_images(DataOptions(limit=2))
     first, second = Gatherer(other, config, 4).read(task, task.samples)
     assert first.card.shape == second.card.shape
-    assert len(first.steered.similarity) == len(first.steered.spans) == len(first.steered.probability)
+    assert {len(values) for values in first.steered.trace.values()} == {len(first.steered.spans)}
     if first.text_card is not None and second.text_card is not None:
         assert first.text_card == pytest.approx(second.text_card, abs=1e-5)  # one prompt
 
@@ -223,10 +226,10 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_pictures_without_annotations(toy: Path, tmp_path: Path) -> None:
+def test_images_without_annotations(toy: Path, tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
-    task = find_pictures(DataOptions(limit=6))
+    task = find_images(DataOptions(limit=6))
     for number, sample in enumerate(task.samples):
         task.image(sample).save(photos / f"{number} <i>.png")
     options = ("--data", photos, "--set", "layer=2", "--set", "alpha_max=12", "--max-new-tokens", NEW)
@@ -251,11 +254,10 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     model, config = subject(), settings_for(subject(), {})
     options = AnalysisOptions(parts=("tokens",), max_new_tokens=NEW, batch_size=2, draws=50, shown=1)
 
-    def run(name: str, progress: Any = None, **changes: Any) -> dict[str, Any]:
-        task = find_pictures(DataOptions(limit=5))
-        return analyse(
-            tmp_path / name, model, task, config, AnalysisOptions(**(vars(options) | changes)), None, progress
-        )
+    def run(name: str, progress: Any = no_progress, **changes: Any) -> dict[str, Any]:
+        task = find_images(DataOptions(limit=5))
+        study = Study(model, task, config)
+        return analyze(tmp_path / name, study, AnalysisOptions(**(vars(options) | changes)), None, progress)
 
     def kill(text: str, done: int, total: int) -> None:
         if done == 4:
@@ -265,7 +267,7 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(Killed):
         run("killed", kill)
     assert not (tmp_path / "killed" / "numbers.json").exists()
-    with pytest.raises(ValueError, match="another longest answer"):
+    with pytest.raises(ValueError, match="max_new_tokens is 8 there and 7 here"):
         run("killed", max_new_tokens=NEW - 1)
     read: list[int] = []
     original = Gatherer.read
@@ -288,7 +290,7 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
     outcome = calibrate(subject(), data, tmp_path / "cal", wanted, pope=pope_task(data))
     save_outcome(outcome, tmp_path / "cal", "toy", None)
     found = ablations(read_calibration(tmp_path / "cal"))
-    assert found["pictures"] == 4
+    assert found["images"] == 4
     assert {(grid["layer"], len(grid["cells"])) for grid in found["grids"]} == {(1, 4), (2, 4)}
     chosen = [cell for grid in found["grids"] for cell in grid["cells"] if cell["chosen"]]
     assert len(chosen) == (outcome.choice.best is not None)
@@ -318,9 +320,9 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
         (("--parts", "ablations"), "--calibration"),
         (("--calibration", "{empty}"), "calibration.json"),
         (("--data", "{empty}"), "neither COCO annotations nor images"),
-        (("--set", "alpha=3", "--pictures", 1), "no setting 'alpha'"),
-        (("--set", "alpha_max=0", "--pictures", 1), "nothing to analyse"),
-        (("--token-picture", "7", "--pictures", 1), "--token-picture 7"),
+        (("--set", "alpha=3", "--limit", 1), "no setting 'alpha'"),
+        (("--set", "alpha_max=0", "--limit", 1), "nothing to analyze"),
+        (("--token-image", "7", "--limit", 1), "--token-image 7"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(arguments: tuple[Any, ...], word: str, tmp_path: Path) -> None:

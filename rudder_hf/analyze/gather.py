@@ -1,0 +1,204 @@
+"""One pass over the images: both answers with their traces, CARD, and CARD of the prompt without its image."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from ..core.call import Call
+from ..core.configuration import RudderConfig
+from ..core.handle import SteeringHandle, attach
+from ..core.steering import beta_gate
+from ..evaluate.tasks.base import Sample, Task
+from ..methods.controls import TextOnlyCard, text_only_cards
+from ..metrics.statistics import Floats
+from ..runtime.inputs import encode, end_ids, without_prompt
+from ..runtime.models import Subject
+from ..runtime.progress import Progress, no_progress
+from ..runtime.store import Store
+from .tokens import GrowingText, TracedAnswer
+
+
+@dataclass(frozen=True)
+class ImageTraces:
+    """What was gathered about one image.
+
+    Attributes:
+        sample: Its sample's id.
+        vanilla: The unsteered answer.
+        steered: The steered answer.
+        card: Image-conditioned CARD, (hidden size,).
+        text_card: CARD of the prompt without its image, (hidden size,); None if the model has none.
+    """
+
+    sample: str
+    vanilla: TracedAnswer
+    steered: TracedAnswer
+    card: Floats
+    text_card: Floats | None
+
+    def record(self) -> dict[str, Any]:
+        """As JSON values; vectors in float32."""
+        vectors = {"card": self.card, "text_card": self.text_card}
+        return asdict(self) | {name: None if vector is None else _packed(vector) for name, vector in vectors.items()}
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> ImageTraces:
+        """Read what `record` wrote."""
+        vanilla, steered = (
+            TracedAnswer(side["text"], [(start, stop) for start, stop in side["spans"]], side["trace"])
+            for side in (record["vanilla"], record["steered"])
+        )
+        text = record["text_card"]
+        return cls(
+            record["sample"], vanilla, steered, _unpacked(record["card"]), None if text is None else _unpacked(text)
+        )
+
+
+def _packed(vector: Floats) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def _unpacked(text: str) -> Floats:
+    return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float64)
+
+
+class Probabilities(LogitsProcessor):
+    """Keeps the probability of the likeliest token, which is the one that greedy decoding writes."""
+
+    def __init__(self) -> None:
+        self.steps: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Look and pass on."""
+        wide = scores.float()
+        self.steps.append((wide.amax(-1) - torch.logsumexp(wide, -1)).exp().cpu())
+        return scores
+
+
+def open_gate(similarity: Tensor, config: RudderConfig) -> Tensor:
+    """The share of alpha_max that a state of this similarity is given, whether it was steered or not."""
+    if config.mode == "add":
+        gate = torch.ones_like(similarity)
+    else:
+        settings = (config.k, config.c, config.g_min, config.g_max)
+        gate = beta_gate(similarity, *(similarity.new_tensor(setting) for setting in settings))
+    if config.norm_cap is not None and config.alpha_max > 0:
+        gate = gate.clamp_max(config.norm_cap / config.alpha_max)
+    return gate
+
+
+class Gatherer:
+    """Asks one model with one setting about images.
+
+    Args:
+        subject: The stock model and its processor.
+        config: RUDDER's settings.
+        max_new_tokens: Longest answer.
+    """
+
+    def __init__(self, subject: Subject, config: RudderConfig, max_new_tokens: int) -> None:
+        self.subject, self.config, self.max_new_tokens = subject, config, max_new_tokens
+        self.no_text_card = ""  # why there is no text-only CARD
+
+    @torch.no_grad()
+    def read(self, task: Task, samples: Sequence[Sample]) -> list[ImageTraces]:
+        """Ask about a batch of images."""
+        model, processor = self.subject.model, self.subject.processor
+        images = [task.image(sample) for sample in samples]
+        inputs = encode(model, processor, images, [sample.prompt for sample in samples])
+        with attach(model, self.config) as handle:
+            vanilla, _ = self._answer(inputs, steered=False)
+            steered, cards = self._answer(inputs, steered=True)
+            text = self._text_cards(handle, inputs)
+        return [
+            ImageTraces(sample.id, vanilla[row], steered[row], cards[row], None if text is None else text[row])
+            for row, sample in enumerate(samples)
+        ]
+
+    def _answer(self, inputs: dict[str, Any], steered: bool) -> tuple[list[TracedAnswer], Floats]:
+        """Answers of one batch, and CARD of each."""
+        model: Any = self.subject.model
+        probabilities = Probabilities()
+        output = model.generate(
+            **inputs,
+            max_new_tokens=self.max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            return_dict_in_generate=True,
+            output_rudder=True,
+            rudder=None if steered else False,
+            logits_processor=LogitsProcessorList([probabilities]),
+        )
+        trace, new = output.rudder, without_prompt(output.sequences, inputs["input_ids"])
+        similarity = trace.similarity.float().cpu()
+        tables = {
+            "similarity": similarity,
+            "gate": trace.gate.float().cpu() if steered else open_gate(similarity, self.config),
+            "push": trace.push.float().cpu(),
+            "probability": torch.stack(probabilities.steps, dim=1),
+        }
+        columns = {name: table.double().tolist() for name, table in tables.items()}
+        tokenizer = getattr(self.subject.processor, "tokenizer", self.subject.processor)
+        ends = end_ids(model)
+        found = []
+        for row, ids in enumerate(new.tolist()):
+            # The end of sequence is no word of the answer.
+            length = next((place for place, token in enumerate(ids) if token in ends), len(ids))
+            text = GrowingText(tokenizer)
+            for token in ids[:length]:
+                text.add(token)
+            rounded = {name: [round(value, 6) for value in rows[row][:length]] for name, rows in columns.items()}
+            found.append(TracedAnswer(text.text, text.spans, rounded))
+        return found, _numpy(trace.card)
+
+    def _text_cards(self, handle: SteeringHandle, inputs: dict[str, Any]) -> Floats | None:
+        """CARD of the prompts without their images; None, with the reason kept, where a model has no such prompt."""
+        if self.no_text_card:
+            return None
+        try:
+            TextOnlyCard(config=self.config, mode=self.config.mode)  # raises ValueError for a span without text
+            return _numpy(text_only_cards(handle, Call(handle.backbone.model, (), inputs)))
+        except ValueError as error:
+            self.no_text_card = str(error)
+            return None
+
+
+def _numpy(tensor: Tensor) -> Floats:
+    found: Floats = tensor.detach().cpu().double().numpy()
+    return np.atleast_2d(found)
+
+
+def sample_batches(task: Task, size: int) -> list[list[Sample]]:
+    """The samples of a task, `size` at a time."""
+    return [task.samples[start : start + size] for start in range(0, len(task.samples), size)]
+
+
+def gather(
+    store: Store, gatherer: Gatherer, task: Task, batch_size: int, progress: Progress = no_progress
+) -> list[ImageTraces]:
+    """Ask about every image, but for those that an interrupted run has asked about.
+
+    Args:
+        store: The results folder, opened.
+        gatherer: Asks.
+        task: The images.
+        batch_size: Images per batch.
+        progress: Reports progress.
+    """
+    rows = {row["sample"]: row for batch in store.batches() for row in batch.get("answers", ())}
+    for samples in sample_batches(task, batch_size):
+        progress("answers", len(rows), len(task.samples))
+        if any(sample.id not in rows for sample in samples):
+            answers = [traces.record() for traces in gatherer.read(task, samples)]
+            store.append({"answers": answers})
+            rows |= {row["sample"]: row for row in answers}
+    progress("answers", len(rows), len(task.samples))
+    return [ImageTraces.from_record(rows[sample.id]) for sample in task.samples]

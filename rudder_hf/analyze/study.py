@@ -1,0 +1,122 @@
+"""What is analyzed: a model, images, RUDDER's settings, and which parts of the analysis are wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .. import __version__
+from ..core.configuration import CALL_SETTINGS, RudderConfig
+from ..evaluate.tasks import DataOptions, Task, make_task
+from ..evaluate.tasks.base import samples_hash
+from ..evaluate.tasks.images import has_annotations, images_task
+from ..metrics.chair_parsers import Lineage
+from ..runtime.models import Subject
+
+PARTS = ("layers", "geometry", "tokens", "detector", "ablations")
+SETTINGS = ("layer", *CALL_SETTINGS)
+
+
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """How to analyze.
+
+    Attributes:
+        parts: Of `PARTS`.
+        max_new_tokens: Longest answer; None is the task's own.
+        batch_size: Images per batch.
+        lineage: How mentions are found.
+        seed: Of every random step.
+        draws: Of bootstraps.
+        shown: How many images the report shows token by token.
+        token_image: Id of the image for the figure of the token view; None is the first whose unsteered answer names
+            an absent object.
+        command: For the record.
+    """
+
+    parts: tuple[str, ...] = PARTS
+    max_new_tokens: int | None = None
+    batch_size: int = 8
+    lineage: Lineage = "pattern"
+    seed: int = 0
+    draws: int = 2000
+    shown: int = 8
+    token_image: str | None = None
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = [part for part in self.parts if part not in PARTS]
+        if unknown or not self.parts:
+            raise ValueError(f"There is no part {(unknown or [''])[0]!r}: choose from {', '.join(PARTS)}.")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A model, the images that it is asked about, and RUDDER's settings.
+
+    Attributes:
+        subject: The stock model and its processor.
+        task: The images.
+        config: RUDDER's settings.
+    """
+
+    subject: Subject
+    task: Task
+    config: RudderConfig
+
+    def longest_answer(self, options: AnalysisOptions) -> int:
+        """The largest number of new tokens."""
+        return options.max_new_tokens or self.task.max_new_tokens
+
+    def record(self, options: AnalysisOptions) -> dict[str, Any]:
+        """Everything that the numbers depend on, as JSON values."""
+        samples = self.task.samples
+        return {
+            "version": __version__,
+            "model": self.subject.record(),
+            "settings": {name: getattr(self.config, name) for name in SETTINGS},
+            "data": {"task": self.task.name, **self.task.data, "notes": self.task.notes},
+            "images": len(samples),
+            "image_ids": [sample.image_id for sample in samples],
+            "samples": samples_hash(samples),
+            "prompts": sorted({sample.prompt for sample in samples})[:5],
+            "decoding": "greedy",
+            "max_new_tokens": self.longest_answer(options),
+            "batch_size": options.batch_size,
+            "lineage": options.lineage,
+        }
+
+
+def find_images(options: DataOptions) -> Task:
+    """Images to analyze: the embedded scenes, annotated images in COCO's form, or a folder of images.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if options.data is None:
+        return make_task("scenes", options)
+    if options.data.is_dir() and not has_annotations(options.data):
+        return images_task(options)
+    return make_task("chair", options)
+
+
+def settings_for(subject: Subject, given: dict[str, Any]) -> RudderConfig:
+    """RUDDER's settings for a model, with the user's settings on top.
+
+    Raises:
+        ValueError: There are none, or a value is unknown or out of range.
+    """
+    stored = subject.settings_for("rudder-beta")
+    if stored is None and not {"layer", "alpha_max"} <= set(given):
+        raise ValueError(
+            f"There are no RUDDER settings for {subject.name!r}: pass --rudder FOLDER, or --set layer=... "
+            "--set alpha_max=..."
+        )
+    unknown = sorted(set(given) - set(SETTINGS))
+    if unknown:
+        raise ValueError(f"There is no setting {unknown[0]!r}: settings are {', '.join(SETTINGS)}.")
+    values = {} if stored is None else {name: getattr(stored, name) for name in SETTINGS}
+    config = RudderConfig(**{**values, **given})
+    if not config.alpha_max > 0:
+        raise ValueError("alpha_max is 0: there is nothing to analyze without a push.")
+    return config
