@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.configuration import CALL_SETTINGS, RudderConfig, check_gate_order, check_setting
+from ..core.configuration import CALL_SETTINGS, RudderConfig, check_settings
 
 
 @dataclass(frozen=True, order=True)
@@ -31,9 +31,8 @@ class Setting:
     steer_first_token: bool = False
 
     def __post_init__(self) -> None:
-        for name in CALL_SETTINGS:
-            object.__setattr__(self, name, check_setting(name, getattr(self, name)))
-        check_gate_order([self.g_min], [self.g_max])
+        for name, value in check_settings({name: getattr(self, name) for name in CALL_SETTINGS}).items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, values: Mapping[str, Any] | RudderConfig) -> Setting:

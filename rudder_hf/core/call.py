@@ -27,6 +27,8 @@ class Call:
 
     Attributes:
         arguments: All arguments by name.
+        input_ids: The prompt's ids, wherever they were passed.
+        inputs_embeds: The prompt's embeddings, if they were passed.
         cache: The key-value cache that the caller passes in, if any.
         cached_length: Number of positions it holds when the call begins.
         has_images: Whether the call carries images.
@@ -48,6 +50,11 @@ class Call:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 extra = bound.pop(name, {})
         self.arguments: dict[str, Any] = {**bound, **extra}
+        ids = [self.arguments.get(name) for name in ("input_ids", "inputs")]
+        self.input_ids: Tensor | None = next(
+            (value for value in ids if isinstance(value, Tensor) and not torch.is_floating_point(value)), None
+        )
+        self.inputs_embeds: Tensor | None = self.arguments.get("inputs_embeds")
         # Servers pass a request's generation config on, and nothing that they do not know.
         self.rudder: Override = self.option("rudder") if rudder is None else rudder
         self.traced = bool(traced)
@@ -77,20 +84,6 @@ class Call:
             if value is not None:
                 return value
         return default
-
-    @property
-    def input_ids(self) -> Tensor | None:
-        """The prompt's ids, wherever they were passed."""
-        for name in ("input_ids", "inputs"):
-            value = self.arguments.get(name)
-            if isinstance(value, Tensor) and not torch.is_floating_point(value):
-                return value
-        return None
-
-    @property
-    def inputs_embeds(self) -> Tensor | None:
-        """The prompt's embeddings, if they were passed."""
-        return self.arguments.get("inputs_embeds")
 
     @property
     def batch(self) -> int:

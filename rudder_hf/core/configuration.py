@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -93,11 +93,21 @@ def check_setting(name: str, value: Any) -> Any:
     raise ValueError(f"{name!r} is not a RUDDER setting. Settings: layer, {', '.join(CALL_SETTINGS)}.")
 
 
-def check_gate_order(g_min: Iterable[float], g_max: Iterable[float]) -> None:
-    """Refuse an empty gate range, row by row."""
-    for low, high in zip(g_min, g_max, strict=True):
-        if low > high:
-            raise ValueError(f"RUDDER needs g_min <= g_max, got g_min={low!r} and g_max={high!r}.")
+def check_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check settings by name, those in lists (one value per row) entry by entry, and the range of the gate.
+
+    Raises:
+        ValueError: As for [`check_setting`], or a gate range is empty.
+    """
+    checked = {}
+    for name, value in values.items():
+        rows = isinstance(value, list) and name in ROW_SETTINGS
+        checked[name] = [check_setting(name, item) for item in value] if rows else check_setting(name, value)
+    low, high = ([value] if not isinstance(value, list) else value for value in (checked["g_min"], checked["g_max"]))
+    for g_min, g_max in zip(low, high, strict=True):
+        if g_min > g_max:
+            raise ValueError(f"RUDDER needs g_min <= g_max, got g_min={g_min!r} and g_max={g_max!r}.")
+    return checked
 
 
 def _is_newer(version: str | None) -> bool:
@@ -284,9 +294,8 @@ class RudderConfig(PreTrainedConfig):
         Raises:
             ValueError: A setting is out of range or of the wrong type; it is named with what is allowed.
         """
-        for name in ("layer", *CALL_SETTINGS):
-            setattr(self, name, check_setting(name, getattr(self, name)))
-        check_gate_order([self.g_min], [self.g_max])
+        for name, value in check_settings({name: getattr(self, name) for name in ("layer", *CALL_SETTINGS)}).items():
+            setattr(self, name, value)
         for name in ("base_model_name_or_path", "base_model_revision", "rudder_version"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):

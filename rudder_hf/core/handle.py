@@ -48,6 +48,7 @@ class SteeringHandle:
     def __init__(self, model: nn.Module, config: RudderConfig) -> None:
         self.config = config
         self.backbone: Backbone = find_backbone(model, self.of_part)
+        self._asked_layer = config.layer
         self.layer = resolve_layer(self.backbone, config.layer)
         self.multiplier = 1.0
         self._installed = False
@@ -206,16 +207,14 @@ class SteeringHandle:
 
     def _follow_config(self) -> None:
         """Move the hooks if `config.layer` has changed."""
-        if not self._installed:
+        if not self._installed or self.config.layer == self._asked_layer:
             return
         layer = resolve_layer(self.backbone, check_setting("layer", self.config.layer))
-        if layer == self.layer:
-            return
         self._wait_for_generations("changing the layer")
         hooks = self._install_hooks(layer)
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self.layer = hooks, layer
+        self._hooks, self.layer, self._asked_layer = hooks, layer, self.config.layer
 
     @contextmanager
     def disabled(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_gate_order, check_setting
+from .configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_settings
 
 Override = bool | Mapping[str, Any] | Sequence[Any] | RudderConfig | None
 
@@ -89,23 +89,22 @@ def resolve_settings(config: RudderConfig, override: Override, batch: int, layer
             f"rudder={override!r} is not understood. Pass False (unsteered), a dictionary of settings for this call, "
             "or a list with one dictionary, None or False for each prompt."
         )
-    rows = {name: _column(name, values.pop(name), batch) for name in ROW_SETTINGS}
-    check_gate_order(rows["g_min"], rows["g_max"])
-    return CallSettings(rows, **{name: check_setting(name, value) for name, value in values.items()})
+    checked = check_settings(values | {name: _column(name, values[name], batch) for name in ROW_SETTINGS})
+    return CallSettings({name: checked.pop(name) for name in ROW_SETTINGS}, **checked)
 
 
 def _column(name: str, value: Any, batch: int) -> list[Any]:
-    """One checked value per row, from a scalar or a sequence."""
+    """One value per row, from a scalar or a sequence."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if not isinstance(value, (list, tuple)):
-        return [check_setting(name, value)] * batch
+        return [value] * batch
     if len(value) != batch:
         raise ValueError(
             f"RUDDER setting `{name}` has {len(value)} values for a batch of {batch} prompts: "
             "give one number, or one for each prompt."
         )
-    return [check_setting(name, item) for item in value]
+    return list(value)
 
 
 def _columns_from_rows(defaults: Mapping[str, Any], rows: Sequence[Any], batch: int) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_gate_order, check_setting
+from ...core.configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_setting, check_settings
 
 KEY = "rudder"
 PREFIX = "rudder_"
@@ -172,7 +172,7 @@ def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | Non
             force = _flag(value, name)
         else:
             values[name] = _value(engine, name, value)
-    check_gate_order([values["g_min"]], [values["g_max"]])
+    check_settings(values)
     return RequestSettings(values, force) if steered else None
 
 
