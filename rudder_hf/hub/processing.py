@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoProcessor, PreTrainedTokenizerFast, ProcessorMixin
+from transformers import AutoProcessor, AutoTokenizer, PreTrainedTokenizerFast, ProcessorMixin
 from transformers.utils import PROCESSOR_NAME, cached_file
 
 from ..core.configuration import RudderConfig
@@ -45,6 +45,11 @@ class RudderTokenizer(PreTrainedTokenizerFast):
         """Load the tokenizer of the base model; arguments as for [`RudderProcessor.from_pretrained`]."""
         processor = RudderProcessor.from_pretrained(pretrained_model_name_or_path, **kwargs)
         return getattr(processor, "tokenizer", processor)
+
+
+# transformers reads `auto_map` for tokenizers from a tokenizer_config.json, which settings have not. By the class of
+# the config it finds this one, in the code of a settings repository too.
+AutoTokenizer.register(RudderConfig, fast_tokenizer_class=RudderTokenizer, exist_ok=True)
 
 
 def load_processor(config: RudderConfig, arguments: LoadArguments | None = None) -> Any:

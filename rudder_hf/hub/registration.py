@@ -9,13 +9,12 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoModelForMultimodalLM,
     AutoProcessor,
-    AutoTokenizer,
 )
 
 from ..core.configuration import RudderConfig
 from .in_place import RudderInPlace
 from .modeling import RudderForConditionalGeneration
-from .processing import RudderProcessor, RudderTokenizer
+from .processing import RudderProcessor
 
 
 def register() -> None:
@@ -25,4 +24,3 @@ def register() -> None:
         auto_class.register(RudderConfig, RudderForConditionalGeneration, exist_ok=True)
     AutoModelForCausalLM.register(RudderConfig, RudderInPlace, exist_ok=True)
     AutoProcessor.register(RudderConfig, RudderProcessor, exist_ok=True)
-    AutoTokenizer.register(RudderConfig, fast_tokenizer_class=RudderTokenizer, exist_ok=True)

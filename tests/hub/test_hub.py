@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -431,3 +432,94 @@ def test_an_adapter_from_the_hub_cannot_name_a_folder(elsewhere: Elsewhere, hub:
     hub.store.add("stranger/on-adapter", make_settings(home / "sa", "stranger/adapter"))
     code = LOAD.replace("org/steered", "stranger/on-adapter")
     refused(elsewhere.run(code), "base_model_name_or_path", "from the Hub")
+
+
+def test_processes_that_load_at_the_same_time(elsewhere: Elsewhere) -> None:
+    """Four processes, warm Hub cache, empty cache of remote code, twelve rounds: none may fail."""
+    code = """
+import json, os, shutil, traceback
+from transformers import AutoConfig
+from transformers.dynamic_module_utils import HF_MODULES_CACHE, get_class_from_dynamic_module
+def load():
+    config = AutoConfig.from_pretrained("org/steered", trust_remote_code=True)
+    get_class_from_dynamic_module(config.auto_map["AutoModel"], "org/steered")
+def child():
+    try:
+        load()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+if os.fork() == 0:  # warms the Hub cache
+    child()
+os.wait()
+failed = []
+for number in range(12):
+    shutil.rmtree(HF_MODULES_CACHE, ignore_errors=True)
+    children = [os.fork() or child() for _ in range(4)]
+    failed += [number for one in children if os.waitpid(one, 0)[1] != 0]
+print(json.dumps(sorted(set(failed))))
+"""
+    outcome = elsewhere.run(code)
+    assert outcome.value == [], outcome.err[-3000:]
+
+
+def test_loading_says_little(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    """transformers reports each file of remote code that it fetches, and how to pin it."""
+    commit = hub.store.add("org/quiet", make_settings(home / "quiet", "org/base"))
+    code = LOAD.replace("org/steered", "org/quiet") + "print(1)"
+    outcome = elsewhere.run(code)
+    assert outcome.value == 1
+    assert outcome.err.count("A new version of the following files was downloaded") == 1
+    pinned = code.replace("trust_remote_code=True", f"trust_remote_code=True, revision={commit.sha!r}")
+    assert "A new version" not in elsewhere.run(pinned).err
+
+
+def test_tokenizer_and_image_processor(elsewhere: Elsewhere) -> None:
+    """AutoTokenizer gives the base's; AutoImageProcessor wants a file of its own, AutoProcessor has the base's."""
+    for package in (False, True):
+        code = """
+import json
+from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("org/steered", trust_remote_code=True)
+stock = AutoTokenizer.from_pretrained("org/base")
+assert tokenizer("what is this").input_ids == stock("what is this").input_ids
+processor = AutoProcessor.from_pretrained("org/steered", trust_remote_code=True)
+assert type(processor.image_processor) is type(AutoImageProcessor.from_pretrained("org/base"))
+try:
+    AutoImageProcessor.from_pretrained("org/steered", trust_remote_code=True)
+except OSError as error:
+    print(json.dumps([type(tokenizer).__name__, "preprocessor_config.json" in str(error)]))
+"""
+        value = elsewhere.run(code, package=package).value
+        assert value[1] is True
+        assert "Rudder" not in value[0]
+
+
+def test_settings_that_lead_in_a_circle(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    hub.store.add("stranger/itself", make_settings(home / "itself", "stranger/itself"))
+    hub.store.add("stranger/there", make_settings(home / "there", "stranger/back"))
+    hub.store.add("stranger/back", make_settings(home / "back", "stranger/there"))
+    for repo in ("stranger/itself", "stranger/there"):
+        for auto_class in ("AutoModel", "AutoProcessor", "AutoTokenizer"):
+            hub.counted()
+            code = f"from transformers import {auto_class}\n"
+            code += f"{auto_class}.from_pretrained({repo!r}, trust_remote_code=True)"
+            refused(elsewhere.run(code), "holds RUDDER settings itself")
+            assert len(hub.counted()) < 30
+
+
+def test_settings_from_the_hub_do_not_mean_a_folder_here(
+    elsewhere: Elsewhere, hub: LocalHub, home: Path, base: Path
+) -> None:
+    hub.store.add("stranger/local", make_settings(home / "local", "models/secret"))
+    shutil.copytree(base, elsewhere.work / "models" / "secret")
+    try:
+        for code in (LOAD, LOAD.replace("AutoModel.from", "AutoProcessor.from")):
+            for package in (False, True):
+                outcome = elsewhere.run(code.replace("org/steered", "stranger/local"), package=package)
+                refused(outcome, "models/secret", "working directory")
+        evaluate = "from rudder_hf.runtime.models import load_subject\nload_subject('stranger/local')"
+        refused(elsewhere.run(evaluate, package=True), "models/secret", "working directory")
+    finally:
+        shutil.rmtree(elsewhere.work / "models")
