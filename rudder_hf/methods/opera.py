@@ -9,18 +9,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import log_softmax
 
 from ..core.backbones import find_backbone
 from ..core.call import Call
 from .base import Generate, Method, check_number, grid, refuse_steered
 from .branches import image_positions
 from .layers import around_attention
-from .opera_attention import AttentionRecorder
-from .opera_beams import gather_results, select_rows
-from .opera_search import OperaSearch
+from .opera_parts import AttentionRecorder, Beams, add_row, column_score, column_sums, gather, take_rows
 from .runs import Run
 
 _RECORDS = ("output_logits", "output_attentions", "output_hidden_states")
+# What a token gets that is no candidate, or that was chosen before the search went back.
+_REJECTED = -999.0
+# Response tokens whose candidates are judged by their attention to the image, and before which it never goes back.
+_FIRST_TOKENS = 10
 
 
 @dataclass(frozen=True)
@@ -117,28 +120,191 @@ class Opera(Method):
             logits_processor: Any,
             stopping_criteria: Any,
             generation_config: Any,
-            **kw: Any,
+            **model_kwargs: Any,
         ) -> Any:
-            inputs = loop.prepare_inputs_for_generation(input_ids, is_first_iteration=True, **kw)
-            output = loop(**inputs, return_dict=True)
-            logits = output.logits[:, -1].float()
-            beams = generation_config.num_beams
+            inputs = loop.prepare_inputs_for_generation(input_ids, is_first_iteration=True, **model_kwargs)
+            logits = loop(**inputs, return_dict=True).logits[:, -1].float()
+            recorder.watching = True
             results = []
-            for prompt, start in enumerate(range(0, len(input_ids), beams)):
-                rows = torch.arange(start, start + beams, device=input_ids.device)
+            of_prompts = torch.arange(len(input_ids), device=input_ids.device).view(len(image), -1)
+            for rows, at_image in zip(of_prompts, image, strict=True):
                 search = OperaSearch(
                     self,
                     loop,
                     recorder,
-                    prompt_ids=input_ids[rows],
-                    model_kwargs=select_rows(kw, rows, len(input_ids)),
-                    logits=logits[rows],
-                    image=image[prompt].to(input_ids.device),
-                    processors=logits_processor,
-                    criteria=stopping_criteria,
-                    config=generation_config,
+                    logits_processor,
+                    stopping_criteria,
+                    generation_config,
+                    input_ids[rows],
+                    take_rows(model_kwargs, rows, len(input_ids)),
+                    logits[rows],
+                    at_image.to(input_ids.device),
                 )
                 results.append(search.run())
-            return gather_results(results, generation_config)
+            return gather(results, generation_config)
 
         return search_all
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the search was before it chose a token: the beams, which columns had won, and the choice."""
+
+    beams: Beams
+    won: Tensor
+    chosen: Tensor
+
+
+@dataclass
+class OperaSearch:
+    """The search for one prompt.
+
+    Attributes:
+        settings: The method.
+        loop: The module that is called for each token.
+        recorder: Sees the last layer's attention.
+        processors: Logits processors.
+        criteria: Stopping criteria.
+        config: The call's generation config.
+        prompt_ids: (beams, length).
+        prompt_kwargs: Arguments of the model after the prefill, before any token.
+        logits: Of the next token, (beams, vocabulary).
+        image: True at the prompt's image tokens, (length,).
+    """
+
+    settings: Opera
+    loop: Any
+    recorder: AttentionRecorder
+    processors: Any
+    criteria: Any
+    config: Any
+    prompt_ids: Tensor
+    prompt_kwargs: dict[str, Any]
+    logits: Tensor
+    image: Tensor
+
+    def __post_init__(self) -> None:
+        self.beams = Beams.first(self.prompt_ids)
+        self.prompt_length = self.prompt_ids.shape[1]
+        self.model_kwargs = self._after_prompt(1)
+        # Sums over columns of attention among response tokens, and which columns have won, step by step.
+        self.sums = torch.zeros_like(self.logits[:, :0])
+        self.won = self.prompt_ids[:, :0]
+        self.memories: list[Memory] = []
+        self.returns: dict[int, int] = {}
+        self.rejected: dict[int, Tensor] = {}
+
+    @property
+    def tokens(self) -> int:
+        """Number of response tokens so far."""
+        return len(self.memories)
+
+    def run(self) -> Beams:
+        """Search until the beams are done."""
+        while True:
+            scores = self._penalised()
+            place = self._place_to_return()
+            if place is not None:
+                scores = self._go_back(place)
+            parents = self._choose(scores)
+            if self.beams.done:
+                return self.beams
+            self._forward(parents)
+
+    # The penalty
+
+    def _penalised(self) -> Tensor:
+        """Logits with the candidates' penalty, everything else rejected, (beams, vocabulary)."""
+        count = min(self.settings.candidates, self.logits.shape[1])
+        values, candidates = self.logits.topk(count, dim=-1)
+        rows = self._candidate_attention(candidates)
+        sums = add_row(self.sums[:, None].expand(-1, count, -1), rows[..., self.prompt_length :], self.settings.scale)
+        phi, columns = column_score(sums)
+        self.won = torch.cat([self.won, columns.mode(dim=-1).values[:, None]], dim=1)
+        if self.tokens + 1 <= _FIRST_TOKENS:
+            phi = -rows[..., : self.prompt_length][..., self.image].sum(dim=-1)
+        penalised = torch.full_like(self.logits, _REJECTED)
+        return penalised.scatter(-1, candidates, values - self.settings.penalty * phi)
+
+    def _candidate_attention(self, candidates: Tensor) -> Tensor:
+        """Attention weights of each candidate if it were the next token, (beams, candidates, positions)."""
+        beams, count = candidates.shape
+        rows = torch.arange(beams, device=candidates.device).repeat_interleave(count)
+        ids = torch.cat([self.beams.ids[rows], candidates.reshape(-1, 1)], dim=1)
+        self._call(ids, 1, take_rows(self.model_kwargs, rows, beams))
+        return self.recorder.take()[:, 0].view(beams, count, -1)
+
+    # Forwards
+
+    def _call(self, ids: Tensor, length: int, kwargs: dict[str, Any]) -> Any:
+        inputs = self.loop.prepare_inputs_for_generation(ids, next_sequence_length=length, **kwargs)
+        return self.loop(**inputs, return_dict=True)
+
+    def _after(self, kwargs: dict[str, Any], new: int) -> dict[str, Any]:
+        """Arguments with masks and positions for so many more tokens."""
+        longer: dict[str, Any] = self.loop._update_model_kwargs_for_generation({}, dict(kwargs), num_new_tokens=new)
+        return longer
+
+    def _after_prompt(self, new: int) -> dict[str, Any]:
+        """Arguments for the first tokens, with a copy of the prompt's cache."""
+        rows = torch.arange(len(self.prompt_ids), device=self.prompt_ids.device)
+        return self._after(take_rows(self.prompt_kwargs, rows, len(rows)), new)
+
+    def _forward(self, parents: Tensor) -> None:
+        """Forward the tokens that were just chosen."""
+        self.model_kwargs["past_key_values"].reorder_cache(parents)
+        self.won = self.won[parents]
+        output = self._call(self.beams.ids, 1, self.model_kwargs)
+        row = self.recorder.take()[:, 0, self.prompt_length :]
+        self.sums = add_row(self.sums[parents], row, self.settings.scale)
+        self.logits = output.logits[:, -1].float()
+        self.model_kwargs = self._after(self.model_kwargs, 1)
+
+    def _choose(self, scores: Tensor) -> Tensor:
+        """One step of beam search with given logits; the beam that each running beam goes on from."""
+        before = self.beams
+        log_probs = self.processors(before.ids, log_softmax(scores, dim=-1))
+        self.beams = before.step(log_probs, self.config, self.criteria)
+        parents = self.beams.parents[:, -1]
+        self.memories.append(Memory(before, self.won, torch.stack([parents, self.beams.ids[:, -1]], dim=1)))
+        return parents
+
+    # Going back
+
+    def _place_to_return(self) -> int | None:
+        """Index of the response token that is to be chosen anew, if any."""
+        threshold = self.settings.threshold
+        if threshold is None:
+            return None
+        column = int(self.won[:, -1].mode().values)
+        if column < _FIRST_TOKENS or not bool(((self.won == column).sum(dim=1) > threshold).all()):
+            return None
+        for place in (column + 1, column):
+            if self.returns.get(place, 0) < self.settings.candidates:
+                # The token at that place must have been chosen already.
+                return place if place < self.tokens else None
+        return None
+
+    def _go_back(self, place: int) -> Tensor:
+        """Restore the search as it was before token `place`, without the tokens that it chose there before."""
+        self.returns[place] = self.returns.get(place, 0) + 1
+        memory = self.memories[place]
+        self.memories = self.memories[:place]
+        self.beams, self.won = memory.beams, memory.won
+        self.rejected = {index: pairs for index, pairs in self.rejected.items() if index <= place}
+        earlier = self.rejected.get(place)
+        self.rejected[place] = memory.chosen if earlier is None else torch.cat([earlier, memory.chosen])
+        self._read_again()
+        scores = self.logits.clone()
+        beam, token = self.rejected[place].unbind(dim=1)
+        scores[beam, token] = _REJECTED
+        return scores
+
+    def _read_again(self) -> None:
+        """Rebuild the cache of the restored beams: the prompt's, and their response tokens in one forward."""
+        kwargs = self._after_prompt(self.tokens)
+        output = self._call(self.beams.ids, self.tokens, kwargs)
+        block = self.recorder.take()[:, :, self.prompt_length :]
+        self.sums = column_sums(block, self.settings.scale)
+        self.logits = output.logits[:, -1].float()
+        self.model_kwargs = self._after(kwargs, 1)

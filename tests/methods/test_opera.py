@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rudder_hf.methods.opera import Opera
-from rudder_hf.methods.opera_attention import add_row, column_score, column_sums
-from rudder_hf.methods.opera_search import OperaSearch
+from rudder_hf.methods.opera import Opera, OperaSearch
+from rudder_hf.methods.opera_parts import add_row, column_score, column_sums
 from tests.support.helpers import OTHER_ROW
 from tests.support.methods import built, run
 from tests.support.zoo import FAMILIES, Row
@@ -153,6 +152,11 @@ def test_the_search_ends_like_beam_search() -> None:
     assert torch.equal(output.beam_indices, expected.beam_indices)
     torch.testing.assert_close(output.sequences_scores, expected.sequences_scores, rtol=1e-4, atol=1e-4)
     assert (expected.sequences == options["eos_token_id"]).any()
+    for early_stopping in (True, "never"):
+        for length_penalty in (-1.0, 0.0, 0.3, 1.5):
+            more = {**options, "early_stopping": early_stopping, "length_penalty": length_penalty}
+            expected = model.generate(**inputs, **more, do_sample=False, return_dict_in_generate=True)
+            assert torch.equal(run(plain, model, inputs, **more).sequences, expected.sequences)
     with_processor = {**options, "no_repeat_ngram_size": 1}
     expected = model.generate(**inputs, **with_processor, do_sample=False, return_dict_in_generate=True)
     assert torch.equal(run(plain, model, inputs, **with_processor).sequences, expected.sequences)
