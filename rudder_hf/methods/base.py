@@ -222,13 +222,18 @@ def plain(value: Any) -> Any:
     return value
 
 
-def check_number(method: Method, name: str, low: float, high: float, *, whole: bool = False) -> None:
-    """Raise ValueError for a setting that is not a number in [low, high]."""
-    value = getattr(method, name)
-    kind = Integral if whole else Real
-    if isinstance(value, bool) or not isinstance(value, kind) or not low <= float(value) <= high:  # type: ignore[arg-type]
-        what = "an integer" if whole else "a number"
-        raise ValueError(f"{method.name}: `{name}` is {value!r}, but has to be {what} in [{low:g}, {high:g}].")
+def check_numbers(method: Method, **ranges: tuple[float, float]) -> None:
+    """Raise ValueError for a setting that is not a number of its annotated type between two others, both included."""
+    annotations = {field.name: str(field.type) for field in dataclasses.fields(method)}  # type: ignore[arg-type]
+    for name, (low, high) in ranges.items():
+        value, annotation = getattr(method, name), annotations[name]
+        if value is None and annotation.endswith("| None"):
+            continue
+        whole = annotation.startswith("int")
+        number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+        if not number or not low <= float(value) <= high:
+            what = "an integer" if whole else "a number"
+            raise ValueError(f"{method.name}: `{name}` is {value!r}, but has to be {what} in [{low:g}, {high:g}].")
 
 
 def refuse_steered(model: nn.Module) -> None:

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -26,9 +26,8 @@ from .base import (
     Generate,
     Inputs,
     Sources,
-    check_number,
+    check_numbers,
     check_sample_ids,
-    plain,
     refuse_steered,
     sample_generator,
     sample_normal,
@@ -67,12 +66,6 @@ class RudderControl(RudderBeta):
     @abstractmethod
     def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
         """What replaces CARD in one call of `generate`."""
-
-    def settings(self) -> dict[str, Any]:
-        """The settings in force, RUDDER's and the control's own."""
-        base = {item.name for item in fields(RudderBeta)}
-        own = {item.name: plain(getattr(self, item.name)) for item in fields(self) if item.name not in base}
-        return super().settings() | own
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
@@ -116,7 +109,7 @@ class RandomDirection(RudderControl):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_number(self, "seed", 0, 2**63, whole=True)
+        check_numbers(self, seed=(0, 2**63))
         super().__post_init__()
 
     def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
@@ -151,7 +144,7 @@ class ShuffledCard(RudderControl):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_number(self, "seed", 0, 2**63, whole=True)
+        check_numbers(self, seed=(0, 2**63))
         if self.donors is not None and (not isinstance(self.donors, Tensor) or self.donors.dim() != 2):
             raise ValueError(f"{self.name}: `donors` has to be a tensor of shape (number, hidden size).")
         super().__post_init__()
@@ -223,16 +216,12 @@ class TextOnlyCard(RudderControl):
     """
 
     name = "rudder-text-only"
+    extra_prefills = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rudder_config().span == "image":
             raise ValueError(f"{self.name} has no image tokens to pool: use span='prompt' or 'text'.")
-
-    @property
-    def extra_prefills(self) -> int:
-        """The prompt without its image."""
-        return 1
 
     def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
         """See `RudderControl.card_map`."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from .base import check_number, grid
-from .runs import LoopMethod, Run, plausible, refuse_beam_sampling
+from .base import check_numbers, grid
+from .runs import LoopMethod, Run, cut_off, refuse_beam_sampling
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Dola(LoopMethod):
     relative_top: float = 0.1
 
     def __post_init__(self) -> None:
-        check_number(self, "relative_top", 0.0, 1.0)
+        check_numbers(self, relative_top=(0, 1))
         if isinstance(self.layers, list):
             object.__setattr__(self, "layers", tuple(self.layers))
         if self.layers not in ("low", "high") and not (isinstance(self.layers, tuple) and self.layers):
@@ -52,8 +52,7 @@ class Dola(LoopMethod):
 
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""
-        if self.relative_top > 0:
-            refuse_beam_sampling(run)
+        refuse_beam_sampling(run, self.relative_top)
         backbone = run.backbone
         candidates = candidate_layers(backbone.loop, len(backbone.layers), self.layers)
         head = backbone.loop.get_output_embeddings()  # type: ignore[operator]
@@ -116,5 +115,4 @@ def contrast_layers(mature: Tensor, early: list[Tensor], relative_top: float) ->
     distances = torch.stack([layer_distance(mature, logits) for logits in stacked])
     rows = torch.arange(mature.shape[0], device=mature.device)
     chosen = stacked[distances.argmax(dim=0), rows]
-    difference = log_softmax(mature, dim=-1) - log_softmax(chosen, dim=-1)
-    return difference.masked_fill(~plausible(mature, relative_top), -torch.inf)
+    return cut_off(log_softmax(mature, dim=-1) - log_softmax(chosen, dim=-1), mature, relative_top)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from ..core.backbones import find_backbone
-from ..core.call import Call
-from .base import Generate, Method, check_number, grid, refuse_steered
+from .base import check_numbers, grid
 from .branches import image_positions
 from .layers import around_attention
 from .opera_parts import AttentionRecorder, Beams, add_row, column_score, column_sums, gather, take_rows
-from .runs import Run
+from .runs import LoopMethod, Run
 
 _RECORDS = ("output_logits", "output_attentions", "output_hidden_states")
 # What a token gets that is no candidate, or that was chosen before the search went back.
@@ -27,7 +23,7 @@ _FIRST_TOKENS = 10
 
 
 @dataclass(frozen=True)
-class Opera(Method):
+class Opera(LoopMethod):
     """Over-trust penalty and retrospection-allocation (Huang et al., CVPR 2024), on beam search.
 
     At each step the `candidates` likeliest tokens of each beam are forwarded to see the last layer's attention (the
@@ -65,34 +61,20 @@ class Opera(Method):
     penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number(self, "candidates", 1, 1_000_000, whole=True)
-        check_number(self, "scale", 1e-6, 1e6)
-        check_number(self, "penalty", 0.0, 1e6)
-        if self.threshold is not None:
-            check_number(self, "threshold", 0, 1_000_000, whole=True)
+        check_numbers(self, candidates=(1, 1e6), scale=(1e-6, 1e6), threshold=(0, 1e6), penalty=(0, 1e6))
 
     @property
     def forwards_per_token(self) -> float:
         """The token itself and the candidates for the next one; tokens that are taken back cost again."""
         return 1.0 + self.candidates
 
-    @contextmanager
-    def applied(self, model: nn.Module) -> Iterator[Generate]:
-        """See `Method.applied`."""
-        refuse_steered(model)
-        backbone = find_backbone(model)
-
-        @torch.no_grad()
-        def generate(*args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any) -> Any:
-            run = Run(self.name, backbone, Call(backbone.model, args, kwargs), sample_ids)
-            self._refuse_unsupported(run)
-            image = image_positions(backbone.model, run.call)
-            recorder = AttentionRecorder()
-            with around_attention(backbone.loop, [backbone.layers[-1]], recorder.around):
-                loop = self._loop(recorder, image)
-                return backbone.model.generate(**run.arguments, custom_generate=loop)  # type: ignore[operator]
-
-        yield generate
+    def prepare(self, run: Run) -> None:
+        """See `LoopMethod.prepare`: the token loop is replaced."""
+        self._refuse_unsupported(run)
+        backbone, recorder = run.backbone, AttentionRecorder()
+        image = image_positions(backbone.model, run.call)
+        run.exits.enter_context(around_attention(backbone.loop, [backbone.layers[-1]], recorder.around))
+        run.arguments["custom_generate"] = self._loop(recorder, image)
 
     def _refuse_unsupported(self, run: Run) -> None:
         option = run.option

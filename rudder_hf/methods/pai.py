@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +12,10 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, pad
 
 from ..core.errors import UnsupportedModelError
-from .base import check_number, grid
+from .base import check_numbers, grid
 from .branches import image_positions, text_branch
 from .layers import Attention, around_attention, attention_scores
-from .runs import LoopMethod, Run, plausible, refuse_beam_sampling
+from .runs import LoopMethod, Run, cut_off, refuse_beam_sampling
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,8 @@ class PAI(LoopMethod):
     first_token: bool | None = None
 
     def __post_init__(self) -> None:
-        check_number(self, "alpha", 0.0, 1000.0)
-        check_number(self, "cut_off", 0.0, 1.0)
-        check_number(self, "first_layer", 0, 10_000, whole=True)
-        if self.gamma is not None:
-            check_number(self, "gamma", 0.0, 1000.0)
-        if self.last_layer is not None:
-            check_number(self, "last_layer", self.first_layer, 10_000, whole=True)
+        check_numbers(self, alpha=(0, 1000), gamma=(0, 1000), cut_off=(0, 1), first_layer=(0, 10_000))
+        check_numbers(self, last_layer=(self.first_layer, 10_000))
 
     @property
     def forwards_per_token(self) -> float:
@@ -76,29 +73,45 @@ class PAI(LoopMethod):
                 f"{self.name} amplifies layers from {self.first_layer} on, but the model has "
                 f"{len(run.backbone.layers)}: set `first_layer`."
             )
-        amplifier = Amplifier(run, self.alpha, self._amplifies_first_token())
+        calls: Counter[int] = Counter()
         if self.alpha:
-            run.exits.enter_context(around_attention(run.backbone.loop, layers, amplifier.around))
+            image = run.expand(image_positions(run.backbone.model, run.call))
+            around = functools.partial(self._amplified, run, image, calls)
+            run.exits.enter_context(around_attention(run.backbone.loop, layers, around))
         if self.gamma is not None:
-            if self.cut_off:
-                refuse_beam_sampling(run)
+            refuse_beam_sampling(run, self.cut_off)
             run.branch = text_branch(run.backbone, run.call, run.options())
 
         def finish(logits: Tensor) -> Tensor:
-            if self.alpha and amplifier.calls < len(layers):
+            if self.alpha and calls[run.steps] < len(layers):
                 raise UnsupportedModelError(
                     f"{self.name} amplifies {len(layers)} layers, but the model called its attention function in "
-                    f"{amplifier.calls} of them."
+                    f"{calls[run.steps]} of them."
                 )
-            amplifier.calls = 0
             if self.gamma is None:
                 return logits
             return guide(logits, run.advance_branch(), self.gamma, self.cut_off)
 
         run.on_logits = finish
 
-    def _amplifies_first_token(self) -> bool:
-        return self.gamma is None if self.first_token is None else self.first_token
+    def _amplified(self, run: Run, image: Tensor, calls: Counter[int], original: Attention) -> Attention:
+        """An attention function that amplifies the last query's scores; other queries keep the original's output."""
+        first_token = self.gamma is None if self.first_token is None else self.first_token
+
+        def attend(
+            module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
+        ) -> tuple[Tensor, Any]:
+            output, weights = original(module, query, key, value, attention_mask, **kwargs)
+            if not run.active:
+                return output, weights
+            calls[run.steps + 1] += 1
+            if run.steps == 0 and not first_token:
+                return output, weights
+            scores = attention_scores(query[:, :, -1:], key, attention_mask, kwargs)
+            last = attend_amplified(scores, image.to(key.device), value, self.alpha)
+            return torch.cat([output[:, :-1], last.to(output.dtype)], dim=1), weights
+
+        return attend
 
 
 @dataclass(frozen=True)
@@ -111,57 +124,30 @@ class PAIAttention(PAI):
     gamma: float | None = None
 
 
-class Amplifier:
-    """The attention function of amplified layers.
+def attend_amplified(scores: Tensor, image: Tensor, value: Tensor, alpha: float) -> Tensor:
+    """softmax(w + alpha |w| at image tokens) V for one query of each row, (rows, 1, heads, head size).
 
     Args:
-        run: The call.
+        scores: w, (rows, heads, 1, keys); minus infinity where a position is masked.
+        image: True at the image tokens of the prompt, (rows, prompt length).
+        value: V, (rows, value heads, keys, head size).
         alpha: Strength.
-        first_token: Whether the prefill's last position is amplified.
     """
-
-    def __init__(self, run: Run, alpha: float, first_token: bool) -> None:
-        self.run = run
-        self.alpha = alpha
-        self.first_token = first_token
-        self.image = run.expand(image_positions(run.backbone.model, run.call))
-        self.calls = 0
-
-    def around(self, original: Attention) -> Attention:
-        """Recompute the last query's output with amplified scores; the others keep the original's."""
-
-        def attend(
-            module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
-        ) -> tuple[Tensor, Any]:
-            output, weights = original(module, query, key, value, attention_mask, **kwargs)
-            if not self.run.active:
-                return output, weights
-            self.calls += 1
-            if self.run.steps == 0 and not self.first_token:
-                return output, weights
-            last = self._last_row(query[:, :, -1:], key, value, attention_mask, kwargs)
-            return torch.cat([output[:, :-1], last.to(output.dtype)], dim=1), weights
-
-        return attend
-
-    def _last_row(self, query: Tensor, key: Tensor, value: Tensor, mask: Any, options: Any) -> Tensor:
-        """softmax(w + alpha |w| at image tokens) V for the last query, (rows, 1, heads, head size)."""
-        keys = key.shape[2]
-        if keys < self.image.shape[1]:
-            raise UnsupportedModelError(
-                f"{self.run.method} cannot tell image tokens from others where a sliding window has dropped a part of "
-                f"the prompt ({keys} of {self.image.shape[1]} positions are left)."
-            )
-        scores = attention_scores(query, key, mask, options)
-        image = pad(self.image.to(key.device), (0, keys - self.image.shape[1]))[:, None, None]
-        # What a sliding window hides stays hidden.
-        scores = torch.where(image & scores.isfinite(), scores + self.alpha * scores.abs(), scores)
-        weights = torch.softmax(scores, dim=-1).to(value.dtype)
-        heads = query.shape[1] // value.shape[1]
-        return torch.matmul(weights, value.repeat_interleave(heads, dim=1)).transpose(1, 2)
+    keys, prompt_length = scores.shape[-1], image.shape[1]
+    if keys < prompt_length:
+        raise UnsupportedModelError(
+            "pai cannot distinguish image tokens where a sliding window has dropped a part of the prompt "
+            f"({keys} of {prompt_length} positions are left)."
+        )
+    at_image = pad(image, (0, keys - prompt_length))[:, None, None]
+    # What a sliding window hides stays hidden.
+    scores = torch.where(at_image & scores.isfinite(), scores + alpha * scores.abs(), scores)
+    weights = torch.softmax(scores, dim=-1).to(value.dtype)
+    groups = scores.shape[1] // value.shape[1]
+    return torch.matmul(weights, value.repeat_interleave(groups, dim=1)).transpose(1, 2)
 
 
-def guide(logits: Tensor, other: Tensor, gamma: float, cut_off: float) -> Tensor:
+def guide(logits: Tensor, other: Tensor, gamma: float, share: float) -> Tensor:
     """Scores u + gamma (s - u) where s is plausible; s and u are the log-probabilities of `logits` and `other`."""
     s, u = log_softmax(logits, dim=-1), log_softmax(other.to(logits.device), dim=-1)
-    return (u + gamma * (s - u)).masked_fill(~plausible(s, cut_off), -torch.inf)
+    return cut_off(u + gamma * (s - u), s, share)

@@ -101,7 +101,8 @@ class RudderBeta(Method):
     def settings(self) -> dict[str, Any]:
         """The settings in force, as plain JSON values."""
         config = self.rudder_config()
-        return {name: getattr(config, name) for name in ("layer", *CALL_SETTINGS)}
+        in_force = {name: getattr(config, name) for name in ("layer", *CALL_SETTINGS)}
+        return {name: value for name, value in super().settings().items() if name != "config"} | in_force
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:

@@ -139,19 +139,15 @@ class Run:
         def keep(hidden: Tensor) -> None:
             seen[index] = hidden[:, -1]
 
-        if index == 0:
-            self.hook_input(self.backbone.layers[0], keep)
-        else:
-            self.hook_output(self.backbone.layers[index - 1], keep)
-
-    def hook_input(self, module: nn.Module, look: Callable[[Tensor], None]) -> None:
-        """Within forwards of the loop, show `look` the hidden states that enter a module."""
-
         def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             if self.active:
-                look(args[0] if args else kwargs["hidden_states"])
+                keep(args[0] if args else kwargs["hidden_states"])
 
-        self.exits.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+        if index == 0:
+            first = self.backbone.layers[0]
+            self.exits.callback(first.register_forward_pre_hook(before, with_kwargs=True).remove)
+        else:
+            self.hook_output(self.backbone.layers[index - 1], keep)
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         if threading.get_ident() != self._thread:
@@ -233,22 +229,24 @@ class LoopMethod(Method):
         yield generate
 
 
-def refuse_beam_sampling(run: Run) -> None:
-    """Refuse sampling from beams for methods whose plausibility cut-off may leave fewer tokens than it has to draw."""
-    if run.beams > 1 and run.option("do_sample", False):
+def refuse_beam_sampling(run: Run, share: float) -> None:
+    """Raise ValueError for sampling from beams where `cut_off` may leave fewer tokens than have to be drawn."""
+    if share > 0 and run.beams > 1 and run.option("do_sample", False):
         raise ValueError(
             f"{run.method} cannot sample from beams: its plausibility cut-off may leave fewer tokens than beams have "
             "to be drawn. Use do_sample=False with beams, or num_beams=1 with sampling."
         )
 
 
-def plausible(scores: Tensor, share: float) -> Tensor:
-    """True for tokens that are at least `share` times as likely as the likeliest, (rows, vocabulary).
+def cut_off(scores: Tensor, by: Tensor, share: float) -> Tensor:
+    """Scores, with minus infinity for tokens that are less than `share` times as likely as the likeliest.
 
     Args:
-        scores: Logits or log-probabilities; a constant added to a row makes no difference.
+        scores: (rows, vocabulary).
+        by: Logits or log-probabilities that say how likely a token is; a constant in a row makes no difference.
         share: 0 keeps every token.
     """
     if share == 0:
-        return torch.ones_like(scores, dtype=torch.bool)
-    return scores >= scores.max(dim=-1, keepdim=True).values + torch.log(torch.tensor(share, device=scores.device))
+        return scores
+    least = by.max(dim=-1, keepdim=True).values + torch.log(torch.tensor(share, device=by.device))
+    return scores.masked_fill(by < least, -torch.inf)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import check_number, grid, sample_normal
+from .base import check_numbers, grid, sample_normal
 from .branches import Branch, image_owners
-from .runs import LoopMethod, Run, plausible, refuse_beam_sampling
+from .runs import LoopMethod, Run, cut_off, refuse_beam_sampling
 
 _DIFFUSION_STEPS = 1000
 
@@ -34,6 +34,9 @@ class VCD(LoopMethod):
     """
 
     name = "vcd"
+    # Each token is forwarded in both branches, and the prompt with the noisy image is prefilled too.
+    forwards_per_token = 2.0
+    extra_prefills = 1
     searched = grid(alpha=(0.1, 0.25, 0.5, 1.0), noise_step=(500, 800))
 
     alpha: float = 1.0
@@ -42,25 +45,11 @@ class VCD(LoopMethod):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_number(self, "alpha", 0.0, 100.0)
-        check_number(self, "beta", 0.0, 1.0)
-        check_number(self, "noise_step", 0, _DIFFUSION_STEPS - 1, whole=True)
-        check_number(self, "seed", 0, 2**63, whole=True)
-
-    @property
-    def forwards_per_token(self) -> float:
-        """Each token is forwarded in both branches."""
-        return 2.0
-
-    @property
-    def extra_prefills(self) -> int:
-        """The prompt with the noisy image."""
-        return 1
+        check_numbers(self, alpha=(0, 100), beta=(0, 1), noise_step=(0, _DIFFUSION_STEPS - 1), seed=(0, 2**63))
 
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""
-        if self.beta > 0:
-            refuse_beam_sampling(run)
+        refuse_beam_sampling(run, self.beta)
         run.branch = Branch.prepare(run.backbone.model, {**run.arguments, **self.noisy_images(run)})
         run.on_logits = lambda logits: contrast(logits, run.advance_branch(), self.alpha, self.beta)
 
@@ -110,5 +99,4 @@ def add_noise(pixels: Tensor, noise: Tensor, step: int) -> Tensor:
 
 def contrast(logits: Tensor, other: Tensor, alpha: float, beta: float) -> Tensor:
     """(1 + alpha) z - alpha z' where z is plausible, elsewhere minus infinity."""
-    difference = (1.0 + alpha) * logits - alpha * other.to(logits.device)
-    return difference.masked_fill(~plausible(logits, beta), -torch.inf)
+    return cut_off((1.0 + alpha) * logits - alpha * other.to(logits.device), logits, beta)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from .base import check_number, grid
+from .base import check_numbers, grid
 from .branches import Branch, text_branch
 from .layers import captured, last_position, turn
 from .runs import LoopMethod, Run
@@ -51,8 +51,7 @@ class Vista(LoopMethod):
     window: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        check_number(self, "strength", 0.0, 100.0)
-        check_number(self, "gamma", 0.0, 1.0)
+        check_numbers(self, strength=(0, 100), gamma=(0, 1))
         if isinstance(self.window, list):
             object.__setattr__(self, "window", tuple(self.window))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.backbones import find_backbone
-from .base import Inputs, Sources, check_number, grid, sample_normal
+from .base import Inputs, Sources, check_numbers, grid, sample_normal
 from .branches import Branch
 from .layers import captured, last_position, turn
 from .runs import LoopMethod, Run
@@ -41,7 +41,7 @@ class VTI(LoopMethod):
     alpha: float = 0.8
 
     def __post_init__(self) -> None:
-        check_number(self, "alpha", 0.0, 1000.0)
+        check_numbers(self, alpha=(0, 1000))
         if not isinstance(self.directions, Tensor) or self.directions.dim() != 2:
             raise ValueError(
                 "vti needs `directions`, a tensor of shape (layers, hidden size). Find them once for a model: "
