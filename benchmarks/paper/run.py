@@ -1,18 +1,269 @@
-"""Run whichever rows of the paper's tables this machine can, and say what was skipped and why.
+"""The paper's tables, row by row: run whichever rows this machine can, and say why the others were skipped.
 
     python benchmarks/paper/run.py --coco COCO --pope POPE/output/coco --mme MME_Benchmark --out results/paper
     python benchmarks/paper/run.py --dry-run
 
-COCO has `annotations/instances_val2014.json`, `annotations/captions_val2014.json` and the pictures in `val2014/`; POPE
-is the folder of its question files; MME has one folder per subtask. `--write-configs` writes the configs anew.
+COCO has `annotations/instances_val2014.json`, `annotations/captions_val2014.json` and the images in `val2014/`; POPE
+is the folder of its question files; MME has one folder per subtask. A row can run if its model's weights are on this
+machine (or may be downloaded), its data are there, the weights fit into memory, and rudder_hf has its method. Results
+go to one folder per row, which `rudder evaluate --compare` and `--table` read; finished rows are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
+from rudder_hf.evaluate.paper import paper_rows
+from rudder_hf.methods import NAMES
+from rudder_hf.presets import get_preset
+
+TASKS = {1: "chair", 2: "pope", 3: "mme", 4: "speed", 5: "chair"}
+DATA_OPTION = {"chair": "coco", "pope": "pope", "mme": "mme"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of one of the paper's tables, for one model.
+
+    Attributes:
+        table: Number of the table.
+        model: Hub id.
+        task: "chair", "pope", "mme", or "speed" for throughput.
+        decoding: "greedy", "beam" or "nucleus".
+        method: The method.
+        settings: RUDDER's settings; empty for other methods, which have their published ones.
+        images: How many images are drawn; None for all.
+        seed: Of the draw and of sampling.
+        paper: What the paper prints.
+    """
+
+    table: int
+    model: str
+    task: str
+    decoding: str
+    method: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    images: int | None = None
+    seed: int = 0
+    paper: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The folder of the row's results."""
+        return f"table{self.table}-{self.task}-{self.decoding}-{get_preset(self.model).name}-{self.method}"
+
+
+def rows() -> list[Row]:
+    """Every row of Tables 1 to 5, made from the paper's numbers and the presets."""
+    found = []
+    for row in paper_rows():
+        task = "pope" if "accuracy" in row.metrics else TASKS[row.table]
+        preset = get_preset(row.model)
+        rudder = {"layer": preset.layer, "alpha_max": preset.alpha_max, "k": preset.k}
+        settings = rudder if row.method.startswith("rudder") else {}
+        images = 500 if task == "chair" else None
+        found.append(Row(row.table, row.model, task, row.decoding, row.method, settings, images, paper=row.metrics))
+    return found
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine has.
+
+    Attributes:
+        data: Folders by task: "chair" (COCO), "pope" (its question files), "mme".
+        images: COCO's images for POPE.
+        split: Of COCO.
+        device: Where to run.
+        dtype: Type of the weights.
+        batch_size: Samples per batch.
+        download: Whether weights that are not here may be fetched.
+        limit: Fewer images than the row asks for, to try it out.
+    """
+
+    data: dict[str, Path] = field(default_factory=dict)
+    images: Path | None = None
+    split: str = "val2014"
+    device: str = "cpu"
+    dtype: str = "auto"
+    batch_size: int = 8
+    download: bool = False
+    limit: int | None = None
+
+
+def obstacle(row: Row, machine: Machine) -> str | None:
+    """Why a row cannot run here, or None."""
+    if row.method not in NAMES:
+        return f"the method {row.method} is not in rudder_hf"
+    if row.task != "speed":
+        option, folder = DATA_OPTION[row.task], machine.data.get(row.task)
+        if folder is None:
+            return f"no data: pass --{option}"
+        if not folder.exists():
+            return f"no data: there is no {folder}"
+        if row.task == "pope" and machine.images is None and not (folder / "annotations").is_dir():
+            return "no images: pass --images"
+    return weights_obstacle(row.model, machine)
+
+
+def weights_obstacle(model: str, machine: Machine) -> str | None:
+    """Why a model cannot be loaded here, or None."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if machine.download:
+        return None
+    try:
+        folder = Path(snapshot_download(model, local_files_only=True))
+    except (LocalEntryNotFoundError, OSError):
+        return "no weights: they are not in the Hub cache (pass --download to fetch them)"
+    files = [path for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin")]
+    if not files:
+        return "no weights: the Hub cache has the model's config but not its weights (pass --download)"
+    need, have = sum(path.stat().st_size for path in files), memory(machine.device)
+    if have is not None and need > have:
+        return f"too large: the weights take {need / 2**30:.0f} GiB and {machine.device} has {have / 2**30:.0f} GiB"
+    return None
+
+
+def memory(device: str) -> int | None:
+    """Bytes of memory of a device, or None if they cannot be read."""
+    import torch
+
+    if device.startswith("cuda"):
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    if device == "cpu" and hasattr(os, "sysconf"):
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a row.
+
+    Attributes:
+        row: The row.
+        skipped: Why it did not run, or None.
+        ours: Measured numbers.
+    """
+
+    row: Row
+    skipped: str | None
+    ours: dict[str, float]
+
+
+def run_rows(
+    wanted: Sequence[Row], machine: Machine, out: Path, say: Callable[[str], None] = print, dry: bool = False
+) -> list[Outcome]:
+    """Run the rows that can run, model by model, so that each is loaded once.
+
+    Args:
+        wanted: The rows.
+        machine: What there is.
+        out: Folder for the results, one folder per row.
+        say: Is called with a line about each row.
+        dry: Only say what would run.
+    """
+    outcomes = []
+    loaded: tuple[str, Any] | None = None
+    for row in sorted(wanted, key=lambda row: row.model):
+        reason = obstacle(row, machine)
+        ours: dict[str, float] = {}
+        if reason is None and dry:
+            say(f"would run {row.name}")
+        elif reason is None:
+            say(f"running {row.name}")
+            try:
+                if row.task == "speed":
+                    ours = run_speed(row, machine, out / row.name)
+                else:
+                    if loaded is None or loaded[0] != row.model:
+                        loaded = None  # One model at a time is in memory.
+                        loaded = (row.model, load(row.model, machine))
+                    ours = run_row(row, machine, loaded[1], out / row.name)
+            except Exception as error:
+                # One row that fails must not cost the others.
+                reason = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
+        if reason is not None:
+            say(f"skipped {row.name}: {reason}")
+        outcomes.append(Outcome(row, reason, ours))
+    return outcomes
+
+
+def load(model: str, machine: Machine) -> Any:
+    """Load a model."""
+    from rudder_hf.runtime.models import load_subject
+
+    return load_subject(model, machine.dtype, machine.device)
+
+
+def run_row(row: Row, machine: Machine, subject: Any, out: Path) -> dict[str, float]:
+    """Measure one row; its numbers by the paper's metrics."""
+    from rudder_hf.evaluate.methods import make_methods
+    from rudder_hf.evaluate.run import RunOptions, evaluate
+    from rudder_hf.evaluate.tasks import DataOptions, make_task
+    from rudder_hf.runtime.decoding import Decoding
+
+    data = DataOptions(
+        data=machine.data[row.task],
+        images=machine.images if row.task == "pope" else None,
+        split=machine.split if row.task == "chair" else None,
+        limit=machine.limit or row.images,
+        seed=row.seed,
+    )
+    task = make_task(row.task, data)
+    task.skip_unreadable(False)
+    settings = {row.method: row.settings} if row.settings else {}
+    methods, _ = make_methods([row.method], subject, settings, row.decoding, row.task != "chair")
+    decoding = Decoding(row.decoding, task.max_new_tokens)
+    options = RunOptions(machine.batch_size, row.seed, command=f"benchmarks/paper/run.py ({row.name})")
+    result = evaluate(task, subject, methods, decoding, out, options)
+    if result is None:
+        raise RuntimeError("other processes have not finished; repeat the command to gather the result")
+    return {name: result.methods[0].metrics[name].value for name in row.paper}
+
+
+def run_speed(row: Row, machine: Machine, out: Path) -> dict[str, float]:
+    """Throughput at batch size 1, of the method beside vanilla on the same prompt."""
+    from rudder_hf.benchmark import BenchmarkReport, BenchmarkSettings, real_model, run_benchmark
+
+    path = out / "speed.json"
+    if not path.exists():
+        dtype = "float32" if machine.device == "cpu" else "bfloat16"
+        settings = BenchmarkSettings(dtype=dtype, device=machine.device, seed=row.seed)
+        run_benchmark([lambda: real_model(row.model, settings)], settings, [row.method]).save(path)
+    cost = next(cost for cost in BenchmarkReport.load(path).cases[0].costs if cost.method == row.method)
+    if cost.ms_per_token is None:
+        raise RuntimeError(cost.refusal)
+    return {"tokens_per_second": 1000.0 / cost.ms_per_token}
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Markdown: rows that ran, ours beside the paper's, and rows that were skipped, with reasons."""
+    from rudder_hf.runtime.report import Table
+
+    ran = [outcome for outcome in outcomes if outcome.skipped is None and outcome.ours]
+    numbers = [
+        [outcome.row.name, metric, f"{outcome.ours[metric]:.2f}", f"{value:.2f}"]
+        for outcome in ran
+        for metric, value in outcome.row.paper.items()
+    ]
+    reasons: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.skipped is not None:
+            reasons.setdefault(outcome.skipped, []).append(outcome.row.name)
+    parts = [f"{len(ran)} of {len(outcomes)} rows were run."]
+    if numbers:
+        parts.append(Table(["row", "metric", "ours", "paper"], numbers).markdown())
+    if reasons:
+        skipped = [[reason, str(len(names)), ", ".join(names)] for reason, names in reasons.items()]
+        parts.append(Table(["skipped because", "rows", "which"], skipped).markdown())
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
@@ -21,7 +272,7 @@ def main() -> None:
     parser.add_argument("--coco", type=Path, help="COCO's folder")
     parser.add_argument("--pope", type=Path, help="folder of POPE's question files")
     parser.add_argument("--mme", type=Path, help="MME's folder")
-    parser.add_argument("--images", type=Path, help="pictures of POPE's questions, if not in COCO's folder")
+    parser.add_argument("--images", type=Path, help="images of POPE's questions, if not in COCO's folder")
     parser.add_argument("--split", default="val2014")
     parser.add_argument("--tables", default="1,2,3,4,5", help="which tables, separated by commas")
     parser.add_argument("--only", default="", help="only rows whose name contains this text")
@@ -29,39 +280,28 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--limit", type=int, help="fewer pictures, to try it out")
+    parser.add_argument("--limit", type=int, help="fewer images, to try it out")
     parser.add_argument("--download", action="store_true", help="fetch weights that are not here")
     parser.add_argument("--dry-run", action="store_true", help="only say what would run")
-    parser.add_argument("--write-configs", action="store_true", help="write the configs anew and leave")
-    arguments = parser.parse_args()
+    given = parser.parse_args()
 
-    from rudder_hf.evaluate import paper_tables as recipe
-
-    if arguments.write_configs:
-        for config in recipe.paper_configs():
-            (HERE / f"{config.name}.json").write_text(config.to_json(), encoding="utf-8")
-        return
     from rudder_hf.cli.common import choose_device
 
-    images = arguments.images
-    if images is None and arguments.coco is not None:
-        images = arguments.coco / arguments.split
-    given = {"chair": arguments.coco, "pope": arguments.pope, "mme": arguments.mme}
-    machine = recipe.Machine(
-        data={task: folder for task, folder in given.items() if folder is not None},
-        images=images,
-        split=arguments.split,
-        device=choose_device(arguments.device),
-        dtype=arguments.dtype,
-        batch_size=arguments.batch_size,
-        download=arguments.download,
-        limit=arguments.limit,
+    folders = {"chair": given.coco, "pope": given.pope, "mme": given.mme}
+    machine = Machine(
+        data={task: folder for task, folder in folders.items() if folder is not None},
+        images=given.coco / given.split if given.images is None and given.coco is not None else given.images,
+        split=given.split,
+        device=choose_device(given.device),
+        dtype=given.dtype,
+        batch_size=given.batch_size,
+        download=given.download,
+        limit=given.limit,
     )
-    tables = {int(number) for number in arguments.tables.split(",")}
-    configs = [c for c in recipe.read_configs(HERE) if c.table in tables and arguments.only in c.name]
-    outcomes = recipe.run_rows(configs, machine, arguments.out, dry=arguments.dry_run)
-    print()
-    print(recipe.summary(outcomes))
+    tables = {int(number) for number in given.tables.split(",")}
+    wanted = [row for row in rows() if row.table in tables and given.only in row.name]
+    outcomes = run_rows(wanted, machine, given.out, dry=given.dry_run)
+    print(f"\n{summary(outcomes)}")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..calibrate.layers import LayerStatistics, layer_groups
-from ..evaluate.scoring import metric_difference, metric_value
+from ..evaluate.scoring import Scored
 from ..metrics.chair import CHAIR_METRICS, chair, ground_truth
 from ..metrics.coco import CocoData
-from ..metrics.statistics import Floats, compare, interval
+from ..metrics.statistics import Floats
 from .detector import detector_numbers
 from .evidence import category_evidence, neighbour_evidence, probe_evidence
 from .gather import ImageTraces
@@ -100,23 +100,19 @@ def caption_scores(material: Material) -> dict[str, Any]:
     """CHAIR of both answers, with intervals; differences are paired."""
     assert material.present is not None
     options, truth = material.options, dict(enumerate(material.present))
-    counts = {
-        side: chair(
-            [(place, getattr(traces, side).text) for place, traces in enumerate(material.traces)],
-            truth,
-            options.lineage,
-        ).counts
-        for side in SIDES
-    }
-    alone = {side: interval(count, CHAIR_METRICS, options.draws, options.seed) for side, count in counts.items()}
-    paired = compare(counts["vanilla"], counts["steered"], CHAIR_METRICS, options.draws, options.seed)
+    metrics = tuple(m for m in CHAIR_METRICS if m.name in ("chair_s", "chair_i", "recall", "length"))
+    scored = {}
+    for side in SIDES:
+        texts = [(place, getattr(traces, side).text) for place, traces in enumerate(material.traces)]
+        scored[side] = Scored(chair(texts, truth, options.lineage).counts, metrics)
+    found = {side: entry.values(options.draws, options.seed) for side, entry in scored.items()}
+    difference = scored["steered"].minus(scored["vanilla"], options.draws, options.seed)
     return {
         metric.name: {
-            **{side: asdict(metric_value(metric, alone[side][metric.name])) for side in SIDES},
-            "difference": asdict(metric_difference(metric, paired[metric.name])),
+            **{side: asdict(found[side][metric.name]) for side in SIDES},
+            "difference": asdict(difference[metric.name]),
         }
-        for metric in CHAIR_METRICS
-        if metric.name in ("chair_s", "chair_i", "recall", "length")
+        for metric in metrics
     }
 
 

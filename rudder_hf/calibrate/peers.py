@@ -24,7 +24,7 @@ from typing import Any
 
 from .. import methods as interventions
 from ..evaluate.methods import settings_record
-from ..evaluate.runner import RunOptions, answer_batch
+from ..evaluate.run import RunOptions, answer_batch
 from ..evaluate.tasks.base import Sample
 from ..methods import Intervention
 from ..metrics.errors import InputError

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..evaluate.scorers import SCORERS
-from ..evaluate.scoring import Scoring
+from ..evaluate.scoring import Scoring, score_answers
 from ..evaluate.tasks.base import Sample, Task
 from ..metrics.statistics import compare, scores
 from .grid import neighbours
@@ -87,4 +86,4 @@ def _score(task: Task, store: Store, candidate: Candidate) -> Any:
     rows = store.rows(UNSTEERED if candidate[1] == VANILLA else candidate)
     samples: list[Sample] = task.samples
     answers = [{"finished": True, **rows[sample.id]} for sample in samples]
-    return SCORERS["pope"]({"task": task.name}, samples, answers, Scoring())
+    return score_answers(task.name, "pope", samples, answers, Scoring())

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluate.scorers import LIKELIHOOD_METRICS, score_chair
-from ..evaluate.scoring import Scoring
+from ..evaluate.scoring import LIKELIHOOD_METRICS, Scoring, score_answers
 from ..evaluate.tasks.base import Sample
 from ..metrics.errors import InputError
 from ..metrics.fluency import FLUENCY_METRICS, repetition
@@ -116,7 +115,7 @@ class Scorer:
         answers = [rows[sample.id] for sample in samples]
         ids = tuple(sample.id for sample in samples)
         if self.labelled:
-            counts = score_chair({"task": self.task}, samples, answers, Scoring(self.lineage)).counts
+            counts = score_answers(self.task, "chair", samples, answers, Scoring(self.lineage)).counts
         else:
             texts = [answer["answer"] for answer in answers]
             values = np.asarray(

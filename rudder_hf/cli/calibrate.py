@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from . import calibrate_options as options
-from . import evaluate_options as shared
+from . import options as shared
 from .common import (
     BAD_INPUT,
     FAILED,
@@ -128,7 +128,7 @@ def _finish(outcome: Outcome, out: Path, model: str | None, revision: str) -> No
 def _prepare(given: dict[str, Any]) -> tuple[CalibrationData, CalibrationOptions]:
     """Pictures and options, checked before a model is loaded."""
     from ..calibrate import CalibrationOptions, Grid, Limits, data_source, find_data
-    from .evaluate import read_ids
+    from .common import read_ids
 
     exclude = [] if given["exclude"] is None else [str(i) for i in read_ids(given["exclude"])]
     common = {"prompt": given["prompt"], "seed": given["seed"]}

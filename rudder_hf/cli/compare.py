@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import evaluate_options as shared
+from . import options as shared
 from .common import (
     BAD_INPUT,
     choose_device,

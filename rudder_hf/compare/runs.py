@@ -7,16 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..evaluate.folder import RunFolder
 from ..evaluate.methods import settings_record
-from ..evaluate.run import start
-from ..evaluate.runner import RunOptions, run
-from ..evaluate.scorers import Scored
-from ..evaluate.scoring import Scoring, metric_difference, metric_value, score
+from ..evaluate.run import RunOptions, write_answers
+from ..evaluate.scoring import Scored, Scoring, score_run
 from ..evaluate.tasks import Task
-from ..metrics.statistics import compare as compare_counts
-from ..metrics.statistics import interval
 from ..runtime.decoding import Decoding
-from ..runtime.folder import RunFolder
 from ..runtime.models import Subject
 from .record import Changes, Row, Values
 from .variants import CALIBRATED, TUNED, Entry, same_settings
@@ -76,11 +72,10 @@ class Cells:
         how = Decoding(decoding, longest or task.max_new_tokens, self.num_beams, self.top_p)
         options = RunOptions(max(1, self.batch_size // beams), self.seed, likelihood=False)
         methods = [entry.asked(what)]
-        folder = start(self.folder / what / decoding / entry.key, task, self.subject, methods, how, None, options)
         text = f"{what}, {decoding}, {entry.key}"
-        missing = run(
-            task, self.subject, methods, how, folder, options,
-            progress=lambda done, total: self.progress(text, done, total),
+        folder, missing = write_answers(
+            task, self.subject, methods, how, self.folder / what / decoding / entry.key, options,
+            progress=lambda _, done, total: self.progress(text, done, total),
         )  # fmt: skip
         assert missing == 0
         self._done[what, decoding, entry.key] = (entry, folder)
@@ -116,7 +111,7 @@ class Cells:
                     values, changes = self._values(own, captions[_VANILLA], bootstrap)
                     row = replace(row, metrics=values, changes=changes)
                 if own is not None and ours is not None and own is not ours:
-                    row = replace(row, ours=self._changes(own, ours, bootstrap))
+                    row = replace(row, ours=ours.minus(own, bootstrap, self.seed))
                 answers = questions.get(entry.key)
                 if answers is not None:
                     values, changes = self._values(answers, questions[_VANILLA], bootstrap)
@@ -137,18 +132,13 @@ class Cells:
         return found
 
     def _values(self, own: Scored, vanilla: Scored, bootstrap: int) -> tuple[Values, Changes]:
-        estimates = interval(own.counts, own.metrics, bootstrap, self.seed)
-        values = {metric.name: metric_value(metric, estimates[metric.name]) for metric in own.metrics}
-        return values, {} if own is vanilla else self._changes(vanilla, own, bootstrap)
-
-    def _changes(self, left: Scored, right: Scored, bootstrap: int) -> Changes:
-        changes = compare_counts(left.counts, right.counts, right.metrics, bootstrap, self.seed)
-        return {metric.name: metric_difference(metric, changes[metric.name]) for metric in right.metrics}
+        changes = {} if own is vanilla else own.minus(vanilla, bootstrap, self.seed)
+        return own.values(bootstrap, self.seed), changes
 
 
 def _score(folder: RunFolder) -> Scored:
     plan, samples, done = folder.plan(), folder.questions(), folder.done()
     name = next(iter(plan["methods"]))
     rows: list[dict[str, Any]] = [{"method": name, **done[name, sample.id]} for sample in samples]
-    scored = score(plan, samples, rows, Scoring())[name]
+    scored = score_run(plan, samples, rows, Scoring())[name]
     return replace(scored, metrics=tuple(metric for metric in scored.metrics if metric.name in _KEPT))

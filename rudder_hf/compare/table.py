@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from ..benchmark.table import COST_COLUMNS, NONE
 from ..evaluate.result import MetricDifference, MetricValue
-from ..evaluate.tables import ARROWS, markdown_table, number, with_change
+from ..evaluate.tables import markdown_table, with_change
+from ..runtime.report import ARROWS, number
 from .record import Comparison, Row
 
 CAPTIONS = ("chair_s", "chair_i", "recall", "length")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..runtime.journal import write_new
+from ..metrics.errors import InputError
+from ..runtime.store import read_json, to_json
 
 FORMAT = "rudder-evaluation-1"
 RESULT_FILE = "result.json"
@@ -23,7 +23,7 @@ class MetricValue:
         value: The number, in percent where the unit is "percent".
         direction: "lower" or "higher" is better, or "none" where neither is.
         unit: "percent", "points", "words" or "nats".
-        low: Lower end of the 95 % bootstrap interval over pictures.
+        low: Lower end of the 95 % bootstrap interval over images.
         high: Upper end.
     """
 
@@ -36,31 +36,19 @@ class MetricValue:
 
 
 @dataclass(frozen=True)
-class MetricDifference:
-    """One method minus another on the same pictures.
+class MetricDifference(MetricValue):
+    """One method minus another on the same images; the interval is paired.
 
     Attributes:
-        label: The metric's name in tables.
-        value: The difference of the metric, in its unit.
-        direction: Which sign is better: "lower" or "higher", or "none".
-        unit: Of the metric.
-        low: Lower end of the paired 95 % bootstrap interval.
-        high: Upper end.
-        p_value: Of a permutation test that swaps the two answers of a picture.
+        p_value: Of a permutation test that swaps the two answers of an image.
     """
 
-    label: str
-    value: float
-    direction: str
-    unit: str
-    low: float
-    high: float
     p_value: float
 
 
 @dataclass(frozen=True)
 class MethodResult:
-    """What one method reached.
+    """All numbers of one method.
 
     Attributes:
         name: The method.
@@ -97,9 +85,9 @@ class EvaluationResult:
         data: Where samples come from, with a hash of them.
         prompt: The prompt, or its form with {question} in it.
         decoding: Name and options.
-        scoring: Lineage or parser, samples of the bootstrap.
-        seed: Of the choice of pictures, of sampling and of the bootstrap.
-        image_ids: The pictures that were evaluated.
+        scoring: Lineage or parser, draws of the bootstrap.
+        seed: Of the choice of images, of sampling and of the bootstrap.
+        image_ids: The images that were evaluated.
         samples: How many questions each method answered.
         methods: One result for each method.
         notes: Counted warnings about the data.
@@ -126,48 +114,33 @@ class EvaluationResult:
         """The result of one method.
 
         Raises:
-            ValueError: It is not part of the run.
+            InputError: It is not part of the run.
         """
-        for method in self.methods:
-            if method.name == name:
-                return method
-        raise ValueError(
-            f"There is no method {name!r} in this run. Methods: {', '.join(m.name for m in self.methods)}."
-        )
+        found = {method.name: method for method in self.methods}
+        if name not in found:
+            raise InputError(f"there is no method {name!r} in this run; methods: {', '.join(found)}")
+        return found[name]
 
     def to_json(self) -> str:
         """The text of the result file."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
-
-    def save(self, path: str | Path) -> Path:
-        """Write the result.
-
-        Raises:
-            FileExistsError: The file exists; results are never overwritten.
-        """
-        if not write_new(Path(path), self.to_json()):
-            raise FileExistsError(f"{path} exists and results are never overwritten: choose another name.")
-        return Path(path)
+        return to_json(asdict(self))
 
     @classmethod
     def load(cls, path: str | Path) -> EvaluationResult:
         """Read a result file, or the one in a results folder.
 
         Raises:
-            ValueError: It is no result of this format.
+            InputError: It is no result of this format.
         """
         path = Path(path)
         if path.is_dir():
             path = path / RESULT_FILE
         if not path.is_file():
-            raise ValueError(f"There is no result {path}: the run has not finished, or this is no results folder.")
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}.") from error
+            raise InputError(f"there is no result {path}: the run has not finished, or this is no results folder")
+        record = read_json(path)
         if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"{path} is not a result of rudder evaluate ({FORMAT}).")
+            raise InputError(f"{path} is not a result of rudder evaluate ({FORMAT})")
         missing = sorted({entry.name for entry in dataclasses.fields(cls)} - set(record))
         if missing:
-            raise ValueError(f"{path} lacks {', '.join(missing)}.")
+            raise InputError(f"{path} lacks {', '.join(missing)}")
         return cls(**{**record, "methods": [MethodResult.from_dict(entry) for entry in record["methods"]]})

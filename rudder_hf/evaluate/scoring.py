@@ -1,17 +1,31 @@
-"""From saved answers to a result: scores, fluency, intervals over pictures, paired differences to the first method."""
+"""From saved answers to a result: scores, fluency, intervals over images, paired differences to the first method."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ..metrics.statistics import SAMPLES, Difference, Metric, compare, interval
+import numpy as np
+
+from ..metrics.chair import CHAIR_METRICS, chair, ground_truth
+from ..metrics.chair_parsers import check_lineage
+from ..metrics.coco import CocoData
+from ..metrics.errors import InputError
+from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
+from ..metrics.mme import MmeQuestion, mme, mme_metrics
+from ..metrics.pope import Parser, Question, pope, pope_mean
+from ..metrics.statistics import SAMPLES, Counts, Metric, compare, interval, share
 from .result import EvaluationResult, MethodResult, MetricDifference, MetricValue
-from .scorers import SCORERS, Scored
 from .tasks.base import Sample
 
 Rows = Sequence[dict[str, Any]]
+
+# Descriptive: steering lowers it a little by nature, and endless repetition raises it.
+LIKELIHOOD_METRICS = (
+    Metric("log_likelihood", "Log-likelihood per token", share("log_likelihood", "tokens"), None, "nats"),
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,7 @@ class Scoring:
     """
 
     lineage: str = "pattern"
-    parser: str = "robust"
+    parser: Parser = "robust"
     bootstrap: int = SAMPLES
 
     def record(self, kind: str) -> dict[str, Any]:
@@ -34,7 +48,125 @@ class Scoring:
         return {name: value for name, value in asdict(self).items() if name in (mine, "bootstrap")}
 
 
-def score(plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> dict[str, Scored]:
+@dataclass(frozen=True)
+class Scored:
+    """One method's counts and what to make of them.
+
+    Attributes:
+        counts: One row for each image: images are what the bootstrap draws, their questions hang together.
+        metrics: In the order of the tables.
+        notes: Counted warnings.
+    """
+
+    counts: Counts
+    metrics: tuple[Metric, ...]
+    notes: list[str] = field(default_factory=list)
+
+    def values(self, draws: int, seed: int) -> dict[str, MetricValue]:
+        """Every metric with its interval, as results have it: percent instead of fractions."""
+        estimates = interval(self.counts, self.metrics, draws, seed)
+        return {metric.name: MetricValue(**_shown(metric, estimates[metric.name])) for metric in self.metrics}
+
+    def minus(self, other: Scored, draws: int, seed: int) -> dict[str, MetricDifference]:
+        """This method minus another on the same images, for every metric that both have."""
+        theirs = {metric.name for metric in other.metrics}
+        metrics = [metric for metric in self.metrics if metric.name in theirs]
+        columns = [column for column in self.counts.columns if column in other.counts.columns]
+        changes = compare(other.counts.only(columns), self.counts.only(columns), metrics, draws, seed)
+        return {
+            metric.name: MetricDifference(**_shown(metric, changes[metric.name]), p_value=changes[metric.name].p_value)
+            for metric in metrics
+        }
+
+
+def _shown(metric: Metric, estimate: Any) -> dict[str, Any]:
+    factor = 100.0 if metric.unit == "percent" else 1.0
+    return {
+        "label": metric.label,
+        "direction": {True: "higher", False: "lower", None: "none"}[metric.higher_is_better],
+        "unit": metric.unit,
+        **{name: round(factor * getattr(estimate, name), 6) for name in ("value", "low", "high")},
+    }
+
+
+def score_answers(task: str, kind: str, samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
+    """Score the answers of one method, with their fluency: a hallucination score can be bought with broken text.
+
+    Args:
+        task: The task's name; sentences of the scenes are checked against their grammar.
+        kind: "chair", "pope" or "mme".
+        samples: The samples.
+        rows: The answer to each of them.
+        scoring: How to score.
+    """
+    scorer = {"chair": _score_chair, "pope": _score_pope, "mme": _score_mme}[kind]
+    scored = scorer(samples, rows, scoring)
+    empty, cut = sum(not row["answer"] for row in rows), sum(not row.get("finished", True) for row in rows)
+    notes = [f"{empty} of {len(rows)} answers are empty"] if empty else []
+    notes += [f"{cut} of {len(rows)} answers were cut off at the longest length"] if cut else []
+    ids = tuple(sample.id for sample in samples)
+    texts = [row["answer"] for row in rows]
+    counts, metrics = repetition(texts, ids), (*scored.metrics, *FLUENCY_METRICS)
+    if task == "scenes":
+        counts, metrics = counts.joined(broken(texts, ids)), (*metrics, *BROKEN_METRICS)
+    if all(row["log_likelihood"] is not None for row in rows):
+        values = np.asarray([[row["log_likelihood"], row["tokens"]] for row in rows], dtype=np.float64)
+        counts = counts.joined(Counts(ids, ("log_likelihood", "tokens"), values))
+        metrics = (*metrics, *LIKELIHOOD_METRICS)
+    return Scored(scored.counts.joined(_by_image(counts, samples)), metrics, notes + scored.notes)
+
+
+def _by_image(counts: Counts, samples: Sequence[Sample]) -> Counts:
+    """Counts of samples summed over the questions of each image."""
+    images = {sample.id: str(sample.image_id) for sample in samples}
+    order = {image: place for place, image in enumerate(dict.fromkeys(images.values()))}
+    values = np.zeros((len(order), len(counts.columns)))
+    np.add.at(values, [order[images[sample]] for sample in counts.ids], counts.values)
+    return Counts(tuple(order), counts.columns, values)
+
+
+def _score_chair(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
+    data = CocoData(
+        files={int(s.image_id): s.image for s in samples},
+        objects={int(s.image_id): tuple(s.reference["objects"]) for s in samples},
+        references={int(s.image_id): tuple(s.reference["captions"]) for s in samples},
+        categories=tuple(dict.fromkeys(name for s in samples for name in s.reference["objects"])),
+    )
+    lineage = check_lineage(scoring.lineage)
+    captions = [(int(sample.image_id), row["answer"]) for sample, row in zip(samples, rows, strict=True)]
+    result = chair(captions, ground_truth(data, lineage), lineage)
+    silent = f"{result.silent} captions mention no object: they count for CHAIR_S and recall only"
+    return Scored(result.counts, CHAIR_METRICS, [silent] if result.silent else [])
+
+
+def _score_pope(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
+    """POPE by split and their plain mean."""
+    splits: dict[str, list[tuple[Question, str]]] = {}
+    for number, (sample, row) in enumerate(zip(samples, rows, strict=True)):
+        reference = sample.reference
+        question = Question(number, str(sample.image_id), reference["question"], reference["label"])
+        splits.setdefault(reference["split"], []).append((question, row["answer"]))
+    results = {
+        split: pope([question for question, _ in asked], [answer for _, answer in asked], scoring.parser)
+        for split, asked in splits.items()
+    }
+    counts, metrics = pope_mean(results)
+    unclear = sum(result.unclear for result in results.values())
+    note = f"{unclear} of {len(rows)} answers say neither yes nor no: they count as wrong"
+    return Scored(counts, metrics, [note] if unclear else [])
+
+
+def _score_mme(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
+    """MME by subtask and in sum."""
+    questions = [
+        MmeQuestion(r["subtask"], Path(r["image"]), r["question"], r["label"]) for r in (s.reference for s in samples)
+    ]
+    result = mme(questions, [row["answer"] for row in rows])
+    note = f"{result.other} of {len(rows)} answers are neither yes nor no: they count as wrong"
+    return Scored(result.counts, mme_metrics(result.subtasks), [note] if result.other else [])
+
+
+def score_run(plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> dict[str, Scored]:
     """Scores of each method of a run.
 
     Args:
@@ -44,21 +176,22 @@ def score(plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: 
         scoring: How to score.
 
     Raises:
-        ValueError: Answers are missing, doubled or of unknown samples.
+        InputError: Answers are missing, doubled or of unknown samples.
     """
     known = {sample.id for sample in samples}
     by_method: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in plan["methods"]}
     for row in rows:
-        if row["method"] not in by_method or row["id"] not in known:
-            raise ValueError(f"There is an answer of {row['method']!r} to {row['id']!r}, which the run does not have.")
-        if row["id"] in by_method[row["method"]]:
-            raise ValueError(f"There are two answers of {row['method']!r} to {row['id']!r}.")
-        by_method[row["method"]][row["id"]] = row
+        method, sample = row["method"], row["id"]
+        if method not in by_method or sample not in known:
+            raise InputError(f"there is an answer of {method!r} to {sample!r}, which the run does not have")
+        if sample in by_method[method]:
+            raise InputError(f"there are two answers of {method!r} to {sample!r}")
+        by_method[method][sample] = row
     for name, answered in by_method.items():
         if len(answered) < len(known):
-            raise ValueError(f"{len(known) - len(answered)} of {len(known)} answers of {name!r} are missing.")
+            raise InputError(f"{len(known) - len(answered)} of {len(known)} answers of {name!r} are missing")
     return {
-        name: SCORERS[plan["kind"]](plan, samples, [answered[sample.id] for sample in samples], scoring)
+        name: score_answers(plan["task"], plan["kind"], samples, [answered[s.id] for s in samples], scoring)
         for name, answered in by_method.items()
     }
 
@@ -66,58 +199,27 @@ def score(plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: 
 def build_result(
     plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: Scoring, run: dict[str, Any]
 ) -> EvaluationResult:
-    """Put a result together."""
-    scored = score(plan, samples, rows, scoring)
-    first = next(iter(scored))
-    methods = []
-    for name, entry in scored.items():
-        estimates = interval(entry.counts, entry.metrics, scoring.bootstrap, plan["seed"])
-        differences: dict[str, Difference] = {}
-        if name != first:
-            differences = compare(scored[first].counts, entry.counts, entry.metrics, scoring.bootstrap, plan["seed"])
-        methods.append(
-            MethodResult(
-                name=name,
-                settings=plan["methods"][name],
-                metrics={m.name: metric_value(m, estimates[m.name]) for m in entry.metrics},
-                counts={column: round(float(total)) for column, total in entry.counts.total().items()},
-                differences={m.name: metric_difference(m, differences[m.name]) for m in entry.metrics if differences},
-                notes=entry.notes,
-            )
+    """Put a result together; arguments as for `score_run`, and how the run came about."""
+    scored = score_run(plan, samples, rows, scoring)
+    first = next(iter(scored.values()))
+    draws, seed = scoring.bootstrap, plan["seed"]
+    methods = [
+        MethodResult(
+            name=name,
+            settings=plan["methods"][name],
+            metrics=entry.values(draws, seed),
+            counts={column: round(float(total)) for column, total in entry.counts.total().items()},
+            differences={} if entry is first else entry.minus(first, draws, seed),
+            notes=entry.notes,
         )
+        for name, entry in scored.items()
+    ]
     return EvaluationResult(
-        task=plan["task"],
-        kind=plan["kind"],
-        model=plan["model"],
-        data=plan["data"],
-        prompt=plan["prompt"],
-        decoding=plan["decoding"],
+        **{name: plan[name] for name in ("task", "kind", "model", "data", "prompt", "decoding", "seed")},
         scoring=scoring.record(plan["kind"]),
-        seed=plan["seed"],
         image_ids=list(dict.fromkeys(sample.image_id for sample in samples)),
         samples=len(samples),
         methods=methods,
         notes=list(plan["notes"]),
         run=run,
     )
-
-
-def _factor(metric: Metric) -> float:
-    return 100.0 if metric.unit == "percent" else 1.0
-
-
-def _direction(metric: Metric) -> str:
-    return {True: "higher", False: "lower", None: "none"}[metric.higher_is_better]
-
-
-def metric_value(metric: Metric, estimate: Any) -> MetricValue:
-    """A metric with its interval, as results have it: percent instead of fractions."""
-    low, value, high = (round(_factor(metric) * end, 6) for end in (estimate.low, estimate.value, estimate.high))
-    return MetricValue(metric.label, value, _direction(metric), metric.unit, low, high)
-
-
-def metric_difference(metric: Metric, difference: Difference) -> MetricDifference:
-    """A difference, as results have it."""
-    ends = (difference.low, difference.value, difference.high)
-    low, value, high = (round(_factor(metric) * end, 6) for end in ends)
-    return MetricDifference(metric.label, value, _direction(metric), metric.unit, low, high, difference.p_value)

@@ -1,46 +1,51 @@
-"""Results as tables: for the terminal, in Markdown, and in LaTeX in the form of the paper's Tables 1 to 3."""
+"""Results as tables: methods side by side, and in the form of the paper's Tables 1 to 3."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..metrics.errors import InputError
+from ..runtime.report import Table, heading, number, p_value, with_interval
 from .paper import paper_value
 from .result import EvaluationResult, MethodResult, MetricDifference, MetricValue
 
-HEADLINES: dict[str, tuple[str, ...]] = {
-    "chair": ("chair_s", "chair_i"),
-    "pope": ("accuracy", "f1"),
-    "mme": ("total",),
-}
 METHOD_LABELS = {"vanilla": "Vanilla", "rudder-beta": "RUDDER-Beta", "rudder-add": "RUDDER-Add"}
 DECODING_LABELS = {"greedy": "Greedy", "beam": "Beam Search", "nucleus": "Nucleus Sampling"}
-ARROWS = {"lower": "↓", "higher": "↑", "none": ""}
-LATEX_ARROWS = {"lower": r"$\downarrow$", "higher": r"$\uparrow$", "none": ""}
-_DIGITS = {"percent": 1, "points": 2, "words": 2, "nats": 3}
+_HEADLINES = {"chair": ("chair_s", "chair_i"), "pope": ("accuracy", "f1"), "mme": ("total",)}
+_METHOD_COLUMNS = {
+    "chair": (
+        "chair_s", "chair_i", "recall", "length", "distinct_2", "repeated_sentences", "broken_sentences",
+        "log_likelihood",
+    ),
+    "pope": ("accuracy", "f1", "yes_ratio", "unclear"),
+    "mme": ("total",),
+}  # fmt: skip
+# Methods up to which a run has a column for each; beyond, it has a row for each.
+_MOST_COLUMNS = 3
 
 
-def number(value: float, unit: str, sign: bool = False) -> str:
-    """A number with the digits that its unit deserves."""
-    return f"{value:{'+' if sign else ''}.{_DIGITS.get(unit, 2)}f}"
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return Table(headings, rows).markdown()
 
 
-def with_interval(metric: MetricValue) -> str:
-    """A metric and its interval."""
-    return (
-        f"{number(metric.value, metric.unit)} [{number(metric.low, metric.unit)}, {number(metric.high, metric.unit)}]"
-    )
+def method_label(name: str) -> str:
+    """A method's name in tables."""
+    return METHOD_LABELS.get(name, name)
 
 
 def difference(change: MetricDifference) -> str:
     """A difference, its interval and its p-value."""
-    unit = change.unit
-    low, high = number(change.low, unit, True), number(change.high, unit, True)
-    return f"{number(change.value, unit, True)} [{low}, {high}], p {p_value(change.p_value)}"
+    text = with_interval(change.value, change.low, change.high, change.unit, sign=True)
+    return f"{text}, p {p_value(change.p_value)}"
 
 
-def p_value(p: float) -> str:
-    """A p-value; the number of permutations bounds it from below."""
-    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+def with_change(metric: MetricValue, change: MetricDifference | None) -> str:
+    """A metric with the paired interval of its change; with its own interval where there is nothing to compare."""
+    if change is None:
+        return with_interval(metric.value, metric.low, metric.high, metric.unit)
+    text = with_interval(change.value, change.low, change.high, metric.unit, sign=True)
+    return f"{number(metric.value, metric.unit)} ({text})"
 
 
 def title(result: EvaluationResult) -> str:
@@ -52,63 +57,6 @@ def title(result: EvaluationResult) -> str:
     return f"{result.task}{f' ({how})' if how else ''}: {result.model['name']}, {decoding}, {images} images{questions}"
 
 
-def run_table(result: EvaluationResult) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells of a run: one row per metric, so that fluency always stands beside the score.
-
-    Each method has its value with interval; methods after the first also their paired difference to it.
-    """
-    first, *others = result.methods
-    headings = ["", *[METHOD_LABELS.get(m.name, m.name) for m in result.methods]]
-    headings += [f"{METHOD_LABELS.get(m.name, m.name)} - {METHOD_LABELS.get(first.name, first.name)}" for m in others]
-    rows = []
-    for name, metric in first.metrics.items():
-        row = [f"{metric.label} {ARROWS[metric.direction]}".strip()]
-        row += [with_interval(method.metrics[name]) for method in result.methods]
-        row += [difference(method.differences[name]) for method in others]
-        rows.append(row)
-    return headings, rows
-
-
-MOST_COLUMNS = 3
-"""Methods up to which a run has a column for each; beyond, it has a row for each."""
-_METHOD_COLUMNS = {
-    "chair": (
-        "chair_s", "chair_i", "recall", "length", "distinct_2", "repeated_sentences", "broken_sentences",
-        "log_likelihood",
-    ),
-    "pope": ("accuracy", "f1", "yes_ratio", "unclear"),
-    "mme": ("total",),
-}  # fmt: skip
-
-
-def method_table(result: EvaluationResult) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells of a run of many methods: one row for each, with its change against the first."""
-    first = result.methods[0]
-    shown = [name for name in _METHOD_COLUMNS[result.kind] if name in first.metrics]
-    labels = [first.metrics[name] for name in shown]
-    headings = ["", *(f"{metric.label} {ARROWS[metric.direction]}".strip() for metric in labels)]
-    rows = [
-        [METHOD_LABELS.get(m.name, m.name), *(with_change(m.metrics[n], m.differences.get(n)) for n in shown)]
-        for m in result.methods
-    ]
-    return headings, rows
-
-
-def with_change(metric: MetricValue, change: MetricDifference | None) -> str:
-    """A metric with the paired interval of its change; with its own interval where there is nothing to compare."""
-    if change is None:
-        return with_interval(metric)
-    unit = metric.unit
-    value, low, high = (number(end, unit, True) for end in (change.value, change.low, change.high))
-    return f"{number(metric.value, unit)} ({value} [{low}, {high}])"
-
-
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-
-
 def notes(result: EvaluationResult) -> list[str]:
     """What has to be said below a table."""
     lines = [
@@ -117,23 +65,94 @@ def notes(result: EvaluationResult) -> list[str]:
         *result.notes,
     ]
     for method in result.methods:
-        lines += [f"{METHOD_LABELS.get(method.name, method.name)}: {note}" for note in method.notes]
+        lines += [f"{method_label(method.name)}: {note}" for note in method.notes]
     return lines
 
 
+def run_table(result: EvaluationResult) -> Table:
+    """A run with one row per metric, so that fluency always stands beside the score.
+
+    Each method has its value with interval; methods after the first also their paired difference to it.
+    """
+    first, *others = result.methods
+    headings = ["", *(method_label(method.name) for method in result.methods)]
+    headings += [f"{method_label(method.name)} - {method_label(first.name)}" for method in others]
+    rows = [
+        [
+            heading(metric.label, metric.direction),
+            *(with_change(method.metrics[name], None) for method in result.methods),
+            *(difference(method.differences[name]) for method in others),
+        ]
+        for name, metric in first.metrics.items()
+    ]
+    return Table(headings, rows, title(result))
+
+
+def method_table(result: EvaluationResult) -> Table:
+    """A run of many methods: one row for each, with its change against the first."""
+    first = result.methods[0].metrics
+    shown = [name for name in _METHOD_COLUMNS[result.kind] if name in first]
+    headings = ["", *(heading(first[name].label, first[name].direction) for name in shown)]
+    rows = [
+        [method_label(m.name), *(with_change(m.metrics[n], m.differences.get(n)) for n in shown)]
+        for m in result.methods
+    ]
+    return Table(headings, rows, title(result))
+
+
+def terminal_table(result: EvaluationResult) -> Table:
+    """The table of a run that fits a terminal best."""
+    return method_table(result) if len(result.methods) > _MOST_COLUMNS else run_table(result)
+
+
 def run_markdown(result: EvaluationResult) -> str:
-    """A run as Markdown: the table, and below it what has to be said."""
+    """A run as Markdown: the tables, and below them what has to be said."""
     parts = [f"**{title(result)}**"]
-    if len(result.methods) > MOST_COLUMNS:
-        parts.append(markdown_table(*method_table(result)))
-    parts.append(markdown_table(*run_table(result)))
+    if len(result.methods) > _MOST_COLUMNS:
+        parts.append(method_table(result).markdown())
+    parts.append(run_table(result).markdown())
     if any(_paper(result, method, metric) is not None for method in result.methods for metric in _headlines(result)):
-        parts.append(paper_markdown([result]))
+        parts.append(paper_table([result]).markdown())
     return "\n\n".join([*parts, *notes(result)]) + "\n"
 
 
+def paper_table(results: Sequence[EvaluationResult]) -> Table:
+    """Results in the form of the paper's tables: decoding and method down, models across, the paper's number beside.
+
+    Raises:
+        InputError: The results are of different kinds, or two are about the same cell.
+    """
+    _check_same_kind(results)
+    models = list(dict.fromkeys(result.model["name"] for result in results))
+    metrics = _headlines(results[0])
+    first = results[0].methods[0].metrics
+    headings = [f"{heading(first[metric].label, first[metric].direction)} ours (paper)" for metric in metrics]
+    cells = {(r.model["name"], r.decoding["name"], m.name): (r, m) for r in results for m in r.methods}
+    rows = []
+    for decoding in dict.fromkeys([*DECODING_LABELS, *(result.decoding["name"] for result in results)]):
+        for name in dict.fromkeys(method for _, how, method in cells if how == decoding):
+            found = [cells.get((model, decoding, name)) for model in models]
+            numbers = ["- (-)" if cell is None else _cell(*cell, metric) for cell in found for metric in metrics]
+            rows.append([DECODING_LABELS.get(decoding, decoding), method_label(name), *numbers])
+    groups = [("", 2), *((model, len(metrics)) for model in models)]
+    return Table(["Decoding", "Method", *headings * len(models)], rows, labels=2, groups=groups)
+
+
+def paper_latex(results: Sequence[EvaluationResult]) -> str:
+    """`paper_table` in LaTeX, with a line above that says what it is."""
+    text = f"% {title(results[0])}; in parentheses: numbers printed in the RUDDER paper" if results else ""
+    return f"{text}\n{paper_table(results).latex()}"
+
+
+def _cell(result: EvaluationResult, method: MethodResult, metric: str) -> str:
+    """Our number and the paper's."""
+    digits = 1 if result.kind == "chair" else 2
+    paper = _paper(result, method, metric)
+    return f"{method.metrics[metric].value:.{digits}f} ({'-' if paper is None else f'{paper:.{digits}f}'})"
+
+
 def _headlines(result: EvaluationResult) -> list[str]:
-    return [name for name in HEADLINES[result.kind] if name in result.methods[0].metrics]
+    return [name for name in _HEADLINES[result.kind] if name in result.methods[0].metrics]
 
 
 def _paper(result: EvaluationResult, method: MethodResult, metric: str) -> float | None:
@@ -142,104 +161,12 @@ def _paper(result: EvaluationResult, method: MethodResult, metric: str) -> float
 
 def _check_same_kind(results: Sequence[EvaluationResult]) -> None:
     if not results:
-        raise ValueError("There is no result to put into a table.")
+        raise InputError("there is no result to put into a table")
     kinds = {(r.kind, r.scoring.get("lineage"), r.scoring.get("parser")) for r in results}
     if len(kinds) > 1:
-        told = ", ".join(sorted(" ".join(part for part in kind if part) for kind in kinds))
-        raise ValueError(f"Results of different kinds do not fit into one table: {told}.")
+        names = ", ".join(sorted(" ".join(part for part in kind if part) for kind in kinds))
+        raise InputError(f"results of different kinds do not fit into one table: {names}")
     cells = [(r.model["name"], r.decoding["name"], m.name) for r in results for m in r.methods]
     twice = sorted({cell for cell in cells if cells.count(cell) > 1})
     if twice:
-        raise ValueError(f"Two results are about the same cell of the table: {', '.join(twice[0])}.")
-
-
-def _grid(results: Sequence[EvaluationResult]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The table's models and its rows of decoding and method, in the paper's order."""
-    models = list(dict.fromkeys(result.model["name"] for result in results))
-    rows = [
-        (decoding, method)
-        for decoding in DECODING_LABELS
-        for method in dict.fromkeys(m.name for r in results if r.decoding["name"] == decoding for m in r.methods)
-    ]
-    return models, rows
-
-
-def _cell(results: Sequence[EvaluationResult], model: str, decoding: str, method: str, metric: str) -> tuple[str, str]:
-    """Our number and the paper's, or blanks."""
-    for result in results:
-        if (result.model["name"], result.decoding["name"]) == (model, decoding):
-            for entry in result.methods:
-                if entry.name == method:
-                    value = entry.metrics[metric]
-                    paper = _paper(result, entry, metric)
-                    digits = 2 if result.kind != "chair" else 1
-                    return f"{value.value:.{digits}f}", "" if paper is None else f"{paper:.{digits}f}"
-    return "", ""
-
-
-def paper_markdown(results: Sequence[EvaluationResult]) -> str:
-    """Results in the form of the paper's tables: decoding and method down, models across, the paper's number beside.
-
-    Raises:
-        ValueError: The results are of different kinds, or two are about the same cell.
-    """
-    _check_same_kind(results)
-    models, grid = _grid(results)
-    metrics = _headlines(results[0])
-    labels = [results[0].methods[0].metrics[metric] for metric in metrics]
-    columns = [(model, metric, label) for model in models for metric, label in zip(metrics, labels, strict=True)]
-    headings = ["Decoding", "Method"]
-    headings += [f"{model} {label.label} {ARROWS[label.direction]} ours (paper)" for model, _, label in columns]
-    rows = []
-    for decoding, method in grid:
-        row = [DECODING_LABELS[decoding], METHOD_LABELS.get(method, method)]
-        for model, metric, _ in columns:
-            ours, paper = _cell(results, model, decoding, method, metric)
-            row.append(f"{ours or '-'} ({paper or '-'})")
-        rows.append(row)
-    return markdown_table(headings, rows)
-
-
-def paper_latex(results: Sequence[EvaluationResult]) -> str:
-    r"""The same as LaTeX (booktabs, multirow); the paper's numbers are small, in parentheses.
-
-    Raises:
-        ValueError: The results are of different kinds, or two are about the same cell.
-    """
-    _check_same_kind(results)
-    models, grid = _grid(results)
-    metrics = _headlines(results[0])
-    labels = [results[0].methods[0].metrics[metric] for metric in metrics]
-    heads = [
-        rf"{_tex(label.label).replace('CHAIR' + chr(92) + '_', 'CHAIR$_')}"
-        + ("$" if label.label.startswith("CHAIR_") else "")
-        + LATEX_ARROWS[label.direction]
-        for label in labels
-    ]
-    lines = [
-        rf"% {title(results[0]).replace('%', '')}; in parentheses: numbers printed in the RUDDER paper (ICML 2026)",
-        rf"\begin{{tabular}}{{ll{'c' * (len(models) * len(metrics))}}}",
-        r"\toprule",
-        r"\multirow{2}{*}{Decoding} & \multirow{2}{*}{Method} & "
-        + " & ".join(rf"\multicolumn{{{len(metrics)}}}{{c}}{{{_tex(model)}}}" for model in models)
-        + r" \\",
-        " & & " + " & ".join(heads * len(models)) + r" \\",
-    ]
-    for decoding in dict.fromkeys(row[0] for row in grid):
-        methods = [method for name, method in grid if name == decoding]
-        lines.append(r"\midrule")
-        for index, method in enumerate(methods):
-            head = rf"\multirow{{{len(methods)}}}{{*}}{{{DECODING_LABELS[decoding]}}}" if index == 0 else ""
-            cells = []
-            for model in models:
-                for metric in metrics:
-                    ours, paper = _cell(results, model, decoding, method, metric)
-                    cells.append((ours or "-") + (rf" {{\scriptsize ({paper})}}" if paper else ""))
-            lines.append(f"{head} & {_tex(METHOD_LABELS.get(method, method))} & {' & '.join(cells)} " + r"\\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def _tex(text: str) -> str:
-    for sign in "&%$#_{}":
-        text = text.replace(sign, f"\\{sign}")
-    return text
+        raise InputError(f"two results are about the same cell of the table: {', '.join(twice[0])}")

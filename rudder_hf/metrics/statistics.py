@@ -70,6 +70,10 @@ class Counts:
         place = {sample: row for row, sample in enumerate(self.ids)}
         return replace(self, ids=tuple(ids), values=self.values[[place[i] for i in ids]])
 
+    def only(self, columns: Sequence[str]) -> Counts:
+        """The same samples with some of the columns."""
+        return replace(self, columns=tuple(columns), values=self.values[:, [self.columns.index(c) for c in columns]])
+
     def joined(self, other: Counts) -> Counts:
         """The columns of both, for the same samples: CHAIR and fluency of one run, say."""
         _check_same_samples(self, other)

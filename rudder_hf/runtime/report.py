@@ -72,33 +72,48 @@ class Table:
         rows: The cells, as text.
         title: Stands above the table in the terminal.
         labels: How many columns at the left hold names; they are aligned left, the others right.
+        groups: Headings above the headings, each with the number of its columns; they cover all columns.
     """
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
     labels: int = 1
+    groups: Sequence[tuple[str, int]] = ()
+
+    def _full_headings(self) -> list[str]:
+        """Headings with those of their groups before them."""
+        above = [text for text, columns in self.groups for _ in range(columns)] or [""] * len(self.headings)
+        return [f"{group} {text}".strip() for group, text in zip(above, self.headings, strict=True)]
 
     def markdown(self) -> str:
         """The table in Markdown, without its title and without a line break at the end."""
-        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
+        lines = [self._full_headings(), ["---"] * len(self.headings), *self.rows]
         return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
     def latex(self) -> str:
-        """The table in LaTeX (booktabs); a rule wherever the first column changes, which then is not repeated."""
+        """The table in LaTeX (booktabs).
+
+        With several columns of names, the first is written where it changes, with a rule above.
+        """
         columns = "l" * self.labels + "c" * (len(self.headings) - self.labels)
-        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(self.headings)]
+        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+        if self.groups:
+            spans = [rf"\multicolumn{{{count}}}{{c}}{{{latex_text(text)}}}" for text, count in self.groups]
+            lines.append(" & ".join(spans) + r" \\")
+        lines.append(_latex_row(self.headings))
         previous = None
         for row in self.rows:
-            if row[0] != previous and (previous is None or self.labels > 1):
+            same = previous is not None and (self.labels == 1 or row[0] == previous)
+            if not same:
                 lines.append(r"\midrule")
-            lines.append(_latex_row(["" if row[0] == previous else row[0], *row[1:]]))
+            lines.append(_latex_row(["" if same and self.labels > 1 else row[0], *row[1:]]))
             previous = row[0]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def html(self) -> str:
         """The table in HTML, for a page of `html_page`."""
-        heads = "".join(f"<th>{escape(heading)}</th>" for heading in self.headings)
+        heads = "".join(f"<th>{escape(text)}</th>" for text in self._full_headings())
         rows = []
         for row in self.rows:
             labels = "".join(f"<td>{escape(cell)}</td>" for cell in row[: self.labels])
@@ -112,7 +127,7 @@ class Table:
         from rich.table import Table as RichTable
 
         shown = RichTable(title=self.title or None)
-        for place, text in enumerate(self.headings):
+        for place, text in enumerate(self._full_headings()):
             shown.add_column(text, justify="left" if place < self.labels else "right")
         for row in self.rows:
             shown.add_row(*row)

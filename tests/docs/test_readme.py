@@ -21,12 +21,13 @@ from transformers import (
     LlavaForConditionalGeneration,
 )
 
+from benchmarks.embedded.tables import models_table, results_table
 from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import cost_table
 from rudder_hf.compare.record import Comparison
 from rudder_hf.compare.table import markdown
-from rudder_hf.evaluate.summary import models_table, summary
+from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.runtime.models import base_revision
 from rudder_hf.scenes import coco, embedded
 from rudder_hf.scenes.images import split_scenes
@@ -143,7 +144,7 @@ def test_embedded_tables_are_the_result_files(kind: str, names: tuple[str, ...])
     shown = README.split(f"<!-- embedded {kind} -->")[1].split(f"<!-- end of embedded {kind} -->")[0].strip()
     folder = ROOT / "benchmarks" / "embedded"
     results = [json.loads((folder / f"{name}.json").read_text()) for name in names]
-    assert shown == summary(results)
+    assert shown == results_table([EvaluationResult.load(folder / f"{name}.json") for name in names])
     revisions = {result["model"]["revision"] for result in results}
     model = AutoModelForImageTextToText.from_pretrained(embedded.folder())
     assert revisions == {base_revision(model, str(embedded.folder()))}

@@ -12,14 +12,14 @@ from typing import Any
 from rudder_hf import RudderConfig
 from rudder_hf import methods as interventions
 from rudder_hf.evaluate.result import EvaluationResult
-from rudder_hf.evaluate.run import evaluate
-from rudder_hf.evaluate.runner import Progress, RunOptions
+from rudder_hf.evaluate.run import RunOptions, evaluate
 from rudder_hf.evaluate.scoring import Scoring
 from rudder_hf.evaluate.tasks import DataOptions, Task, make_task
 from rudder_hf.methods import Generate, Intervention
 from rudder_hf.runtime.decoding import Decoding
 from rudder_hf.runtime.models import Subject
 from rudder_hf.runtime.processes import Process
+from rudder_hf.runtime.progress import Progress, no_progress
 from tests.support.toy import toy_model, toy_processor
 
 SETTINGS = {"layer": 2, "alpha_max": 12.0}
@@ -60,7 +60,7 @@ class Counting(Intervention):
 
 def run_task(
     out: Path, task: Task | None = None, methods: list[Intervention] | None = None, decoding: str = "greedy",
-    batch_size: int = 2, process: Process | None = None, progress: Progress | None = None, seed: int = 0,
+    batch_size: int = 2, process: Process | None = None, progress: Progress = no_progress, seed: int = 0,
 ) -> EvaluationResult | None:  # fmt: skip
     """Evaluate the tiny model."""
     model = subject()

@@ -36,7 +36,7 @@ def chair_task(options: DataOptions) -> Task:
         "captions": None if captions is None else captions.name,
         "images": len(data.ids),
     }
-    return Task("chair", "chair", samples, record, images, 512, notes)
+    return Task("chair", "chair", samples, record, images, 512, prompt, notes)
 
 
 def chair_sample(image_id: int, image: str, prompt: str, objects: Sequence[str], references: Sequence[str]) -> Sample:

@@ -28,4 +28,5 @@ def images_task(options: DataOptions) -> Task:
     prompt = PROMPT if options.prompt is None else options.prompt
     names = [path.relative_to(folder).as_posix() for path in files]
     samples = [Sample(name, name, name, prompt) for name in options.choose(names)]
-    return Task("images", "images", samples, {"folder": folder.name, "images": len(files)}, images_in(folder), 512)
+    record = {"folder": folder.name, "images": len(files)}
+    return Task("images", "images", samples, record, images_in(folder), 512, prompt)

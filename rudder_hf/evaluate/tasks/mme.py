@@ -49,4 +49,4 @@ def mme_task(options: DataOptions) -> Task:
     if absent:
         notes.append(f"the score is not MME's: {len(absent)} subtasks are missing ({', '.join(absent)})")
     record = {"source": data.name, "questions": len(samples)}
-    return Task("mme", "mme", samples, record, images_in(data), 16, notes)
+    return Task("mme", "mme", samples, record, images_in(data), 16, prompt, notes)

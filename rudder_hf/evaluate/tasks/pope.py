@@ -42,7 +42,7 @@ def pope_task(options: DataOptions) -> Task:
     prompt = PROMPT if options.prompt is None else options.prompt
     samples = pope_samples(splits, prompt)
     record = {"source": data.name, "built_from_annotations": built, "questions": sizes}
-    return Task("pope", "pope", samples, record, images_in(images), 16)
+    return Task("pope", "pope", samples, record, images_in(images), 16, prompt)
 
 
 def pope_samples(splits: dict[str, list[Question]], prompt: str = PROMPT) -> list[Sample]:

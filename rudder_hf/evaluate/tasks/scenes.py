@@ -26,7 +26,7 @@ def scenes_task(options: DataOptions) -> Task:
         chair_sample(s.seed, file_name(s, split), prompt, list(dict.fromkeys(s.names)), references[s.seed])
         for s in scenes
     ]
-    return _task("scenes", "chair", samples, split, scenes, 120)
+    return _task("scenes", "chair", samples, split, scenes, 120, prompt)
 
 
 def scenes_pope_task(options: DataOptions) -> Task:
@@ -46,7 +46,7 @@ def scenes_pope_task(options: DataOptions) -> Task:
                     reference={"split": strategy, "label": "yes" if present else "no", "question": question},
                 )
             )
-    return _task("scenes-pope", "pope", samples, split, scenes, 8)
+    return _task("scenes-pope", "pope", samples, split, scenes, 8, prompt)
 
 
 def _choose(options: DataOptions) -> tuple[str, list[Scene]]:
@@ -56,11 +56,13 @@ def _choose(options: DataOptions) -> tuple[str, list[Scene]]:
     return split, [scene for scene in scenes if scene.seed in chosen]
 
 
-def _task(name: str, kind: str, samples: list[Sample], split: str, scenes: list[Scene], max_new_tokens: int) -> Task:
+def _task(
+    name: str, kind: str, samples: list[Sample], split: str, scenes: list[Scene], max_new_tokens: int, prompt: str
+) -> Task:
     """A task whose images are drawn when they are needed."""
     by_seed = {scene.seed: scene for scene in scenes}
 
     def image(sample: Sample) -> Image.Image:
         return draw(by_seed[int(sample.image_id)])
 
-    return Task(name, kind, samples, {"split": split, "images": SPLITS[split][1]}, image, max_new_tokens)
+    return Task(name, kind, samples, {"split": split, "images": SPLITS[split][1]}, image, max_new_tokens, prompt)

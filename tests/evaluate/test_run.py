@@ -1,4 +1,4 @@
-"""The runner: nothing lost, nothing done twice, and the same answers however the work is cut up."""
+"""A run: nothing lost, nothing done twice, and the same answers however the work is cut up."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from rudder_hf.evaluate.folder import RunFolder
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.evaluate.tasks import Task
-from rudder_hf.runtime.journal import Journal, read_batches, write_new
-from rudder_hf.runtime.processes import Process, process_device, this_process
+from rudder_hf.runtime.processes import Process
 from tests.support.evaluating import NEW, Counting, run_task, scenes, subject
 
 ROOT = Path(__file__).parent.parent.parent
@@ -72,18 +72,18 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("after", [2, 5, 9])
 def test_an_interrupted_run_goes_on_and_does_nothing_twice(tmp_path: Path, whole: Path, after: int) -> None:
-    def stop(finished: int, total: int) -> None:
+    def stop(text: str, finished: int, total: int) -> None:
         if finished >= after:
             raise Stop
 
     with pytest.raises(Stop):
         run_task(tmp_path / "run", progress=stop)
-    done = [row["id"] for batch in read_batches(tmp_path / "run" / "answers") for row in batch["rows"]]
+    done = [row["id"] for batch in RunFolder(tmp_path / "run").batches() for row in batch["rows"]]
     assert 0 < len(done) < 10
     seen: list[tuple[int, int]] = []
-    run_task(tmp_path / "run", progress=lambda finished, total: seen.append((finished, total)))
+    run_task(tmp_path / "run", progress=lambda _, finished, total: seen.append((finished, total)))
     assert seen[0] == (len(done), 10)
-    batches = [batch for batch in read_batches(tmp_path / "run" / "answers") if batch["rows"]]
+    batches = [batch for batch in RunFolder(tmp_path / "run").batches() if batch["rows"]]
     assert sum(len(batch["rows"]) for batch in batches) == 10
     assert answers(tmp_path / "run") == answers(whole)
     assert scores(tmp_path / "run") == scores(whole)
@@ -92,9 +92,9 @@ def test_an_interrupted_run_goes_on_and_does_nothing_twice(tmp_path: Path, whole
 def test_a_torn_line_is_done_again_and_the_others_are_not(tmp_path: Path) -> None:
     first = Counting()
     run_task(tmp_path / "whole", methods=[first])
-    journal = tmp_path / "torn" / "answers" / "answers-0000.jsonl"
+    journal = tmp_path / "torn" / "batches" / "process-0000.jsonl"
 
-    def stop(finished: int, total: int) -> None:
+    def stop(text: str, finished: int, total: int) -> None:
         if finished == 4:
             raise Stop
 
@@ -107,14 +107,8 @@ def test_a_torn_line_is_done_again_and_the_others_are_not(tmp_path: Path) -> Non
     assert answers(tmp_path / "torn") == answers(tmp_path / "whole")
 
 
-def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
-    (tmp_path / "answers-0000.jsonl").write_text('{"rows": []}\n{"rows"\n{"rows": []}\n')
-    with pytest.raises(ValueError, match="Line 2 of"):
-        list(read_batches(tmp_path))
-
-
 def test_another_batch_size_may_continue(tmp_path: Path, whole: Path) -> None:
-    def stop(finished: int, total: int) -> None:
+    def stop(text: str, finished: int, total: int) -> None:
         if finished == 2:
             raise Stop
 
@@ -137,30 +131,17 @@ def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path, whole: Path) -> None:
-    with pytest.raises(ValueError, match=r"another run: .*decoding"):
+    with pytest.raises(ValueError, match=r"another run of rudder evaluate: .*decoding"):
         run_task(whole, decoding="nucleus")
-    with pytest.raises(ValueError, match=r"another run: .*data"):
+    with pytest.raises(ValueError, match=r"another run of rudder evaluate: .*data"):
         run_task(whole, scenes(4))
-    with pytest.raises(ValueError, match=r"another run: .*methods"):
+    with pytest.raises(ValueError, match=r"another run of rudder evaluate: .*methods"):
         run_task(whole, methods=[Counting()])
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"not empty .*notes\.txt"):
         run_task(tmp_path)
     with pytest.raises(ValueError, match="is a file"):
         run_task(tmp_path / "notes.txt")
-
-
-def test_two_runs_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
-    with Journal(tmp_path / "run" / "answers"), pytest.raises(BlockingIOError, match="Another run is writing"):
-        Journal(tmp_path / "run" / "answers").__enter__()
-    # A process of an earlier, larger run counts too; a sibling of this run does not.
-    with Journal(tmp_path / "run" / "answers", rank=1, count=2):
-        with pytest.raises(BlockingIOError, match="Another run is writing"):
-            Journal(tmp_path / "run" / "answers").__enter__()
-        with Journal(tmp_path / "run" / "answers", rank=0, count=2):
-            pass
-    with Journal(tmp_path / "run" / "answers"):
-        pass
 
 
 @pytest.mark.parametrize("lost", [0, 1, None])
@@ -172,32 +153,14 @@ def test_processes_share_the_work_and_a_lost_one_loses_nothing(tmp_path: Path, w
             assert (result is None) == (rank == 0 or lost is not None)
     if lost is not None:
         assert not (tmp_path / "run" / "result.json").exists()
-        shares = {path.name for path in (tmp_path / "run" / "answers").glob("*.jsonl")}
-        assert shares == {f"answers-000{1 - lost}.jsonl"}
-        kept = sum(len(batch["rows"]) for batch in read_batches(tmp_path / "run" / "answers"))
+        shares = {path.name for path in (tmp_path / "run" / "batches").glob("*.jsonl")}
+        assert shares == {f"process-000{1 - lost}.jsonl"}
+        kept = sum(len(batch["rows"]) for batch in RunFolder(tmp_path / "run").batches())
         run_task(tmp_path / "run")
-        later = sum(len(batch["rows"]) for batch in read_batches(tmp_path / "run" / "answers"))
+        later = sum(len(batch["rows"]) for batch in RunFolder(tmp_path / "run").batches())
         assert (0 < kept < 10, later) == (True, 10)
     assert answers(tmp_path / "run") == answers(whole)
     assert scores(tmp_path / "run") == scores(whole)
-
-
-def test_processes_are_known_by_the_environment() -> None:
-    assert this_process({}) == Process(0, 1, 0)
-    assert this_process({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}) == Process(5, 8, 1)
-    for wrong in ({"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "x", "WORLD_SIZE": "2"}):
-        with pytest.raises(ValueError, match="RANK"):
-            this_process(wrong)
-    assert process_device("cuda", Process(5, 8, 1)) == "cuda:1"
-    assert process_device("cuda", Process()) == "cuda"
-    assert process_device("cpu", Process(1, 2, 1)) == "cpu"
-
-
-def test_files_are_written_once_and_whole(tmp_path: Path) -> None:
-    assert write_new(tmp_path / "a" / "file", "one")
-    assert not write_new(tmp_path / "a" / "file", "two")
-    assert (tmp_path / "a" / "file").read_text() == "one"
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file"]
 
 
 # The command line, in processes of its own
@@ -231,7 +194,7 @@ def test_killed_and_continued_by_two_processes(tmp_path: Path, model: Path) -> N
     running = subprocess.Popen(
         [*python, *command(model, out)], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    journal = out / "answers" / "answers-0000.jsonl"
+    journal = out / "batches" / "process-0000.jsonl"
     deadline = time.monotonic() + 300
     while not (journal.exists() and journal.read_bytes().count(b"\n") >= 3):
         assert time.monotonic() < deadline
@@ -239,7 +202,7 @@ def test_killed_and_continued_by_two_processes(tmp_path: Path, model: Path) -> N
         time.sleep(0.02)
     running.send_signal(signal.SIGKILL)
     running.wait()
-    kept = [row["id"] for batch in read_batches(out / "answers") for row in batch["rows"]]
+    kept = [row["id"] for batch in RunFolder(out).batches() for row in batch["rows"]]
     assert 0 < len(kept) < 24
 
     # With --cpu accelerate starts a single process; --multi_gpu is torchrun, which needs no GPU by itself.
@@ -249,9 +212,9 @@ def test_killed_and_continued_by_two_processes(tmp_path: Path, model: Path) -> N
         [*launch, *command(model, out)], env=environment(), capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    rows = [(b["method"], row["id"]) for b in read_batches(out / "answers") for row in b["rows"]]
+    rows = [(b["method"], row["id"]) for b in RunFolder(out).batches() for row in b["rows"]]
     assert len(rows) == len(set(rows)) == 24
-    assert len(list((out / "answers").glob("*.jsonl"))) == 2
+    assert len(list((out / "batches").glob("*.jsonl"))) == 2
 
     from typer.testing import CliRunner
 
@@ -269,5 +232,5 @@ def test_tasks_refuse_samples_without_or_with_the_same_id() -> None:
     task = scenes()
     for samples in ([], [task.samples[0]] * 2):
         with pytest.raises(ValueError, match=r"no samples|more than once"):
-            type(task)("scenes", samples, {}, [])  # type: ignore[call-arg]
+            dataclasses.replace(task, samples=samples)
     assert isinstance(task, Task)

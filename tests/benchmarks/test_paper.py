@@ -1,0 +1,95 @@
+"""The paper's tables: every row is there, and every row that cannot run says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.paper import run as paper
+from rudder_hf.evaluate.paper import paper_rows
+from rudder_hf.scenes.coco import write_split
+from rudder_hf.scenes.images import split_scenes
+from tests.support.evaluating import subject
+
+LLAVA = "llava-hf/llava-1.5-7b-hf"
+
+
+def test_every_row_of_the_paper_is_there_once() -> None:
+    rows = paper.rows()
+    assert len({row.name for row in rows}) == len(rows) == len(paper_rows())
+    assert {row.table for row in rows} == {1, 2, 3, 4, 5}
+    assert all(bool(row.settings) == row.method.startswith("rudder") for row in rows)
+
+
+def row(**changes: Any) -> paper.Row:
+    values: dict[str, Any] = {
+        "table": 1, "model": LLAVA, "task": "chair", "decoding": "greedy", "method": "rudder-add",
+        "settings": {"layer": 2, "alpha_max": 12.0}, "images": 500, "paper": {"chair_s": 42.1, "chair_i": 11.8},
+    }  # fmt: skip
+    return paper.Row(**{**values, **changes})
+
+
+def test_skipped_rows_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "empty"))
+    here = paper.Machine(data={"chair": tmp_path, "pope": tmp_path})
+    assert "not in rudder_hf" in str(paper.obstacle(row(method="degf"), here))
+    assert paper.obstacle(row(), paper.Machine()) == "no data: pass --coco"
+    assert "there is no" in str(paper.obstacle(row(), paper.Machine(data={"chair": tmp_path / "no"})))
+    assert paper.obstacle(row(task="pope"), here) == "no images: pass --images"
+    assert paper.obstacle(row(task="mme"), here) == "no data: pass --mme"
+    monkeypatch.setattr(paper, "weights_obstacle", lambda model, machine: "no weights")
+    assert paper.obstacle(row(task="speed"), paper.Machine()) == "no weights"
+    outcomes = paper.run_rows([row(), row(method="degf")], here, tmp_path / "out", say=lambda text: None)
+    assert [outcome.ours for outcome in outcomes] == [{}, {}]
+    text = paper.summary(outcomes)
+    assert text.startswith("0 of 2 rows were run.")
+    assert "| no weights | 1 | table1-chair-greedy-llava-1.5-7b-rudder-add |" in text
+
+
+def test_weights_in_the_cache_are_found_and_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = tmp_path / f"models--{LLAVA.replace('/', '--')}"
+    snapshot = repo / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text("0" * 40)
+    (snapshot / "config.json").write_text("{}")
+    import huggingface_hub
+
+    real = huggingface_hub.snapshot_download
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, **options: real(name, cache_dir=tmp_path, **options)
+    )
+    machine = paper.Machine()
+    assert "not in the Hub cache" in str(paper.weights_obstacle("org/other", machine))
+    assert "but not its weights" in str(paper.weights_obstacle(LLAVA, machine))
+    (snapshot / "model.safetensors").write_bytes(b"0" * 2048)
+    assert paper.weights_obstacle(LLAVA, machine) is None
+    monkeypatch.setattr(paper, "memory", lambda device: 1024)
+    assert "too large" in str(paper.weights_obstacle(LLAVA, machine))
+    assert paper.weights_obstacle("org/other", paper.Machine(download=True)) is None
+
+
+def test_rows_that_can_run_do_and_one_that_fails_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_split(tmp_path / "coco", "examples", split_scenes("examples")[:3])
+    loads: list[str] = []
+
+    def load(model: str, machine: paper.Machine) -> Any:
+        loads.append(model)
+        return subject()
+
+    monkeypatch.setattr(paper, "weights_obstacle", lambda model, machine: None)
+    monkeypatch.setattr(paper, "load", load)
+    machine = paper.Machine(data={"chair": tmp_path / "coco", "mme": tmp_path / "coco"}, split="examples", limit=2)
+    rows = [row(method="vanilla", settings={}), row(task="mme", table=3, paper={"total": 1.0}), row()]
+    outcomes = paper.run_rows(rows, machine, tmp_path / "out", say=lambda text: None)
+    assert [outcome.skipped is None for outcome in outcomes] == [True, False, True]
+    assert str(outcomes[1].skipped).startswith("failed: InputError")
+    assert loads == [LLAVA]
+    assert set(outcomes[2].ours) == {"chair_s", "chair_i"}
+    text = paper.summary(outcomes)
+    assert "2 of 3 rows were run." in text
+    assert f"| chair_s | {outcomes[2].ours['chair_s']:.2f} | 42.10 |" in text
