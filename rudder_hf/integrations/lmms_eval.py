@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from lmms_eval.api.model import lmms
 from PIL import Image
-from tqdm import tqdm
 
 from ..evaluate.methods import make_method
 from ..hub.processing import encode
@@ -24,6 +23,7 @@ from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.inputs import answers
 from ..runtime.models import load_subject
 from ..runtime.processes import process_device, this_process
+from ..runtime.progress import ProgressBar
 from ..runtime.prompts import to_model
 
 __all__ = ["RudderHF", "manifest"]
@@ -79,41 +79,30 @@ class RudderHF(lmms):  # type: ignore[misc]
         """Where the model is."""
         return self.subject.model.device  # type: ignore[no-any-return]
 
-    @property
-    def rank(self) -> int:
-        """Number of this process."""
-        return self._rank
-
-    @property
-    def world_size(self) -> int:
-        """How many processes there are."""
-        return self._world_size
-
     def generate_until(self, requests: list[Any]) -> list[str]:
         """Answer requests, in batches of equal options, in the order of the requests."""
-        written: list[str | None] = [None] * len(requests)
-        bar = tqdm(total=len(requests), disable=self.rank != 0, desc="Model Responding")
-        for numbers in _batches([request.args[1] for request in requests], self.batch_size):
-            texts = self._answer([requests[number].args for number in numbers])
-            for number, text in zip(numbers, texts, strict=True):
-                written[number] = text
-                context, options = requests[number].args[:2]
-                self.cache_hook.add_partial("generate_until", (context, options), text)
-            bar.update(len(numbers))
-        bar.close()
-        return [text or "" for text in written]
+        written: dict[int, str] = {}
+        with ProgressBar(shown=self.rank == 0) as bar:
+            for numbers in _batches([request.args[1] for request in requests], self.batch_size):
+                texts = self._answer([requests[number].args for number in numbers])
+                for number, text in zip(numbers, texts, strict=True):
+                    written[number] = text
+                    context, options = requests[number].args[:2]
+                    self.cache_hook.add_partial("generate_until", (context, options), text)
+                bar("answers", len(written), len(requests))
+        return [written[number] for number in range(len(requests))]
 
     def _answer(self, batch: Sequence[tuple[Any, ...]]) -> list[str]:
-        """One batch of (context, options, function for the pictures, number, task, split)."""
+        """One batch of (context, options, function for the images, number, task, split)."""
         contexts = [str(arguments[0]) for arguments in batch]
-        pictures, ids = [], []
+        images, ids = [], []
         for _, _, to_visual, number, task, split in batch:
             visuals = to_visual(self.task_dict[task][split][number]) or []
-            pictures.append([_picture(visual) for visual in visuals])
+            images.append([_image(visual) for visual in visuals])
             ids.append(f"{task}:{split}:{number}")
         options = batch[0][1]
         model, processor = self.subject.model, self.subject.processor
-        inputs = to_model(conversation_inputs(processor, pictures, contexts), model)
+        inputs = to_model(conversation_inputs(processor, images, contexts), model)
         seeds = [sample_seed(self.seed, name) for name in ids]
         with self.method.applied(model) as generate:
             found = answers(generate, model, processor, inputs, decoding_of(options), seeds, ids)
@@ -138,38 +127,29 @@ def _batches(options: Sequence[dict[str, Any]], size: int) -> Iterator[list[int]
             yield numbers[start : start + size]
 
 
-def _picture(visual: Any) -> Image.Image:
+def _image(visual: Any) -> Image.Image:
     if isinstance(visual, Image.Image):
         return visual.convert("RGB")
-    raise ValueError(f"rudder_hf takes pictures, not {type(visual).__name__}: choose a task about images.")
+    raise ValueError(f"rudder_hf takes images, not {type(visual).__name__}: choose a task about images.")
 
 
-def conversation_inputs(processor: Any, pictures: list[list[Image.Image]], texts: list[str]) -> dict[str, Any]:
-    """Inputs of `generate` for any number of pictures in front of each text.
+def conversation_inputs(processor: Any, images: list[list[Image.Image]], texts: list[str]) -> dict[str, Any]:
+    """Inputs of `generate` for any number of images in front of each text.
 
     Raises:
-        ValueError: The processor has no chat template, and a prompt has not exactly one picture.
+        ValueError: The processor has no chat template, and a prompt has not exactly one image.
     """
     # Some tasks write the placeholder into the text, which the template sets by itself.
     texts = [text.replace("<image>", "").strip() for text in texts]
-    if all(len(images) == 1 for images in pictures):
-        return encode(processor, [images[0] for images in pictures], texts)
+    if all(len(shown) == 1 for shown in images):
+        return encode(processor, [shown[0] for shown in images], texts)
     if not getattr(processor, "chat_template", None):
-        raise ValueError("This model has no chat template: it takes exactly one picture for each question.")
-    processor.tokenizer.padding_side = "left"
-    conversations = []
-    for images, text in zip(pictures, texts, strict=True):
-        content: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
-        conversations.append([{"role": "user", "content": [*content, {"type": "text", "text": text}]}])
-    encoded = processor.apply_chat_template(
-        conversations,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-        processor_kwargs={"padding": True},
-    )
-    return dict(encoded)
+        raise ValueError("This model has no chat template: it takes exactly one image for each question.")
+    chats = []
+    for shown, text in zip(images, texts, strict=True):
+        content: list[dict[str, Any]] = [{"type": "image", "image": image} for image in shown]
+        chats.append([{"role": "user", "content": [*content, {"type": "text", "text": text}]}])
+    return encode(processor, [], [], chats)
 
 
 def decoding_of(options: dict[str, Any]) -> Decoding:

@@ -33,6 +33,10 @@ def published_interface() -> dict[str, types.ModuleType]:
             self._rank, self._world_size, self.task_dict = 0, 1, {}
             self.cache_hook = CacheHook()
 
+        @property
+        def rank(self) -> int:
+            return self._rank
+
     @dataclass(frozen=True)
     class ModelManifest:
         model_id: str
@@ -81,11 +85,11 @@ def model(integration: types.ModuleType, tmp_path_factory: pytest.TempPathFactor
 
 
 def requests(**options: Any) -> list[Request]:
-    def pictures(document: dict[str, Any]) -> list[Any]:
+    def images(document: dict[str, Any]) -> list[Any]:
         return [document["image"]]
 
     return [
-        Request((f"describe the {word}", {"max_new_tokens": 5, **options}, pictures, number, "task", "test"))
+        Request((f"describe the {word}", {"max_new_tokens": 5, **options}, images, number, "task", "test"))
         for number, word in enumerate(("picture", "dog", "red car"))
     ]
 
@@ -122,7 +126,7 @@ def test_what_it_cannot_do_is_said(model: Any) -> None:
         model.loglikelihood([])
     with pytest.raises(NotImplementedError, match="single questions"):
         model.generate_until_multi_round([])
-    with pytest.raises(ValueError, match="takes pictures, not str"):
+    with pytest.raises(ValueError, match="takes images, not str"):
         model.generate_until([Request(("a", {}, lambda document: ["video.mp4"], 0, "task", "test"))])
     with pytest.raises(ValueError, match="sample from beams"):
         model.generate_until(requests(temperature=1.0, num_beams=2))

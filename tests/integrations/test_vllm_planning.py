@@ -17,11 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rudder_hf.integrations.vllm import operator
-from rudder_hf.integrations.vllm.blocks import private_hashes
 from rudder_hf.integrations.vllm.buffers import Buffers
 from rudder_hf.integrations.vllm.operator import read_and_steer
-from rudder_hf.integrations.vllm.planning import Planner
-from rudder_hf.integrations.vllm.settings import engine_settings, request_settings
+from rudder_hf.integrations.vllm.planning import Planned, Planner, private_hashes
+from rudder_hf.integrations.vllm.settings import engine_settings, operator_row, request_settings
 from tests.support.reference import card, gate
 
 WIDTH, SLOTS, MOST, BLOCK_SIZE, BLOCKS = 8, 3, 64, 4, 64
@@ -57,7 +56,7 @@ class Job:
         v = card(read, counted or [True] * self.prompt, pool)
         h = vectors(self.tokens[: position + 1], "h").double()
         s = float(h @ v / h.norm())
-        alpha_max, k, c, g_min, g_max, cap = chosen.row()
+        alpha_max, k, c, g_min, g_max, cap = operator_row(chosen)
         strength = min(alpha_max * gate(s, k, c, g_min, g_max), cap)
         return (update.double() + strength * v).float()
 
@@ -76,9 +75,9 @@ class SmallEngine:
         chosen = request_settings(ENGINE, job.extra)
         first = chosen is not None and chosen.steer_first_token
         cached = job.blocks[: hits // BLOCK_SIZE]
-        slot = self.planner.admit(job.name, job.prompt, chosen is not None, first, counted, cached)
+        slot = self.planner.admit(job.name, Planned(job.prompt, chosen is not None, first, counted), cached)
         if chosen is not None:
-            self.buffers.open_slot(slot, chosen.row())
+            self.buffers.open_slot(slot, operator_row(chosen))
         job.computed, job.running = hits, True
 
     def step(self, jobs: list[tuple[Job, int]], padding: int = 0, counted: Any = None) -> bool:
@@ -218,7 +217,7 @@ def test_unsteered_rows_are_bit_for_bit_what_they_were() -> None:
     planner, buffers = Planner(SLOTS, MOST), Buffers(SLOTS, WIDTH, MOST, torch.device("cpu"))
     buffers.sums[SLOTS] = torch.nan
     buffers.branches = False
-    planner.admit("plain", 2, steered=False)
+    planner.admit("plain", Planned(2, steered=False))
     buffers.apply(planner, planner.plan(["plain"], np.array([0]), np.array([5])), 5)
     update = torch.randn(5, WIDTH).to(torch.bfloat16)
     assert torch.equal(read_and_steer(torch.randn(5, WIDTH), update, buffers), update)
@@ -314,14 +313,14 @@ def test_a_prompt_that_grows_is_read_on() -> None:
     engine.step([(job, 5)])
     engine.step([(job, 1)])
     engine.step([(job, 1)])
-    assert engine.planner.extend("streamed", 9, steered=True) != SLOTS
+    assert engine.planner.extend("streamed", Planned(9, steered=True)) != SLOTS
     changes = engine.planner.plan(["streamed"], np.array([7]), np.array([1]), padded=1)
     assert changes.reads
     assert not changes.same
     assert not len(changes.steered)
     # Its next part does not want it any more, and the one after that comes too late.
     for wanted in (False, True):
-        assert engine.planner.extend("streamed", 9, steered=wanted) == SLOTS
+        assert engine.planner.extend("streamed", Planned(9, steered=wanted)) == SLOTS
         changes = engine.planner.plan(["streamed"], np.array([8]), np.array([2]), padded=2)
         assert not changes.reads
         assert not len(changes.steered)
@@ -360,14 +359,14 @@ def test_forwards_without_branches_are_the_same() -> None:
 def test_slots_end() -> None:
     planner = Planner(2, MOST)
     for name in ("a", "b"):
-        planner.admit(name, 3, steered=True)
-    planner.admit("unsteered ones need none", 3, steered=False)
+        planner.admit(name, Planned(3, steered=True))
+    planner.admit("unsteered ones need none", Planned(3, steered=False))
     with pytest.raises(RuntimeError, match="2 slots"):
-        planner.admit("c", 3, steered=True)
+        planner.admit("c", Planned(3, steered=True))
     planner.release("a")
     planner.release("never seen")
-    assert planner.admit("c", 3, steered=True) in (0, 1)
-    assert planner.admit("b", 3, steered=True) in (0, 1)
+    assert planner.admit("c", Planned(3, steered=True)) in (0, 1)
+    assert planner.admit("b", Planned(3, steered=True)) in (0, 1)
 
 
 @dataclass

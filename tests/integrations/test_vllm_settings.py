@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,30 +12,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rudder_hf import RudderConfig, write_repo
-from rudder_hf.integrations.vllm.settings import REQUEST_SETTINGS, EngineSettings, engine_settings, request_settings
+from rudder_hf.core.configuration import CALL_SETTINGS
+from rudder_hf.integrations.vllm.settings import (
+    REQUEST_SETTINGS,
+    EngineSettings,
+    engine_settings,
+    has_evidence,
+    operator_row,
+    request_settings,
+)
 
 ENGINE = engine_settings({"layer": 3, "alpha_max": 8.0, "k": 4.0})
 
 
 def test_a_dictionary_of_settings() -> None:
-    assert ENGINE.layer == 3
-    assert ENGINE.values["alpha_max"] == 8.0
-    assert ENGINE.values["g_min"] == RudderConfig().g_min
+    assert ENGINE.config.layer == 3
+    assert ENGINE.config.alpha_max == 8.0
+    assert ENGINE.config.g_min == RudderConfig().g_min
     assert ENGINE.steer_by_default
 
 
 def test_a_settings_repository_and_what_overrides_it(tmp_path: Path) -> None:
     write_repo(RudderConfig(layer=-2, alpha_max=7.0, span="text"), tmp_path)
-    assert engine_settings(str(tmp_path)).values["alpha_max"] == 7.0
+    assert engine_settings(str(tmp_path)).config.alpha_max == 7.0
     changed = engine_settings({"settings": str(tmp_path), "alpha_max": 2.0, "steer_by_default": False})
-    assert (changed.layer, changed.span) == (-2, "text")
-    assert changed.values["alpha_max"] == 2.0
+    assert (changed.config.layer, changed.config.span) == (-2, "text")
+    assert changed.config.alpha_max == 2.0
     assert not changed.steer_by_default
 
 
 def test_settings_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nowhere' cannot be read"):
         engine_settings(str(tmp_path / "nowhere"))
+
+
+def test_a_model_instead_of_settings_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llava"}')
+    with pytest.raises(ValueError, match="holds a model, not RUDDER settings"):
+        engine_settings(str(tmp_path))
+
+
+def test_requests_without_an_image_are_steered_only_by_force() -> None:
+    image, audio = SimpleNamespace(modality="image"), SimpleNamespace(modality="audio")
+    silent, forced = request_settings(ENGINE, None), request_settings(ENGINE, {"rudder_force": 1})
+    assert silent is not None
+    assert forced is not None
+    assert has_evidence(silent, [audio, image])
+    assert not has_evidence(silent, [audio])
+    assert has_evidence(forced, [])
 
 
 def test_settings_survive_their_name() -> None:
@@ -65,8 +90,9 @@ def test_a_request_that_says_nothing() -> None:
     for silent in (None, {}, {"kv_transfer_params": {}}):
         settings = request_settings(ENGINE, silent)
         assert settings is not None
-        assert settings.values == ENGINE.values
-        assert request_settings(EngineSettings(ENGINE.values, steer_by_default=False), silent) is None
+        record = {name: value[0] if isinstance(value, list) else value for name, value in settings.record().items()}
+        assert record == {name: getattr(ENGINE.config, name) for name in CALL_SETTINGS}
+        assert request_settings(EngineSettings(ENGINE.config, steer_by_default=False), silent) is None
 
 
 @pytest.mark.parametrize("no", [{"rudder": False}, {"rudder": 0}, {"rudder": 0.0}, {"rudder": "false"}])
@@ -75,7 +101,7 @@ def test_a_request_that_says_no(no: dict[str, Any]) -> None:
 
 
 def test_asking_is_enough_where_steering_is_not_the_default() -> None:
-    quiet = EngineSettings(ENGINE.values, steer_by_default=False)
+    quiet = EngineSettings(ENGINE.config, steer_by_default=False)
     assert request_settings(quiet, {"rudder": True}) == request_settings(ENGINE, None)
     assert request_settings(quiet, {"rudder_alpha_max": 8.0}) == request_settings(ENGINE, None)
 
@@ -98,7 +124,7 @@ def test_flat_and_nested_settings_mean_the_same(
     flat = request_settings(ENGINE, {f"rudder_{name}": value for name, value in chosen.items()})
     assert nested == flat
     assert nested is not None
-    row = nested.row()
+    row = operator_row(nested)
     assert row[0] == alpha_max
     assert row[3:5] == ((1.0, 1.0) if mode == "add" else tuple(gates))
     assert row[5] == (math.inf if cap is None else cap)

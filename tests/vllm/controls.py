@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rudder_hf.integrations.vllm.cpu_worker import RudderCPUWorker
-from rudder_hf.integrations.vllm.planning import Changes, Planner
-from rudder_hf.integrations.vllm.runner import SteeredRunner
+from rudder_hf.integrations.vllm.planning import Changes, Planned, Planner
 from rudder_hf.integrations.vllm.scheduler import RudderScheduler
+from rudder_hf.integrations.vllm.worker import RudderWorker
 
 
 class ByRow(Planner):
@@ -36,35 +35,30 @@ class ByQueryLength(Planner):
 class NoBlockSums(Planner):
     """Forgets what the cached part of a prompt contributed."""
 
-    def admit(self, *args: Any, **kwargs: Any) -> int:
-        return super().admit(*args[:5])
+    def admit(self, request: str, planned: Planned, cached_blocks: Sequence[int] = ()) -> int:
+        return super().admit(request, planned)
 
 
-class ByRowRunner(SteeredRunner):
-    def make_planner(self, slots: int, max_tokens: int) -> Planner:
-        return ByRow(slots, max_tokens)
+class ControlWorker(RudderWorker):
+    """A worker whose runner plans with `planner_class`."""
+
+    planner_class: type[Planner]
+
+    def init_device(self) -> None:
+        super().init_device()
+        self.model_runner.planner_class = self.planner_class
 
 
-class ByQueryLengthRunner(SteeredRunner):
-    def make_planner(self, slots: int, max_tokens: int) -> Planner:
-        return ByQueryLength(slots, max_tokens)
+class ByRowWorker(ControlWorker):
+    planner_class = ByRow
 
 
-class NoBlockSumsRunner(SteeredRunner):
-    def make_planner(self, slots: int, max_tokens: int) -> Planner:
-        return NoBlockSums(slots, max_tokens)
+class ByQueryLengthWorker(ControlWorker):
+    planner_class = ByQueryLength
 
 
-class ByRowWorker(RudderCPUWorker):
-    runner_mixin = ByRowRunner
-
-
-class ByQueryLengthWorker(RudderCPUWorker):
-    runner_mixin = ByQueryLengthRunner
-
-
-class NoBlockSumsWorker(RudderCPUWorker):
-    runner_mixin = NoBlockSumsRunner
+class NoBlockSumsWorker(ControlWorker):
+    planner_class = NoBlockSums
 
 
 class SharedBlocksScheduler(RudderScheduler):

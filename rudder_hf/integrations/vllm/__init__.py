@@ -12,9 +12,9 @@ and is otherwise as it was. What each file does, from the request to the layer:
 | `settings` | settings of the engine and of one request, checked |
 | `engine` | what vLLM's config has to be for RUDDER: worker and scheduler, and refusals by name |
 | `requests` | bad settings of a request become HTTP 400 |
-| `scheduler`, `blocks` | blocks of the prefix cache that steering changed are not shared |
-| `planning` | which token of a batch is prompt and which is answer; slots; blocks |
-| `runner`, `worker`, `cpu_worker`, `gpu_worker` | the plan of each step, made before the forward |
+| `scheduler` | blocks of the prefix cache that steering changed are not shared |
+| `planning` | which token of a batch is prompt and which is answer; slots; blocks and their names |
+| `runner`, `worker` | the plan of each step, made before the forward |
 | `buffers`, `operator` | pooled sums and settings per slot; the equations on a flat batch |
 | `layers` | where the operator meets the target layer |
 

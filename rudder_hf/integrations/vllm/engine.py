@@ -22,11 +22,7 @@ from .settings import KEY, EngineSettings, engine_settings
 logger = init_logger(__name__)
 
 _HERE = __name__.rpartition(".")[0]
-WORKERS = {
-    "cpu": f"{_HERE}.cpu_worker.RudderCPUWorker",
-    "cuda": f"{_HERE}.gpu_worker.RudderGPUWorker",
-    "rocm": f"{_HERE}.gpu_worker.RudderGPUWorker",
-}
+WORKER = f"{_HERE}.worker.RudderWorker"
 SCHEDULER = f"{_HERE}.scheduler.RudderScheduler"
 
 
@@ -71,7 +67,7 @@ def prepare(vllm_config: Any) -> EngineSettings:
     """
     settings = engine_settings(vllm_config.additional_config[KEY])
     refuse(vllm_config)
-    check_layer(settings.layer, vllm_config.model_config.hf_text_config.num_hidden_layers)
+    check_layer(settings.config.layer, vllm_config.model_config.hf_text_config.num_hidden_layers)
     # Resolved once: workers need no network, and compiled graphs are kept apart by what the settings are.
     vllm_config.additional_config[KEY] = settings.to_dict()
     _take_parts(vllm_config, settings)
@@ -90,14 +86,11 @@ def refuse(vllm_config: Any) -> None:
 
 def _take_parts(vllm_config: Any, settings: EngineSettings) -> None:
     """Name RUDDER's worker, scheduler and check of requests in the config."""
-    from vllm.platforms import current_platform
-
     from .requests import check_name
 
     parallel = vllm_config.parallel_config
     if parallel.worker_cls == "auto":
-        kind = current_platform.device_type if current_platform.is_cpu() else "cuda"
-        parallel.worker_cls = WORKERS[kind]
+        parallel.worker_cls = WORKER
     if vllm_config.cache_config.enable_prefix_caching and vllm_config.scheduler_config.scheduler_cls is None:
         vllm_config.scheduler_config.scheduler_cls = SCHEDULER
     model = vllm_config.model_config
@@ -129,7 +122,7 @@ def refusals(vllm_config: Any) -> Iterator[str]:
             "--model-impl transformers."
         )
     if model.runner_type != "generate" or not model.is_multimodal_model:
-        yield "It steers generation from pictures, which this model is not for."
+        yield "It steers generation from images, which this model is not for."
     if vllm_config.speculative_config is not None:
         yield "Speculative decoding is not handled: leave out --speculative-config."
     if vllm_config.kv_transfer_config is not None:

@@ -69,11 +69,9 @@ def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate 
     # The back end builds transformers' model without its head; vLLM's own classes have the language model inside.
     loop: Any = getattr(model, "model", None) if is_back_end(architecture) else getattr(model, "language_model", None)
     path, layers = decoder_layers(loop)
-    index = layer % len(layers) if -len(layers) <= layer < len(layers) else layer
-    if 0 <= index < len(layers) and type(layers[index]).__name__ == _ELSEWHERE:
+    if type(layers[layer % len(layers)]).__name__ == _ELSEWHERE:
         return None
-    index = resolve_layer(Backbone(loop, loop, layers, path), layer)
-    target, module = _Target(), layers[index]
+    target, module = _Target(), layers[resolve_layer(Backbone(loop, loop, layers, path), layer)]
     update = attention_update(module)
     if is_back_end(architecture):
         module.register_forward_pre_hook(target.before_layer, with_kwargs=True)

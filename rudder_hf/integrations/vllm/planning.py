@@ -9,8 +9,10 @@ Nothing here needs vLLM or torch.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +28,18 @@ class Planned:
     """A request that the engine is working on.
 
     Attributes:
-        slot: Where its pooled sum and its settings are; the spare slot if it is not steered.
         prompt_length: Number of its prompt tokens.
+        steered: Whether it is steered.
         first_token: Whether its last prompt position is steered.
         counted: For each prompt position whether it is pooled; None if all are.
+        slot: Where its pooled sum and its settings are, chosen by the planner; the spare slot if it is not steered.
     """
 
-    slot: int
     prompt_length: int
+    steered: bool
     first_token: bool = False
     counted: NDArray[np.bool_] | None = None
+    slot: int = -1
 
 
 @dataclass
@@ -104,15 +108,7 @@ class Planner:
         self.tokens[STEER, start:stop] = self.spare_slot
         self.tokens[BLOCK, start:stop] = self.spare_block
 
-    def admit(
-        self,
-        request: str,
-        prompt_length: int,
-        steered: bool,
-        first_token: bool = False,
-        counted: NDArray[np.bool_] | None = None,
-        cached_blocks: Sequence[int] = (),
-    ) -> int:
+    def admit(self, request: str, planned: Planned, cached_blocks: Sequence[int] = ()) -> int:
         """Take up a request whose prompt is read from its beginning, or from the end of its cached blocks.
 
         Returns:
@@ -122,33 +118,26 @@ class Planner:
             RuntimeError: All slots are taken.
         """
         self.release(request)
-        if steered and not self._free:
+        if planned.steered and not self._free:
             raise RuntimeError(
                 f"RUDDER has {self.spare_slot} slots and all are taken: vLLM runs more requests than max_num_seqs."
             )
-        slot = self._free.pop() if steered else self.spare_slot
-        self.requests[request] = Planned(slot, prompt_length, first_token, counted)
-        if steered and cached_blocks:
+        planned.slot = self._free.pop() if planned.steered else self.spare_slot
+        self.requests[request] = planned
+        if planned.steered and cached_blocks:
             self._hits[request] = list(cached_blocks)
-        return slot
+        return planned.slot
 
-    def extend(
-        self,
-        request: str,
-        prompt_length: int,
-        steered: bool,
-        first_token: bool = False,
-        counted: NDArray[np.bool_] | None = None,
-    ) -> int:
+    def extend(self, request: str, planned: Planned) -> int:
         """Go on with a request whose prompt has grown: what was read stays, what comes is read too.
 
         Returns:
             Its slot; the spare one if it is not steered, now or from the beginning.
         """
         self._steady = None
-        planned = self.requests[request]
-        planned.prompt_length, planned.first_token, planned.counted = prompt_length, first_token, counted
-        if not steered:
+        planned.slot = self.requests[request].slot
+        self.requests[request] = planned
+        if not planned.steered:
             self._give_back(request)
         return planned.slot
 
@@ -282,3 +271,25 @@ class Planner:
         blocks = np.concatenate(parts)
         changes.fresh_blocks = blocks[positions % size == 0].tolist()
         self.tokens[BLOCK, :start] = np.where(counted, blocks, self.spare_block)
+
+
+def private_hashes(
+    hasher: Callable[[Any], list[bytes]], clean_blocks: int, owner: str
+) -> Callable[[Any], list[bytes]]:
+    """A hasher of the prefix cache's blocks that makes all hashes after the first `clean_blocks` the owner's own.
+
+    vLLM names a block by hashing its tokens and the names of the blocks before it.
+
+    Args:
+        hasher: Gives the hashes of a request's blocks that have none yet.
+        clean_blocks: Number of blocks that others may share.
+        owner: What distinguishes the request.
+    """
+
+    def hashes(request: Any) -> list[bytes]:
+        known = len(request.block_hashes)
+        new = hasher(request)
+        shared = max(clean_blocks - known, 0)
+        return new[:shared] + [hashlib.sha256(owner.encode() + b"\0" + value).digest() for value in new[shared:]]
+
+    return hashes

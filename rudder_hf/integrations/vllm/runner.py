@@ -1,6 +1,6 @@
 """The plan of each step, made where vLLM knows which request is in which row of the batch: in its model runner.
 
-`steered_runner` turns a runner that vLLM has built into one that plans; the layer's own context knows neither the
+`steer_runner` turns a runner that vLLM has built into one that plans; the layer's own context knows neither the
 request nor the length of its prompt.
 """
 
@@ -15,17 +15,18 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from ...core.backbones import image_token_ids
+from ...core.settings import CallSettings
 from .buffers import Buffers
 from .engine import refuse
 from .layers import install
 from .operator import CONTEXT_NAME, define_operator
-from .planning import Planner
+from .planning import Planned, Planner
 from .settings import (
     KEY,
     EngineSettings,
-    RequestSettings,
     engine_settings,
-    has_picture,
+    has_evidence,
+    operator_row,
     request_settings,
 )
 
@@ -35,6 +36,7 @@ logger = init_logger(__name__)
 class SteeredRunner:
     """What is put in front of vLLM's model runner of the first generation (`vllm.v1.worker.gpu_model_runner`)."""
 
+    planner_class: type[Planner] = Planner
     planner: Planner
     buffers: Buffers | None
     settings: EngineSettings
@@ -49,10 +51,6 @@ class SteeredRunner:
     device: Any
     kv_cache_config: Any
 
-    def make_planner(self, slots: int, max_tokens: int) -> Planner:
-        """Slots and plans."""
-        return Planner(slots, max_tokens)
-
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the model and hook its target layer."""
         super().load_model(*args, **kwargs)  # type: ignore[misc]
@@ -64,24 +62,23 @@ class SteeredRunner:
             # RUDDER's, which looks at no tokens: vLLM need not gather them for it at each step.
             self.input_batch.logitsprocs_need_output_token_ids = False
         self.settings = engine_settings(config.additional_config[KEY])
+        rudder = self.settings.config
         slots, tokens = config.scheduler_config.max_num_seqs, self._largest_batch()
-        self.planner = self.make_planner(slots, tokens)
-        self.planner.answers_count = self.settings.span != "image"
+        self.planner = self.planner_class(slots, tokens)
+        self.planner.answers_count = rudder.span != "image"
         self.buffers = None
         self._scheduled = {}
         self._blocks_kept = False
         model = self.get_model()  # type: ignore[attr-defined]
-        update = install(model, self.model_config.architecture, self.settings.layer)
+        update = install(model, self.model_config.architecture, rudder.layer)
         if update is None:
-            logger.info("RUDDER: layer %d is in another stage of the pipeline.", self.settings.layer)
+            logger.info("RUDDER: layer %d is in another stage of the pipeline.", rudder.layer)
             return
         hidden_size = self.model_config.hf_text_config.hidden_size
-        self.buffers = Buffers(
-            slots, hidden_size, tokens, self.device, self.settings.pool == "norm", update.multiplier
-        )
+        self.buffers = Buffers(slots, hidden_size, tokens, self.device, rudder.pool == "norm", update.multiplier)
         self.buffers.neutral(self.planner)
         config.compilation_config.static_forward_context[CONTEXT_NAME] = self.buffers
-        logger.info("RUDDER steers layer %d (%s).", self.settings.layer, self.settings.to_dict())
+        logger.info("RUDDER steers layer %d (%s).", rudder.layer, self.settings.to_dict())
 
     def _largest_batch(self) -> int:
         """Most positions that a forward can have, padding included."""
@@ -136,37 +133,27 @@ class SteeredRunner:
         """Take up a request that is computed from the beginning, cached blocks aside."""
         assert self.buffers is not None
         settings = self._settings_of(state)
-        blocks = self._cached_blocks(state)
-        slot = self.planner.admit(
-            name,
-            state.num_prompt_tokens,
-            settings is not None,
-            settings is not None and settings.steer_first_token,
-            self._counted(state),
-            blocks,
-        )
+        slot = self.planner.admit(name, self._planned(state, settings), self._cached_blocks(state))
         if settings is not None:
-            self.buffers.open_slot(slot, settings.row())
+            self.buffers.open_slot(slot, operator_row(settings))
 
     def _extend(self, name: str, state: Any) -> None:
         """Go on with a streamed prompt, whose next part may have other settings."""
         assert self.buffers is not None
         settings = self._settings_of(state)
-        first = settings is not None and settings.steer_first_token
-        counted = self._counted(state)
-        slot = self.planner.extend(name, state.num_prompt_tokens, settings is not None, first, counted)
+        slot = self.planner.extend(name, self._planned(state, settings))
         if settings is None:
             return
         if slot == self.planner.spare_slot:
             logger.warning_once("RUDDER leaves streamed prompts unsteered that were not steered from their beginning.")
         else:
-            self.buffers.set_row(slot, settings.row())
+            self.buffers.set_row(slot, operator_row(settings))
 
-    def _settings_of(self, state: Any) -> RequestSettings | None:
+    def _settings_of(self, state: Any) -> CallSettings | None:
         """The request's settings, None if it is not steered."""
         params = state.sampling_params
-        settings = request_settings(self.settings, params.extra_args if params is not None else None)
-        if settings is None or has_picture(state.mm_features) or settings.force:
+        settings = None if params is None else request_settings(self.settings, params.extra_args)
+        if settings is None or has_evidence(settings, state.mm_features):
             return settings
         logger.warning_once(
             "RUDDER leaves requests without an image unsteered: there is no visual evidence to anchor to. "
@@ -174,14 +161,19 @@ class SteeredRunner:
         )
         return None
 
+    def _planned(self, state: Any, settings: CallSettings | None) -> Planned:
+        first_token = settings is not None and settings.steer_first_token
+        return Planned(state.num_prompt_tokens, settings is not None, first_token, self._counted(state))
+
     def _counted(self, state: Any) -> NDArray[np.bool_] | None:
         """Which prompt positions are pooled; None if all are."""
-        if self.settings.span == "prompt":
+        span = self.settings.config.span
+        if span == "prompt":
             return None
         ids = np.asarray(state.prompt_token_ids if state.prompt_token_ids is not None else [])
         described: Any = SimpleNamespace(config=self.model_config.hf_config)
         image = np.isin(ids, image_token_ids(described))
-        return image if self.settings.span == "image" else ~image
+        return image if span == "image" else ~image
 
     def _cached_blocks(self, state: Any) -> list[int]:
         """Blocks of the prefix cache that the request begins with."""
@@ -221,7 +213,7 @@ class SteeredRunner:
         return super()._dummy_run(*args, **kwargs)  # type: ignore[misc]
 
 
-def steered_runner(runner: Any, mixin: type[SteeredRunner] = SteeredRunner) -> None:
+def steer_runner(runner: Any) -> None:
     """Make a runner plan, before it loads its model."""
     stock = type(runner)
-    runner.__class__ = type(f"Steered{stock.__name__}", (mixin, stock), {})
+    runner.__class__ = type(f"Steered{stock.__name__}", (SteeredRunner, stock), {})

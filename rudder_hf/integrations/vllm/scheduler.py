@@ -13,8 +13,9 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from .blocks import private_hashes
-from .settings import KEY, RequestSettings, engine_settings, has_picture, request_settings
+from ...core.settings import CallSettings
+from .planning import private_hashes
+from .settings import KEY, engine_settings, has_evidence, request_settings
 
 
 class RudderScheduler(Scheduler):  # type: ignore[misc]
@@ -57,11 +58,11 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
         if self._steered(request) is not None:
             request.skip_reading_prefix_cache = True
 
-    def _steered(self, request: Any) -> RequestSettings | None:
+    def _steered(self, request: Any) -> CallSettings | None:
         """The settings of a request that is steered."""
         params = request.sampling_params
         settings = None if params is None else request_settings(self.engine, params.extra_args)
-        return settings if settings is not None and (has_picture(request.mm_features) or settings.force) else None
+        return settings if settings is not None and has_evidence(settings, request.mm_features) else None
 
 
 class RudderAsyncScheduler(RudderScheduler, AsyncScheduler):  # type: ignore[misc]

@@ -11,14 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_setting, check_settings
+from ...core.configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_setting
+from ...core.settings import CallSettings, resolve_settings
+from ...hub.loading import read_settings
 
 KEY = "rudder"
 PREFIX = "rudder_"
 
 # Of the engine alone: the pooled sums of the prefix cache are made once for all requests.
 ENGINE_ONLY = ("layer", "pool", "span")
-REQUEST_SETTINGS = tuple(name for name in CALL_SETTINGS if name not in ENGINE_ONLY)
+REQUEST_SETTINGS = (*(name for name in CALL_SETTINGS if name not in ENGINE_ONLY), "force")
 _FLAGS = ("steer_first_token", "force")
 # What `additional_config` may hold beside settings of RUDDER.
 _SOURCE = ("settings", "revision", "steer_by_default")
@@ -29,31 +31,17 @@ class EngineSettings:
     """What an engine steers with.
 
     Attributes:
-        values: `layer` and every setting of a call, checked.
+        config: RUDDER's settings; its layer may be negative.
         steer_by_default: Whether a request that says nothing of RUDDER is steered.
     """
 
-    values: dict[str, Any]
+    config: RudderConfig
     steer_by_default: bool = True
-
-    @property
-    def layer(self) -> int:
-        """The target layer as it was given, perhaps negative."""
-        return int(self.values["layer"])
-
-    @property
-    def pool(self) -> str:
-        """How updates are pooled."""
-        return str(self.values["pool"])
-
-    @property
-    def span(self) -> str:
-        """Which prompt tokens are pooled."""
-        return str(self.values["span"])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, from which `engine_settings` makes the same settings."""
-        return {**self.values, "steer_by_default": self.steer_by_default}
+        values = {name: getattr(self.config, name) for name in ("layer", *CALL_SETTINGS)}
+        return {**values, "steer_by_default": self.steer_by_default}
 
     def to_name(self) -> str:
         """The settings as an identifier, see `from_name`."""
@@ -87,63 +75,37 @@ def engine_settings(given: Any) -> EngineSettings:
             f'additional_config["rudder"] is {given!r}, but has to be the id or folder of RUDDER settings, or a '
             'dictionary such as {"settings": "org/name"} or {"layer": 30, "alpha_max": 20.0, "k": 5.0}.'
         )
-    source = {name: given[name] for name in _SOURCE if name in given}
-    overrides = {name: value for name, value in given.items() if name not in _SOURCE}
-    for name in overrides:
-        # Names the setting that is not known.
-        check_setting(name, overrides[name])
-    by_default = source.get("steer_by_default", True)
+    overrides = {name: check_setting(name, value) for name, value in given.items() if name not in _SOURCE}
+    by_default = given.get("steer_by_default", True)
     if not isinstance(by_default, bool):
         raise ValueError(f'"steer_by_default" is {by_default!r}, but has to be true or false.')
-    repository = source.get("settings")
-    if repository is None:
-        if "layer" not in overrides:
-            raise ValueError(
-                "RUDDER needs the layer to steer: give the id or folder of RUDDER settings as "
-                'additional_config={"rudder": "org/name"}, or at least {"rudder": {"layer": 30}}.'
-            )
+    if given.get("settings") is not None:
+        config = _stored_settings(given["settings"], given.get("revision"))
+        config.take(overrides)
+    elif "layer" in overrides:
         config = RudderConfig(**overrides)
     else:
-        if not isinstance(repository, str):
-            raise ValueError(f'"settings" is {repository!r}, but has to be the id or folder of RUDDER settings.')
-        revision = {"revision": source["revision"]} if source.get("revision") is not None else {}
-        try:
-            config = RudderConfig.from_pretrained(repository, **revision)
-        except OSError as error:
-            raise ValueError(f"The RUDDER settings {repository!r} cannot be read: {error}") from error
-        config.take(overrides)
-    return EngineSettings({name: getattr(config, name) for name in ("layer", *CALL_SETTINGS)}, by_default)
+        raise ValueError(
+            "RUDDER needs the layer to steer: give the id or folder of RUDDER settings as "
+            'additional_config={"rudder": "org/name"}, or at least {"rudder": {"layer": 30}}.'
+        )
+    return EngineSettings(config, by_default)
 
 
-@dataclass(frozen=True)
-class RequestSettings:
-    """What one request is steered with.
-
-    Attributes:
-        values: Every setting of a call, checked.
-        force: Whether it is steered without an image too.
-    """
-
-    values: dict[str, Any]
-    force: bool = False
-
-    @property
-    def steer_first_token(self) -> bool:
-        """Whether the last prompt position is steered."""
-        return bool(self.values["steer_first_token"])
-
-    def row(self) -> tuple[float, float, float, float, float, float]:
-        """`alpha_max`, `k`, `c`, `g_min`, `g_max`, `norm_cap` as the operator takes them.
-
-        Mode "add" is a gate that is always open; no cap is an infinite one.
-        """
-        alpha_max, k, c, g_min, g_max, cap = (self.values[name] for name in ROW_SETTINGS)
-        if self.values["mode"] == "add":
-            g_min = g_max = 1.0
-        return alpha_max, k, c, g_min, g_max, math.inf if cap is None else cap
+def _stored_settings(repository: Any, revision: str | None) -> RudderConfig:
+    """The settings that a folder or repository holds; the base that they name is not loaded."""
+    if not isinstance(repository, str):
+        raise ValueError(f'"settings" is {repository!r}, but has to be the id or folder of RUDDER settings.')
+    try:
+        config = read_settings(repository, **({} if revision is None else {"revision": revision}))
+    except OSError as error:
+        raise ValueError(f"The RUDDER settings {repository!r} cannot be read: {error}") from error
+    if config is None:
+        raise ValueError(f"{repository!r} holds a model, not RUDDER settings.")
+    return config
 
 
-def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | None) -> RequestSettings | None:
+def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | None) -> CallSettings | None:
     """Settings of a request, None if it is not to be steered.
 
     Args:
@@ -155,48 +117,51 @@ def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | Non
         ValueError: A setting is unknown, out of range, or one that a request cannot change.
     """
     ours = {name: value for name, value in (extra_args or {}).items() if name.startswith(KEY)}
-    if not ours:
-        return RequestSettings(dict(engine.values)) if engine.steer_by_default else None
-    asked = ours.pop(KEY, True)
+    asked = ours.pop(KEY, True if ours else engine.steer_by_default)
     if unknown := [name for name in ours if not name.startswith(PREFIX)]:
-        raise ValueError(f"{unknown[0]!r} is not understood. RUDDER takes {KEY!r} and {_flat_names()}.")
+        flat = ", ".join(repr(PREFIX + name) for name in REQUEST_SETTINGS)
+        raise ValueError(f"{unknown[0]!r} is not understood. RUDDER takes {KEY!r} and {flat}.")
     overrides = {name.removeprefix(PREFIX): value for name, value in ours.items()}
     if isinstance(asked, Mapping):
         overrides |= asked
         asked = True
     steered = _flag(asked, KEY, "true, false or a dictionary of settings")
-    values = dict(engine.values)
-    force = False
-    for name, value in overrides.items():
-        if name == "force":
-            force = _flag(value, name)
-        else:
-            values[name] = _value(engine, name, value)
-    check_settings(values)
-    return RequestSettings(values, force) if steered else None
+    checked = {name: _value(engine, name, value) for name, value in overrides.items()}
+    settings = resolve_settings(engine.config, checked, batch=1)
+    return settings if steered else None
 
 
-def has_picture(features: Iterable[Any]) -> bool:
-    """Whether a picture or a video is among a request's multimodal features."""
-    return any(feature.modality in ("image", "video") for feature in features)
+def has_evidence(settings: CallSettings, features: Iterable[Any]) -> bool:
+    """Whether a request with these multimodal features is steered: with an image or a video, or by force."""
+    return settings.force or any(feature.modality in ("image", "video") for feature in features)
+
+
+def operator_row(settings: CallSettings) -> tuple[float, ...]:
+    """`alpha_max`, `k`, `c`, `g_min`, `g_max`, `norm_cap` of one request as the operator takes them.
+
+    Mode "add" is a gate that is always open; no cap is an infinite one.
+    """
+    row = {name: column[0] for name, column in settings.rows.items()}
+    if settings.mode == "add":
+        row["g_min"] = row["g_max"] = 1.0
+    if row["norm_cap"] is None:
+        row["norm_cap"] = math.inf
+    return tuple(row[name] for name in ROW_SETTINGS)
 
 
 def _value(engine: EngineSettings, name: str, value: Any) -> Any:
-    """One setting of a request, checked."""
+    """One setting of a request, in the type that `resolve_settings` checks."""
     if name in ENGINE_ONLY:
-        if check_setting(name, value) != engine.values[name]:
+        own = getattr(engine.config, name)
+        if check_setting(name, value) != own:
             raise ValueError(
-                f"RUDDER setting `{name}` is {engine.values[name]!r} for the whole engine and cannot be {value!r} for "
-                "one request. Start another engine with it."
+                f"RUDDER setting `{name}` is {own!r} for the whole engine and cannot be {value!r} for one request. "
+                "Start another engine with it."
             )
         return value
     if name not in REQUEST_SETTINGS:
-        raise ValueError(
-            f"{name!r} is not a RUDDER setting of a request. Settings: {', '.join(REQUEST_SETTINGS)}, force."
-        )
-    if name in _FLAGS:
-        return _flag(value, name)
-    return check_setting(name, value)
+        raise ValueError(f"{name!r} is not a RUDDER setting of a request. Settings: {', '.join(REQUEST_SETTINGS)}.")
+    return _flag(value, name) if name in _FLAGS else check_setting(name, value)
 
 
 def _flag(value: Any, name: str, allowed: str = "true or false") -> bool:
@@ -207,7 +172,3 @@ def _flag(value: Any, name: str, allowed: str = "true or false") -> bool:
     if isinstance(value, int | float) and value in (0, 1):
         return bool(value)
     raise ValueError(f"RUDDER setting `{name}` is {value!r}, but has to be {allowed}.")
-
-
-def _flat_names() -> str:
-    return ", ".join(repr(PREFIX + name) for name in (*REQUEST_SETTINGS, "force"))

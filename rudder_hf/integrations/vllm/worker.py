@@ -1,26 +1,26 @@
-"""What RUDDER's workers have in common, whatever device they are for."""
+"""The worker of an engine, on a CPU or on a GPU."""
 
 from __future__ import annotations
 
-from typing import Any
+from vllm.platforms import current_platform
 
-from .runner import SteeredRunner, steered_runner
+from .runner import steer_runner
+
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker as Worker
+else:
+    from vllm.v1.worker.gpu_worker import Worker
 
 
-class RudderWorker:
-    """Goes before a worker class of vLLM and gives it a runner that plans."""
-
-    runner_mixin: type[SteeredRunner] = SteeredRunner
-
-    # Of vLLM's worker.
-    model_runner: Any
+class RudderWorker(Worker):  # type: ignore[misc]
+    """vLLM's worker with a runner that plans."""
 
     def init_device(self) -> None:
         """Build vLLM's runner and put RUDDER's plan in front of it."""
-        super().init_device()  # type: ignore[misc]
-        steered_runner(self.model_runner, self.runner_mixin)
+        super().init_device()
+        steer_runner(self.model_runner)
 
     def determine_available_memory(self) -> int:
         """Leave room for the sums of the prefix cache's blocks."""
-        available: int = super().determine_available_memory()  # type: ignore[misc]
+        available: int = super().determine_available_memory()
         return self.model_runner.beside_sums(available)  # type: ignore[no-any-return]
