@@ -7,7 +7,7 @@ its own, which follows the beams; batches, left padding, sampling and streaming 
 
 The detector is not part of the method: objects are looked up by the ids of the samples, which you pass as
 `sample_ids`. Run `python examples/custom_method.py`: it takes the embedded model, and for a detector the
-annotations of its example pictures.
+annotations of its example images.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rudder_hf.scenes.captions import noun
 
 @dataclass(frozen=True)
 class DetectorGuidance(LoopMethod):
-    """Guide each answer by the objects that a detector found in the sample's picture.
+    """Guide each answer by the objects that a detector found in the sample's image.
 
     Attributes:
         objects: For each sample the token ids of a sentence that names its objects.
@@ -74,12 +74,12 @@ def main() -> None:
     model: Any = AutoModelForImageTextToText.from_pretrained(embedded.folder())
     processor: Any = AutoProcessor.from_pretrained(embedded.folder())
     scenes = {f"example {number}": scene for number, scene in enumerate(embedded.examples()[:2], start=1)}
-    pictures = [embedded.draw(scene) for scene in scenes.values()]
+    images = [embedded.draw(scene) for scene in scenes.values()]
     question = {"type": "text", "text": "Please help me describe the image in detail"}
     conversation = [{"role": "user", "content": [{"type": "image"}, question]}]
     inputs = processor(
-        text=[processor.apply_chat_template(conversation, add_generation_prompt=True)] * len(pictures),
-        images=pictures,
+        text=[processor.apply_chat_template(conversation, add_generation_prompt=True)] * len(images),
+        images=images,
         add_special_tokens=False,
         return_tensors="pt",
     )

@@ -256,8 +256,8 @@ def test_samples_do_not_depend_on_their_place() -> None:
         torch.testing.assert_close(torch.stack(one.logits), torch.stack(other.logits).flip(1), rtol=2e-4, atol=2e-4)
 
 
-def test_noise_belongs_to_the_pictures_of_a_sample() -> None:
-    """A prompt with two pictures in a batch draws the noise that it draws alone, by grid and by row."""
+def test_noise_belongs_to_the_images_of_a_sample() -> None:
+    """A prompt with two images in a batch draws the noise that it draws alone, by grid and by row."""
     pair, single = Row(seed=3, words=9, images=2), ROW
     for family in ("llava", "qwen2_5_vl", "idefics2"):
         together = run(method("vcd"), built(family), batch(family, [pair, single]), output_logits=True, sample_ids=IDS)
@@ -378,9 +378,9 @@ def test_prompts_that_cannot_work_are_refused() -> None:
         run(method("pai"), built("llava"), batch("llava"), past_key_values=cache)
     with pytest.raises(ValueError, match="another prompt of the batch"):
         run(method("rudder-shuffled", donors=None), built("llava"), batch("llava", [ROW]))
-    picture_only = batch("llava", [Row(seed=1, words=0)])
+    image_only = batch("llava", [Row(seed=1, words=0)])
     with pytest.raises(ValueError, match="nothing but an image"):
-        run(method("pai"), built("llava"), picture_only)
+        run(method("pai"), built("llava"), image_only)
     with pytest.raises(UnsupportedModelError, match="MLP"):
         run(method("vti"), FAMILIES["blip-2"].build(), FAMILIES["blip-2"].inputs(built("llava"), [ROW]))
 
@@ -500,6 +500,7 @@ def test_what_a_method_needs_from_a_model() -> None:
 def test_only_what_is_asked_for_is_imported() -> None:
     code = """
 import sys
+import rudder_hf.evaluate.methods, rudder_hf.evaluate.run
 from rudder_hf.methods import get
 get("rudder-beta", layer=2, alpha_max=1.0)
 loaded = {name.rpartition(".")[2] for name in sys.modules if name.startswith("rudder_hf.methods.")}
