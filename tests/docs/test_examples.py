@@ -15,8 +15,8 @@ from rudder_hf import RudderConfig, RudderForConditionalGeneration
 from tests.support.repos import inputs_for, make_base, picture
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-# custom_intervention.py is tested with the other methods.
-SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("[!_]*.py") if path.stem != "custom_intervention")
+# custom_method.py is tested with the other methods.
+SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("[!_]*.py") if path.stem != "custom_method")
 LAYER, STRENGTH, NEW = 2, 40.0, 8
 QUESTION = "Please help me describe the image in detail"
 
