@@ -1,15 +1,15 @@
 """How much faster calibration decodes a grid than running setting after setting, on the embedded model.
 
-Both ways answer the same pictures under the same 36 settings (6 strengths x 6 k) at one layer, in turns, in one run:
+Both ways answer the same images under the same 36 settings (6 strengths x 6 k) at one layer, in turns, in one run:
 
-- shared: `SettingsDecoder`, as `rudder calibrate` uses it: a picture is read once, all settings are rows of a batch.
-- alone: for each setting `attach` and `generate` on a batch of pictures, as large as `--batch` says. With all pictures
-  in one batch this is the fastest way without calibration's decoder; one picture at a time is the usual loop.
+- shared: `decode_settings`, as `rudder calibrate` uses it: an image is read once, all settings are rows of a batch.
+- alone: for each setting `attach` and `generate` on a batch of images, as large as `--batch-size` says. With all
+  images in one batch this is the fastest way without calibration's decoder; one image at a time is the usual loop.
 
 Answers have to be equal, token by token. Run it:
 
     python benchmarks/calibration_speed.py --out benchmarks/embedded/calibration-speed.json
-    python benchmarks/calibration_speed.py --pictures 8 --batch 8 --rounds 1            # a first look
+    python benchmarks/calibration_speed.py --limit 8 --batch-size 8 --rounds 1          # a first look
 """
 
 from __future__ import annotations
@@ -26,47 +26,45 @@ import torch
 
 from rudder_hf import RudderConfig, attach
 from rudder_hf.calibrate import (
+    CalibrationOptions,
     Grid,
     Setting,
-    SettingsDecoder,
     data_source,
+    decode_settings,
     find_data,
     layer_statistics,
 )
-from rudder_hf.calibrate.data import batches
-from rudder_hf.calibrate.search import ROWS
+from rudder_hf.calibrate.data import batches, encode_samples
 from rudder_hf.runtime.environment import hardware, versions
-from rudder_hf.runtime.inputs import encode, end_ids
-from rudder_hf.runtime.journal import write_new
+from rudder_hf.runtime.inputs import end_ids
 from rudder_hf.runtime.models import Subject, load_subject
+from rudder_hf.runtime.store import must_write_new, to_json
 
 Answers = dict[tuple[str, Setting], tuple[int, ...]]
 NEW_TOKENS = 120
 
 
 class Race:
-    """The two ways to answer the same pictures under the same settings."""
+    """The two ways to answer the same images under the same settings."""
 
-    def __init__(self, subject: Subject, pictures: int, layer: int) -> None:
+    def __init__(self, subject: Subject, limit: int, layer: int) -> None:
         self.subject, self.layer = subject, layer
-        data = find_data(data_source(None), pictures, 0)
+        data = find_data(data_source(None), limit, 0)
         self.samples, self.task = data.choosing, data.task
         norm = {s.layer: s.hidden_norm for s in layer_statistics(subject.model, [self.inputs(self.samples[:20])])}
-        self.settings = Grid().settings(norm[layer])
+        self.settings = Grid().settings(layer, norm[layer])
 
     def inputs(self, samples: list[Any]) -> dict[str, Any]:
-        """What the processor makes of some pictures."""
-        pictures = [self.task.image(sample) for sample in samples]
-        return encode(self.subject.model, self.subject.processor, pictures, [sample.prompt for sample in samples])
+        """What the processor makes of some images."""
+        return encode_samples(self.subject, self.task, samples)
 
     def shared(self, samples: list[Any]) -> Answers:
         """All settings at once."""
         found: Answers = {}
-        with SettingsDecoder(self.subject.model, self.layer) as decoder:
-            for part in batches(samples, max(1, ROWS // len(self.settings))):
-                decoded = decoder(self.inputs(part), self.settings, max_new_tokens=NEW_TOKENS)
-                for sample, row in zip(part, decoded, strict=True):
-                    found |= {(sample.id, s): a.tokens for s, a in zip(self.settings, row, strict=True)}
+        for part in batches(samples, max(1, CalibrationOptions().batch_size // len(self.settings))):
+            decoded = decode_settings(self.subject.model, self.inputs(part), self.settings, max_new_tokens=NEW_TOKENS)
+            for sample, row in zip(part, decoded, strict=True):
+                found |= {(sample.id, s): a.tokens for s, a in zip(self.settings, row, strict=True)}
         return found
 
     def alone(self, samples: list[Any], batch: int) -> Answers:
@@ -74,7 +72,7 @@ class Race:
         found: Answers = {}
         ends = end_ids(self.subject.model)
         for setting in self.settings:
-            with attach(self.subject.model, RudderConfig(layer=self.layer, **setting.record())):
+            with attach(self.subject.model, RudderConfig(**setting.record())):
                 for part in batches(samples, batch):
                     inputs = self.inputs(part)
                     written = self.subject.model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False)
@@ -92,7 +90,7 @@ def timed(work: Any) -> tuple[Answers, dict[str, float]]:
 
 
 def run(race: Race, rounds: int, batch: int, single: int) -> dict[str, Any]:
-    """Race in rounds, who begins taking turns, and once more one picture at a time on the first pictures."""
+    """Race in rounds, who begins taking turns, and once more one image at a time on the first images."""
     found = []
     different = total = 0
     for number in range(rounds):
@@ -107,7 +105,7 @@ def run(race: Race, rounds: int, batch: int, single: int) -> dict[str, Any]:
         print(f"round {number + 1}: {json.dumps(found[-1])}, {told:.2f} times", flush=True)
     ratios = [r["alone"]["cpu_seconds"] / r["shared"]["cpu_seconds"] for r in found]
     result: dict[str, Any] = {
-        "pictures": len(race.samples), "settings": len(race.settings), "layer": race.layer, "batch": batch,
+        "images": len(race.samples), "settings": len(race.settings), "layer": race.layer, "batch": batch,
         "rounds": found, "answers": total, "different_answers": different,
         "ratio": round(statistics.median(ratios), 3), "ratio_low": round(min(ratios), 3),
         "ratio_high": round(max(ratios), 3),
@@ -116,17 +114,17 @@ def run(race: Race, rounds: int, batch: int, single: int) -> dict[str, Any]:
         few = race.samples[:single]
         (_, fast), (_, slow) = timed(lambda: race.shared(few)), timed(lambda: race.alone(few, 1))
         ratio = slow["cpu_seconds"] / fast["cpu_seconds"]
-        result["one_picture_at_a_time"] = {"pictures": single, "shared": fast, "alone": slow, "ratio": round(ratio, 3)}
+        result["one_image_at_a_time"] = {"images": single, "shared": fast, "alone": slow, "ratio": round(ratio, 3)}
     return result
 
 
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", type=int, default=100)
+    parser.add_argument("--limit", type=int, default=100, help="number of images")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=100, help="pictures per batch when settings run alone")
-    parser.add_argument("--single", type=int, default=2, help="pictures for the loop of one at a time; 0: none")
+    parser.add_argument("--batch-size", type=int, default=100, help="images per batch when settings run alone")
+    parser.add_argument("--single", type=int, default=2, help="images for the loop of one at a time; 0: none")
     parser.add_argument("--layer", type=int, default=None, help="default: that of the shipped settings")
     parser.add_argument("--dtype", default="float32", help="float64 rules out that rounding changes an answer")
     parser.add_argument("--out", type=Path, default=None, help="a new JSON file")
@@ -134,16 +132,15 @@ def main() -> int:
     torch.set_num_threads(1)
     subject = load_subject(None, given.dtype)
     layer = subject.settings[""].layer if given.layer is None else given.layer
-    result = run(Race(subject, given.pictures, layer), given.rounds, given.batch, given.single)
+    result = run(Race(subject, given.limit, layer), given.rounds, given.batch_size, given.single)
     result |= {"model": subject.record(), "versions": versions(), "hardware": hardware()}
     low, high = result["ratio_low"], result["ratio_high"]
-    print(f"{result['ratio']} times faster than batches of {given.batch} [{low}, {high}], in CPU time")
+    print(f"{result['ratio']} times faster than batches of {given.batch_size} [{low}, {high}], in CPU time")
     if given.single:
-        print(f"{result['one_picture_at_a_time']['ratio']} times faster than one picture at a time")
+        print(f"{result['one_image_at_a_time']['ratio']} times faster than one image at a time")
     print(f"{result['different_answers']} of {result['answers']} answers differ")
-    if given.out is not None and not write_new(given.out, json.dumps(result, indent=1) + "\n"):
-        print(f"{given.out} exists; nothing is overwritten", file=sys.stderr)
-        return 2
+    if given.out is not None:
+        must_write_new(given.out, to_json(result))
     return int(result["different_answers"] > 0)
 
 

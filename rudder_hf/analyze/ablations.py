@@ -28,7 +28,7 @@ def read_calibration(path: Path) -> dict[str, Any]:
     try:
         ablations(numbers)
     except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is no result of `rudder calibrate`: {error!r}") from error
+        raise InputError(f"{path} is no result of `rudder calibrate`, or one of version 0.1: {error!r}") from error
     return numbers  # type: ignore[no-any-return]
 
 
@@ -45,7 +45,7 @@ def ablations(numbers: dict[str, Any]) -> dict[str, Any]:
     chosen = next((row for row in rows if row.get("chosen") and not row.get("vanilla")), None)
     return {
         "model": numbers["model"]["name"],
-        "images": vanilla["pictures"],
+        "images": vanilla["images"],
         "max_new_tokens": numbers.get("record", {}).get("max_new_tokens"),
         "vanilla": _percent(vanilla, METRICS),
         "chosen": chosen and {name: chosen.get(name) for name in ("alpha_max", "k", *_SAME_IN_A_GRID)},
@@ -73,7 +73,7 @@ def _sweep(probes: list[dict[str, Any]]) -> dict[str, Any] | None:
         scores = {"alpha_max": row["alpha_max"], "k": row["k"], **_percent(row, METRICS)}
         layers.setdefault(row["layer"], []).append(scores)
     return {
-        "images": vanilla["pictures"],
+        "images": vanilla["images"],
         "vanilla": _percent(vanilla, METRICS),
         "layers": [{"layer": layer, "settings": settings} for layer, settings in layers.items()],
     }
@@ -91,7 +91,7 @@ def _grids(rows: list[dict[str, Any]], chosen: dict[str, Any] | None) -> list[di
                 "alpha_max": row["alpha_max"],
                 "k": row["k"],
                 **_percent(row, METRICS),
-                "images": row["pictures"],
+                "images": row["images"],
                 "mark": "‡" if "dropped" in row else "†" if "breaks" in row else "",
                 "chosen": row is chosen,
             }

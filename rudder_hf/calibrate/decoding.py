@@ -1,26 +1,32 @@
-"""All settings of a layer at once: pictures are prefilled once, and every setting is a row decoded from a copy.
+"""All settings of a layer at once: images are prefilled once, and every setting is a row decoded from a copy.
 
 The prefill does not depend on strength, gate, pool or span, so its cache is shared; only the position that emits the
-first answer token does, for settings that steer it, and it alone is forwarded again, row by row. What the unsteered
-model thinks of an answer (its log-likelihood, given the picture) is read off the same cache.
+first answer token does, for settings that steer it, and it alone is forwarded again, row by row. How likely an answer
+is to the unsteered model, given the image, is read off the same cache.
 
 ```python
-with SettingsDecoder(model, layer=2) as decoder:
-    decoded = decoder(inputs, [VANILLA, Setting(alpha_max=5.0, k=2.0)], max_new_tokens=64)
-decoded[0][1].tokens  # of the first picture, with the second setting
+decoded = decode_settings(model, inputs, [VANILLA, Setting(layer=2, alpha_max=5.0, k=2.0)], max_new_tokens=64)
+decoded[0][1].tokens  # of the first image, with the second setting
 ```
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core.backbones import attention_update, find_backbone, forwards_keywords, image_token_ids, resolve_layer
+from ..core.backbones import (
+    attention_update,
+    find_backbone,
+    forwards_keywords,
+    image_token_ids,
+    resolve_layer,
+    steerable_layers,
+)
 from ..core.generate import handle_of
 from ..core.hooks import LayerHooks, clear_slot
 from .prompts import Prompt, read_prompt
@@ -40,7 +46,7 @@ class Decoded:
     Attributes:
         tokens: What was generated, the end-of-sequence token included if it was reached.
         nll: Negative log-likelihood of the tokens under the unsteered model, summed; None if it was not asked for.
-        contrast: The same, given the next picture of the batch instead of its own; None if it was not asked for.
+        contrast: The same, given the next image of the batch instead of its own; None if it was not asked for.
     """
 
     tokens: tuple[int, ...]
@@ -48,102 +54,79 @@ class Decoded:
     contrast: float | None = None
 
 
-class SettingsDecoder:
-    """Decodes batches of pictures under many settings of one layer; a context manager that leaves no trace.
+@torch.no_grad()
+def decode_settings(
+    model: nn.Module,
+    inputs: Mapping[str, Any],
+    settings: Sequence[Setting],
+    *,
+    batch_size: int | None = None,
+    score: bool = False,
+    contrast: bool = False,
+    other_card: bool = False,
+    **options: Any,
+) -> list[list[Decoded]]:
+    """Answers to every image under every setting of one layer, greedy; nothing stays on the model.
 
     Args:
         model: A stock vision-language model, not steered by RUDDER.
-        layer: The decoder layer, negative counts from the end.
+        inputs: What the processor makes of a batch of prompts with one image or more, left-padded.
+        settings: The settings, `VANILLA` among them or not.
+        batch_size: Most rows to decode at a time; more settings than fit are decoded in several turns from the same
+            prefill.
+        score: Whether to compute `Decoded.nll`.
+        contrast: Whether to compute `Decoded.contrast`; the last image then only serves as a contrast and gets no
+            answers.
+        other_card: The control: each image is steered by the CARD of the next one; the last only lends its own.
+        options: For `generate`, such as `max_new_tokens`.
+
+    Returns:
+        For each image one answer per setting.
 
     Raises:
         UnsupportedModelError: The model cannot be steered, with the reason.
-        ValueError: The layer does not exist, or the model is steered already.
+        ValueError: The layer does not exist, there are several, or the model is steered already.
     """
-
-    def __init__(self, model: nn.Module, layer: int) -> None:
-        self.backbone = find_backbone(model)
-        self.layer = resolve_layer(self.backbone, layer)
-        self._hooks: list[Any] = []
-
-    def __enter__(self) -> SettingsDecoder:
-        if handle_of(self.backbone.model) is not None:
-            raise ValueError("this model is steered by RUDDER already; calibrate the stock model (`.unwrap()`)")
-        layer = self.backbone.layers[self.layer]
-        hooks = LayerHooks(self.layer, forwards_keywords(self.backbone, layer))
-        self._hooks = hooks.install(self.backbone.loop, layer, attention_update(layer))
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        for hook in self._hooks:
+    if not settings:
+        return []
+    for name in ("num_beams", "num_return_sequences"):
+        if options.get(name, 1) != 1:
+            raise ValueError(f"{name} is {options[name]}; calibration decodes greedily")
+    backbone = find_backbone(model)
+    if handle_of(backbone.model) is not None:
+        raise ValueError("this model is steered by RUDDER already; calibrate the stock model (`.unwrap()`)")
+    layers = {setting.layer for setting in settings if setting.alpha_max > 0} or {steerable_layers(backbone)[0]}
+    if len(layers) > 1:
+        raise ValueError(f"the settings are for the layers {sorted(layers)}; decode one layer at a time")
+    index = resolve_layer(backbone, layers.pop())
+    layer = backbone.layers[index]
+    update = attention_update(layer)
+    state = SettingsState(index, update.multiplier, settings, image_token_ids(backbone.model))
+    task = _Task(state, list(settings), batch_size, score, contrast, other_card)
+    # Whatever the model's own defaults are: one deterministic answer, from a cache that grows.
+    fixed = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "cache_implementation": "dynamic"}
+    fixed |= {"return_dict_in_generate": False, "use_cache": True, "custom_generate": task.run}
+    hooks = LayerHooks(index, forwards_keywords(backbone, layer)).install(backbone.loop, layer, update)
+    try:
+        backbone.model.generate(**inputs, **{**options, **fixed})  # type: ignore[operator]
+    finally:
+        for hook in hooks:
             hook.remove()
-        self._hooks = []
         clear_slot()
-
-    @torch.no_grad()
-    def __call__(
-        self,
-        inputs: Mapping[str, Any],
-        settings: Sequence[Setting],
-        *,
-        rows: int | None = None,
-        score: bool = False,
-        contrast: bool = False,
-        shuffled: bool = False,
-        **options: Any,
-    ) -> list[list[Decoded]]:
-        """Answers of every picture under every setting, greedy.
-
-        Args:
-            inputs: What the processor makes of a batch of prompts with one picture or more, left-padded.
-            settings: The settings.
-            rows: Largest batch to decode; more settings than fit are decoded in several turns from the same prefill.
-            score: Whether to compute `Decoded.nll`.
-            contrast: Whether to compute `Decoded.contrast`; the last picture then only serves as a contrast and gets
-                no answers.
-            shuffled: The control: each picture is steered by the CARD of the next one; the last only lends its own.
-            options: For `generate`, such as `max_new_tokens`.
-
-        Returns:
-            For each picture one answer per setting.
-        """
-        if not self._hooks:
-            raise RuntimeError("enter the decoder first: `with SettingsDecoder(model, layer) as decoder: ...`")
-        for name in ("num_beams", "num_return_sequences"):
-            if options.get(name, 1) != 1:
-                raise ValueError(f"{name} is {options[name]}; calibration decodes greedily")
-        if not settings:
-            return []
-        update = attention_update(self.backbone.layers[self.layer])
-        readings = list(dict.fromkeys(setting.reading for setting in settings))
-        state = SettingsState(self.layer, update.multiplier, readings, image_token_ids(self.backbone.model))
-        task = _Task(state, list(settings), rows, score, contrast, shuffled)
-        # Whatever the model's own defaults are: one deterministic answer, from a cache that grows.
-        fixed = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "cache_implementation": "dynamic"}
-        fixed |= {"return_dict_in_generate": False, "use_cache": True, "custom_generate": task.run}
-        model: Any = self.backbone.model
-        model.generate(**inputs, **{**options, **fixed})
-        return task.answers
+    return task.answers
 
 
+@dataclass
 class _Task:
-    """One call of `generate` whose token loop is ours."""
+    """One call of `generate` whose token loop is ours; the fields are the arguments of `decode_settings`."""
 
-    def __init__(
-        self,
-        state: SettingsState,
-        settings: list[Setting],
-        rows: int | None,
-        score: bool,
-        contrast: bool,
-        shuffled: bool,
-    ) -> None:
-        self.state = state
-        self.settings = settings
-        self.rows = rows
-        self.score = score
-        self.contrast = contrast
-        self.shuffled = shuffled
-        self.answers: list[list[Decoded]] = []
+    state: SettingsState
+    settings: list[Setting]
+    batch_size: int | None
+    score: bool
+    contrast: bool
+    other_card: bool
+    answers: list[list[Decoded]] = field(default_factory=list)
 
     def run(
         self,
@@ -156,23 +139,22 @@ class _Task:
     ) -> Tensor:
         """The decoding method that `generate` calls after it has prepared everything."""
         prompt = read_prompt(model, self.state, input_ids, kwargs, any(map(_steers_prompt, self.settings)))
-        pictures = prompt.batch - int(self.contrast or self.shuffled)
-        if pictures < 1:
-            raise ValueError("a contrast, or the CARD of another picture, needs at least two pictures in the batch")
-        self.answers = [[] for _ in range(pictures)]
-        first = int(self.shuffled)
+        images = len(input_ids) - int(self.contrast or self.other_card)
+        if images < 1:
+            raise ValueError("a contrast, or the CARD of another image, needs at least two images in the batch")
+        self.answers = [[] for _ in range(images)]
+        first = int(self.other_card)
         for reading, pooled in self.state.pooled.items():
-            self.state.pooled[reading] = pooled[first : first + pictures]
-        size = max(1, (self.rows or pictures * len(self.settings)) // pictures)
+            self.state.pooled[reading] = pooled[first : first + images]
+        size = max(1, (self.batch_size or images * len(self.settings)) // images)
         for start in range(0, len(self.settings), size):
             part = self.settings[start : start + size]
-            rows = torch.arange(pictures, device=input_ids.device).repeat_interleave(len(part))
+            rows = torch.arange(images, device=input_ids.device).repeat_interleave(len(part))
             tokens, lengths = _decode(prompt, rows, part, self.state, logits_processor, stopping_criteria)
-            scores = [_scores(prompt, rows, tokens, lengths) if self.score else None]
-            scores.append(_scores(prompt, rows + 1, tokens, lengths) if self.contrast else None)
+            nll = _scores(prompt, rows, tokens, lengths) if self.score else [None] * len(rows)
+            contrast = _scores(prompt, rows + 1, tokens, lengths) if self.contrast else [None] * len(rows)
             for row, (answer, length) in enumerate(zip(tokens.tolist(), lengths.tolist(), strict=True)):
-                own, other = (None if values is None else float(values[row]) for values in scores)
-                self.answers[row // len(part)].append(Decoded(tuple(answer[:length]), own, other))
+                self.answers[row // len(part)].append(Decoded(tuple(answer[:length]), nll[row], contrast[row]))
         return input_ids
 
 
@@ -186,7 +168,7 @@ def _decode(
 ) -> tuple[Tensor, Tensor]:
     """Greedy search, as `generate` does it, on rows that are steered differently.
 
-    Rows that have ended leave the batch, some at a time: nobody looks at what they would still write.
+    Rows that have ended leave the batch, some at a time: what they would still write is of no use.
 
     Returns:
         New tokens (rows, longest answer), 0 after the end of a row, and each row's number of them.
@@ -198,18 +180,19 @@ def _decode(
     else:
         logits = prompt.logits[rows]
     state.spread(settings)
-    start = running.input_ids.shape[1]
-    written: list[tuple[Tensor, Tensor]] = []
+    written: list[Tensor] = []
+    lengths = torch.zeros_like(rows)
     places = torch.arange(len(rows), device=rows.device)
     ended = torch.zeros_like(places, dtype=torch.bool)
     while True:
         tokens = logits_processor(running.input_ids, logits).argmax(-1)
         running.append(tokens)
-        written.append((places[~ended], tokens[~ended]))
+        written.append(torch.zeros_like(rows).index_copy(0, places[~ended], tokens[~ended]))
+        lengths[places[~ended]] += 1
         ended = ended | stopping_criteria(running.input_ids, None)
         left = (~ended).nonzero().squeeze(1)
         if len(left) == 0:
-            return _lay_out(written, len(rows), running.input_ids.shape[1] - start)
+            return torch.stack(written, dim=1), lengths
         if len(left) <= _CROWDED * len(places):
             running.keep(left)
             state.keep(left)
@@ -221,45 +204,21 @@ def _steers_prompt(setting: Setting) -> bool:
     return setting.steer_first_token and setting.alpha_max > 0
 
 
-def _lay_out(written: list[tuple[Tensor, Tensor]], rows: int, longest: int) -> tuple[Tensor, Tensor]:
-    """One line per row from the tokens of each step and the rows that were still running."""
-    tokens = torch.zeros(rows, longest, dtype=torch.long, device=written[0][1].device)
-    lengths = torch.zeros(rows, dtype=torch.long, device=tokens.device)
-    for step, (alive, chosen) in enumerate(written):
-        tokens[alive, step] = chosen
-        lengths[alive] = step + 1
-    return tokens, lengths
+def _scores(prompt: Prompt, rows: Tensor, tokens: Tensor, lengths: Tensor) -> list[float]:
+    """Negative log-likelihood of each answer under the unsteered model, in pieces that fit into memory.
 
-
-def _scores(prompt: Prompt, rows: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
-    """`_score`, once for answers to the same picture that are the same: neighbouring settings often agree."""
-    first: dict[tuple[int, ...], int] = {}
-    distinct: list[int] = []
-    same: list[int] = []
-    for row, (picture, answer, length) in enumerate(
-        zip(rows.tolist(), tokens.tolist(), lengths.tolist(), strict=True)
-    ):
-        place = first.setdefault((picture, *answer[:length]), len(distinct))
-        if place == len(distinct):
-            distinct.append(row)
-        same.append(place)
-    kept = torch.tensor(distinct, device=rows.device)
-    return _score(prompt, rows[kept], tokens[kept], lengths[kept])[torch.tensor(same, device=rows.device)]
-
-
-def _score(prompt: Prompt, rows: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
-    """Negative log-likelihood of answers under the unsteered model, (rows,), in pieces that fit into memory."""
+    Answers to the same image that are the same are scored once: neighbouring settings often agree.
+    """
+    told_apart = torch.cat([rows[:, None], lengths[:, None], tokens], dim=1)
+    answers, place = torch.unique(told_apart, dim=0, return_inverse=True)
     size = max(1, _SCORE_ENTRIES // (tokens.shape[1] * prompt.logits.shape[1]))
-    pieces = []
-    for start in range(0, len(rows), size):
-        part = slice(start, start + size)
-        reader = prompt.rows(rows[part])
-        logits = torch.cat([prompt.logits[rows[part]].unsqueeze(1), reader.read_on(tokens[part, :-1])], dim=1)
+    scores: list[float] = []
+    for part in answers.split(size):
+        images, ends, written = part[:, 0], part[:, 1], part[:, 2:]
+        read = prompt.rows(images).read_on(written[:, :-1])
+        logits = torch.cat([prompt.logits[images].unsqueeze(1), read], dim=1)
         # One row at a time: the float32 copy of all logits would be another large table.
-        likelihood = torch.stack([
-            row.float().log_softmax(-1).gather(-1, answer.unsqueeze(-1)).squeeze(-1)
-            for row, answer in zip(logits, tokens[part], strict=True)
-        ])  # fmt: skip
-        counts = torch.arange(tokens.shape[1], device=tokens.device) < lengths[part, None]
-        pieces.append(-torch.where(counts, likelihood, 0.0).double().sum(1))
-    return torch.cat(pieces)
+        for row, answer, end in zip(logits, written, ends.tolist(), strict=True):
+            likelihood = row[:end].float().log_softmax(-1).gather(-1, answer[:end, None])
+            scores.append(-float(likelihood.double().sum()))
+    return [scores[index] for index in place.tolist()]

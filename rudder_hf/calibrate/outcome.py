@@ -1,133 +1,118 @@
-"""`Outcome`: everything that a calibration found, as tables, as JSON, and as a config that can be pushed."""
+"""`Outcome`: everything that a calibration found, as JSON and as a config that can be pushed, and how it is saved."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ..core.configuration import RudderConfig
-from ..metrics.statistics import (
-    Counts,
-    Difference,
-    Metric,
-    compare,
-    interval,
-    scores,
-)
-from .evidence import fluency_evidence, label_free_evidence
-from .heldout import HeldOut
+from ..metrics.statistics import Counts, Difference, Metric, compare, interval, scores
+from ..runtime.environment import hardware, timestamp, versions
+from ..runtime.figures import figures_available
+from ..runtime.store import numbered_path, read_json, to_json, write_new
+from .checks import broken_by_limit, compare_label_free
+from .choice import Choice
+from .data import CalibrationData
 from .layers import LayerStatistics
-from .scoring import LABELLED, OBJECTIVES, Limits
-from .selection import Candidate, Choice
-from .store import UNSTEERED
+from .options import CalibrationOptions
+from .scoring import LABELLED, OBJECTIVES
+from .settings import VANILLA, Setting
 
-# A change on the held-out pictures from here on is no gain.
-_NOTHING = 0.0
-# Recall on the held-out pictures may miss the floor by so much before the settings are refused: by chance it does.
+NUMBERS, REPORT = "calibration.json", "report.md"
+# Recall on the held-out images may miss the floor by so much before the settings are refused: by chance it does.
 _SLACK = 0.02
-# What a config's record says of the held-out pictures.
-RECORDED = (
+# What a config's record says of the held-out images.
+_RECORDED = (
     "chair_s", "chair_i", "chair_i_distinct", "recall", "log_likelihood", "distinct_2", "broken_sentences",
     "repeated_sentences", "length",
 )  # fmt: skip
 
+Differences = dict[Setting, dict[str, Difference]]
+
 
 @dataclass
 class Outcome:
-    """What a calibration found; see `CalibrationOptions` for the fields that repeat them.
+    """What a calibration found.
 
     Attributes:
-        probes: Counts of the settings that layers were compared by, on the first pictures, vanilla among them.
-        counts: Counts of vanilla and of every candidate that was decoded on all pictures.
-        dropped: Candidates that were stopped early, and why.
-        partial: Their counts, on the pictures that they got to.
+        model: Which one was calibrated.
+        data: On which images.
+        options: How.
+        statistics: Of every layer.
+        layers: The layers that the grid was tried on.
+        reason: Why these.
+        probes: Counts of the settings that layers were compared by, on the first images, vanilla first.
+        counts: Counts of vanilla and of every setting that was tried, on the images that it got to.
+        dropped: Settings that were stopped early, and why.
+        metrics: What is reported.
         choice: The choice.
         by_mode: If several modes were searched, the choice among each one's settings.
-        held_out: Counts of vanilla, the choice and its rivals on the held-out pictures.
-        metrics: What is reported.
-        without_labels: What the criterion without labels would have chosen on the same pictures.
+        without_labels: What the criterion without labels would have chosen on the same images.
+        held_out: Counts of vanilla, the choice and its rivals on the held-out images.
+        other_card: The same of the choice and its rivals, each image steered by the CARD of another one.
         pope: Results of the check on POPE, by setting.
+        seconds: How long this run took.
+        finished: When.
     """
 
-    subject: dict[str, Any]
-    data: dict[str, Any]
-    choosing: list[int | str]
-    checking: list[int | str]
-    labelled: bool
-    prompt: str
-    max_new_tokens: int
-    objective: str
-    limits: Limits
-    lineage: str
+    model: dict[str, Any]
+    data: CalibrationData
+    options: CalibrationOptions
     statistics: list[LayerStatistics]
     layers: list[int]
     reason: str
-    grid: dict[str, Any]
-    probes: dict[Candidate, Counts]
-    counts: dict[Candidate, Counts]
-    dropped: dict[Candidate, str]
-    partial: dict[Candidate, Counts]
-    choice: Choice
-    by_mode: dict[str, Choice]
-    held_out: HeldOut
+    probes: dict[Setting, Counts]
+    counts: dict[Setting, Counts]
+    dropped: dict[Setting, str]
     metrics: tuple[Metric, ...]
+    choice: Choice[Setting]
+    by_mode: dict[str, Choice[Setting]]
+    without_labels: Choice[Setting] | None
+    held_out: dict[Setting, Counts]
+    other_card: dict[Setting, Counts]
+    pope: list[dict[str, Any]]
     seconds: float
-    draws: int
-    confidence: float
-    seed: int
-    environment: dict[str, Any]
-    finished: str
-    without_labels: Choice | None = None
-    pope: list[dict[str, Any]] = field(default_factory=list)
+    finished: str = field(default_factory=timestamp)
+
+    def compare(self, left: Counts, right: Counts) -> dict[str, Difference]:
+        """Right minus left for every metric, paired by image."""
+        return compare(left, right, self.metrics, self.options.bootstrap, self.options.seed)
 
     @cached_property
-    def changes(self) -> dict[Candidate, dict[str, Difference]]:
-        """Each finalist minus vanilla, on the held-out pictures."""
-        own = self.held_out.own
-        return {
-            c: compare(own[UNSTEERED], counts, self.metrics, self.draws, self.seed)
-            for c, counts in own.items()
-            if c != UNSTEERED
-        }
+    def changes(self) -> Differences:
+        """Each finalist minus vanilla, on the held-out images."""
+        own = self.held_out
+        return {s: self.compare(own[VANILLA], counts) for s, counts in own.items() if s != VANILLA}
 
     @cached_property
-    def specific(self) -> dict[Candidate, dict[str, Difference]]:
-        """Each finalist steered by its own CARD minus steered by another picture's, on the held-out pictures."""
-        return {
-            c: compare(counts, self.held_out.own[c], self.metrics, self.draws, self.seed)
-            for c, counts in self.held_out.other.items()
-        }
+    def specific(self) -> Differences:
+        """Each finalist steered by an image's own CARD minus steered by another image's, on the held-out images."""
+        return {s: self.compare(counts, self.held_out[s]) for s, counts in self.other_card.items()}
 
     @property
     def differences(self) -> dict[str, Difference]:
-        """The choice minus vanilla on the held-out pictures."""
+        """The choice minus vanilla on the held-out images."""
         return {} if self.choice.best is None else self.changes.get(self.choice.best, {})
 
-    @property
-    def calibrated(self) -> bool:
-        """Whether the settings deserve the name: chosen with labels, better than vanilla on held-out pictures."""
-        return not self.refusal
-
-    @property
-    def refusal(self) -> str:
-        """Why the chosen settings are not called calibrated; empty if they are."""
-        return self.refusal_of(self.choice)
-
-    def refusal_of(self, choice: Choice) -> str:
+    def refusal(self, choice: Choice[Setting] | None = None) -> str:
         """Why what a choice found is not called calibrated; empty if it is."""
+        choice = choice or self.choice
         if choice.best is None:
             return "no setting within the limits is better than vanilla"
         if choice.objective not in LABELLED:
             return "the criterion without labels chose them; it is no measurement of hallucination"
         found = self.changes.get(choice.best)
         if not found:
-            return "there were no held-out pictures to check them on"
-        if all(found[name].value >= _NOTHING for name in ("chair_s", "chair_i")):
-            return "on the held-out pictures neither CHAIR_S nor CHAIR_I is better than vanilla"
+            return "there were no held-out images to check them on"
+        if all(found[name].value >= 0 for name in ("chair_s", "chair_i")):
+            return "on the held-out images neither CHAIR_S nor CHAIR_I is better than vanilla"
         recall = found["recall"]
-        if recall.right < self.limits.recall_floor * recall.left - _SLACK:
-            return "on the held-out pictures recall is below the floor"
+        if recall.right < self.options.limits.recall_floor * recall.left - _SLACK:
+            return "on the held-out images recall is below the floor"
         return ""
 
     def config(self, base_model: str | None, revision: str | None, mode: str | None = None) -> RudderConfig:
@@ -143,138 +128,154 @@ class Outcome:
         """
         choice = self.choice if mode is None else self.by_mode[mode]
         if choice.best is None:
-            raise ValueError(f"there are no settings to write: {self.refusal_of(choice)}")
-        layer, setting = choice.best
+            raise ValueError(f"there are no settings to write: {self.refusal(choice)}")
         return RudderConfig(
             base_model_name_or_path=base_model,
             base_model_revision=revision,
-            layer=layer,
-            **setting.record(),
-            calibration=None if self.refusal_of(choice) else self.calibration_record(choice),
+            **choice.best.record(),
+            calibration=None if self.refusal(choice) else self.calibration_record(choice),
         )
 
-    def calibration_record(self, choice: Choice | None = None) -> dict[str, Any]:
+    def calibration_record(self, choice: Choice[Setting] | None = None) -> dict[str, Any]:
         """What `RudderConfig.calibration` says: data, ids, metric, baseline, result, interval, versions."""
         choice = choice or self.choice
-        best = choice.best
-        record: dict[str, Any] = {
-            "settings": None if best is None else {"layer": best[0], **best[1].record()},
-            "data": self.data,
-            "pictures": self.choosing,
-            "held_out_pictures": self.checking,
-            "prompt": self.prompt,
-            "max_new_tokens": self.max_new_tokens,
+        data, options, best = self.data, self.options, choice.best
+
+        def recorded(table: Differences) -> dict[str, Any]:
+            found = {} if best is None else table.get(best, {})
+            return {name: _rounded(asdict(found[name])) for name in _RECORDED if name in found}
+
+        return {
+            "settings": None if best is None else best.record(),
+            "data": data.record,
+            "images": [sample.image_id for sample in data.choosing],
+            "held_out_images": [sample.image_id for sample in data.checking],
+            "prompt": data.choosing[0].prompt,
+            "max_new_tokens": options.max_new_tokens or data.task.max_new_tokens,
             "decoding": "greedy",
             "metric": choice.objective,
-            "lineage": self.lineage,
-            "limits": self.limits.record(self.labelled) | {"confidence": self.confidence},
-            "grid": self.grid,
+            "lineage": options.lineage,
+            "limits": options.limits.record(data.labelled) | {"confidence": options.confidence},
+            "grid": asdict(options.grid),
             "layers": self.layers,
             "baseline": round(choice.vanilla, 6),
             "result": round(choice.score, 6),
             "won_draws": round(choice.wins.get(best, 0.0), 4),
             "out_of_bag_change": [round(value, 6) for value in choice.out_of_bag],
-            "held_out": self._differences(self.changes, best),
-            "held_out_own_minus_other_card": self._differences(self.specific, best),
-            "model": {name: self.subject[name] for name in ("name", "revision", "dtype")},
-            "versions": {name: version for name, version in self.environment["versions"].items() if version},
+            "held_out": recorded(self.changes),
+            "held_out_own_minus_other_card": recorded(self.specific),
+            "model": {name: self.model[name] for name in ("name", "revision", "dtype")},
+            "versions": {name: version for name, version in versions().items() if version},
             "date": self.finished,
         }
-        return record
-
-    @staticmethod
-    def _differences(table: dict[Candidate, dict[str, Difference]], best: Candidate | None) -> dict[str, Any]:
-        """The scores that a config's record has."""
-        found = {} if best is None else table.get(best, {})
-        return {name: _rounded(asdict(found[name])) for name in RECORDED if name in found}
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Every candidate with its scores, as JSON values, vanilla first."""
-        norms = {s.layer: s.hidden_norm for s in self.statistics}
-        found = []
-        for candidate, counts in {**self.counts, **self.partial}.items():
-            layer, setting = candidate
-            entry: dict[str, Any] = {"vanilla": True} if candidate == UNSTEERED else {"layer": layer}
-            if candidate != UNSTEERED:
-                entry |= setting.record() | {"relative_strength": round(setting.alpha_max / norms[layer], 4)}
-            entry |= {"pictures": len(counts.ids), "scores": _rounded(scores(counts, self.metrics))}
-            entry["objective"] = round(float(OBJECTIVES[self.objective](counts.total())), 6)
-            if candidate in self.dropped:
-                entry["dropped"] = self.dropped[candidate]
-            if candidate in self.choice.broken:
-                entry["breaks"] = self.choice.broken[candidate]
-            if candidate in self.choice.unsafe:
-                entry["limits_held_in_draws"] = round(self.choice.unsafe[candidate], 4)
-            won = self.choice.wins.get(None if candidate == UNSTEERED else candidate, 0.0)
-            entry |= {"won_draws": round(won, 4), "plateau": candidate in self.choice.plateau}
-            entry["chosen"] = candidate == self.choice.best
-            found.append(entry)
-        return found
 
     @property
-    def fluency(self) -> dict[str, Any] | None:
-        """How the limit on the likelihood relates to broken sentences, where those can be counted."""
-        return fluency_evidence({**self.counts, **self.partial}, self.limits) if self.labelled else None
+    def fluency(self) -> list[dict[str, Any]]:
+        """How many broken sentences each limit of the likelihood lets through, where those can be counted."""
+        return broken_by_limit(self.counts, self.options.limits) if self.data.labelled else []
 
     @property
     def label_free(self) -> dict[str, Any] | None:
         """How close the choice without labels comes to the one with labels; None if only one of them was made."""
         free = self.without_labels
-        return None if free is None else label_free_evidence(self.counts, self.choice, free, self.limits)
+        return None if free is None else compare_label_free(self.counts, self.choice, free, self.options.limits)
 
-    def _label_free_record(self) -> dict[str, Any] | None:
-        choice = self.without_labels
-        if choice is None:
-            return None
-        counts = self.counts[choice.best or UNSTEERED]
-        scored = _rounded(scores(counts, self.metrics))
-        return {"chosen": _plain(choice.best), "scores": scored, "agreement": self.label_free}
+    def _entry(self, setting: Setting, counts: Counts) -> dict[str, Any]:
+        """A setting and its scores, as JSON values."""
+        about = {"vanilla": True} if setting == VANILLA else setting.record()
+        return about | {"images": len(counts.ids), "scores": _rounded(scores(counts, self.metrics))}
 
-    def _held_out_record(self) -> list[dict[str, Any]]:
-        """Vanilla and the finalists on the held-out pictures, with intervals."""
-        found = []
-        for candidate, counts in self.held_out.own.items():
-            estimates = interval(counts, self.metrics, self.draws, self.seed)
-            entry: dict[str, Any] = {"settings": _plain(candidate), "chosen": candidate == self.choice.best}
-            entry["scores"] = {name: _rounded(asdict(value)) for name, value in estimates.items()}
-            for name, table in (("minus_vanilla", self.changes), ("own_minus_other_card", self.specific)):
-                if candidate in table:
-                    entry[name] = {key: _rounded(asdict(value)) for key, value in table[candidate].items()}
-            found.append(entry)
-        return found
+    def _tried(self, setting: Setting, counts: Counts) -> dict[str, Any]:
+        """A setting, its scores, and what became of it."""
+        choice, entry = self.choice, self._entry(setting, counts)
+        if setting != VANILLA:
+            norm = next(s.hidden_norm for s in self.statistics if s.layer == setting.layer)
+            entry["relative_strength"] = round(setting.alpha_max / norm, 4)
+        entry["objective"] = round(float(OBJECTIVES[choice.objective](counts.total())), 6)
+        if setting in self.dropped:
+            entry["dropped"] = self.dropped[setting]
+        if setting in choice.broken:
+            entry["breaks"] = choice.broken[setting]
+        if setting in choice.unsafe:
+            entry["limits_held_in_draws"] = round(choice.unsafe[setting], 4)
+        entry["won_draws"] = round(choice.wins.get(None if setting == VANILLA else setting, 0.0), 4)
+        return entry | {"plateau": setting in choice.plateau, "chosen": setting == choice.best}
+
+    def _checked(self, setting: Setting, counts: Counts) -> dict[str, Any]:
+        """A setting on the held-out images, with intervals."""
+        estimates = interval(counts, self.metrics, self.options.bootstrap, self.options.seed)
+        entry: dict[str, Any] = {"settings": _record(setting), "chosen": setting == self.choice.best}
+        entry["scores"] = {name: _rounded(asdict(value)) for name, value in estimates.items()}
+        for name, table in (("minus_vanilla", self.changes), ("own_minus_other_card", self.specific)):
+            if setting in table:
+                entry[name] = {key: _rounded(asdict(value)) for key, value in table[setting].items()}
+        return entry
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers as JSON values."""
+        free = self.without_labels
         return {
-            "model": self.subject,
-            "calibrated": self.calibrated,
-            "refusal": self.refusal,
+            "model": self.model,
+            "calibrated": not self.refusal(),
+            "refusal": self.refusal(),
             "record": self.calibration_record(),
             "layers": [s.record() for s in self.statistics],
             "shortlist": {"layers": self.layers, "reason": self.reason},
-            "probes": [
-                {
-                    **({"vanilla": True} if c == UNSTEERED else {"layer": c[0], **c[1].record()}),
-                    "pictures": len(counts.ids),
-                    "scores": _rounded(scores(counts, self.metrics)),
-                }
-                for c, counts in self.probes.items()
-            ],
-            "settings": self.rows(),
-            "by_mode": {mode: _plain(choice.best) for mode, choice in self.by_mode.items()},
-            "held_out": self._held_out_record(),
-            "without_labels": self._label_free_record(),
+            "probes": [self._entry(*probe) for probe in self.probes.items()],
+            "settings": [self._tried(*tried) for tried in self.counts.items()],
+            "by_mode": {mode: _record(choice.best) for mode, choice in self.by_mode.items()},
+            "held_out": [self._checked(*checked) for checked in self.held_out.items()],
+            "without_labels": free and {"chosen": _record(free.best), "agreement": self.label_free},
             "fluency": self.fluency,
             "pope": self.pope,
             "seconds": self.seconds,
-            "environment": self.environment,
+            "environment": {"versions": versions(), "hardware": hardware()},
         }
 
 
-def _plain(candidate: Candidate | None) -> dict[str, Any] | None:
-    """A candidate as JSON values; None is vanilla."""
-    return None if candidate is None or candidate == UNSTEERED else {"layer": candidate[0], **candidate[1].record()}
+def _record(setting: Setting | None) -> dict[str, Any] | None:
+    """A setting as JSON values; None is vanilla."""
+    return None if setting is None or setting == VANILLA else setting.record()
 
 
-def _rounded(values: dict[str, float]) -> dict[str, float]:
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 6) for name, value in values.items()}
+
+
+def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: str | None) -> Path:
+    """Write everything into a new numbered folder below `out`, or return the one that says the same already.
+
+    Args:
+        outcome: What was found.
+        out: The calibration's folder.
+        base_model: Hub id or folder of the model, for the config.
+        revision: Its commit, if it has one.
+    """
+    from .report import report
+
+    numbers = json.loads(to_json(outcome.to_dict()))
+    for path in sorted(out.glob(f"result-*/{NUMBERS}")):
+        if _lasting(read_json(path)) == _lasting(numbers):
+            return path.parent
+    folder = numbered_path(out, "result")
+    folder.mkdir(parents=True)
+    if outcome.choice.best is not None:
+        outcome.config(base_model, revision).save_pretrained(folder)
+    for mode, choice in outcome.by_mode.items():
+        if choice.best is not None:
+            outcome.config(base_model, revision, mode).save_pretrained(folder / mode)
+    write_new(folder / REPORT, report(outcome))
+    if figures_available():
+        from .figures import save_figures
+
+        save_figures(outcome, folder)
+    # Last: a folder with this file is complete.
+    write_new(folder / NUMBERS, to_json(numbers))
+    return folder
+
+
+def _lasting(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Numbers without what differs between two runs of the same command."""
+    kept = {name: value for name, value in numbers.items() if name not in ("seconds", "environment")}
+    kept["record"] = {name: value for name, value in numbers["record"].items() if name not in ("date", "versions")}
+    return kept

@@ -7,20 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import DynamicLayer
 
 from ..core.hooks import STATE_KEY
-from .caches import RoomyLayer
 from .steering import SettingsState
 
-# Arguments with pictures start like this; they are needed for the prefill alone.
-_PICTURES = ("pixel_", "image_", "video_", "images_", "videos_", "patches_", "mm_encoder", "num_local_", "high_res_")
+# Arguments with images start like this; they are needed for the prefill alone, but for those that are kept.
+_IMAGES = ("pixel_", "image_", "video_", "images_", "videos_", "patches_", "mm_encoder", "num_local_", "high_res_")
 _KEPT = ("image_attention_mask", "image_embeds_position_mask", "image_hidden_states")
 # Several tokens in one forward give these something else than decoding does (PaliGemma looks both ways in them).
 _STEP_BY_STEP = ("paligemma", "kosmos-2", "kosmos-2.5", "minimax_m3_vl", "mistral_large4")
+# Positions that a cache makes room for at a time.
+_ROOM = 32
 
 
 class Prompt:
-    """A batch of prompts in a cache, with the arguments that `generate` keeps from forward to forward.
+    """A batch of prompts in a key-value cache, with the arguments that `generate` keeps from forward to forward.
 
     Args:
         model: The model that runs the token loop.
@@ -35,18 +37,12 @@ class Prompt:
         self.kwargs = kwargs
         self.logits = logits
 
-    @property
-    def batch(self) -> int:
-        """Number of rows."""
-        return self.input_ids.shape[0]
-
     def rows(self, rows: Tensor) -> Prompt:
         """A copy with the given rows, repetitions allowed; the original stays as it is."""
         clone = Prompt(self.model, self.input_ids, dict(self.kwargs), self.logits)
-        clone.kwargs["past_key_values"] = copy.copy(self.kwargs["past_key_values"])
-        cache = clone.kwargs["past_key_values"]
+        cache = clone.kwargs["past_key_values"] = copy.copy(self.kwargs["past_key_values"])
         # Layers replace their tensors when rows are picked and when they grow, so copies may share them.
-        cache.layers = [_shallow(layer) for layer in cache.layers]
+        cache.layers = [_shallow_copy(layer) for layer in cache.layers]
         clone.keep(rows)
         # From here on the rows have tensors of their own, which may be written to in place.
         cache.layers = [RoomyLayer.of(layer) for layer in cache.layers]
@@ -54,7 +50,7 @@ class Prompt:
 
     def keep(self, rows: Tensor) -> None:
         """Go on with the given rows only."""
-        batch = self.batch
+        batch = self.input_ids.shape[0]
         self.kwargs["past_key_values"].reorder_cache(rows)
         for name, value in self.kwargs.items():
             if not isinstance(value, Tensor):
@@ -70,10 +66,10 @@ class Prompt:
         """Add one token to each row; it is forwarded by the next `step`."""
         self.input_ids = torch.cat([self.input_ids, tokens[:, None]], dim=1)
 
-    def step(self, state: SettingsState) -> Tensor:
-        """Forward the newest token of each row and return its logits."""
+    def step(self, state: SettingsState | None) -> Tensor:
+        """Forward the newest token of each row and return its logits; without a state it is not steered."""
         self._grow(1)
-        return forward(self.model, state, self.input_ids, 1, self.kwargs)[:, -1].float()
+        return self._forward(state, 1)[:, -1].float()
 
     def repeat_last(self, state: SettingsState) -> Tensor:
         """Forward the last prompt position again, and return its logits.
@@ -83,7 +79,7 @@ class Prompt:
         """
         cache = self.kwargs["past_key_values"]
         length = cache.get_seq_length()
-        # Layers of another length hold something else than positions: pictures that are attended to (Mllama).
+        # Layers of another length hold something else than positions: images that are attended to (Mllama).
         lengths = {layer.get_seq_length() for layer in cache.layers if hasattr(layer, "get_seq_length")}
         if not cache.is_croppable or not lengths <= {0, length}:
             raise ValueError(
@@ -91,25 +87,25 @@ class Prompt:
                 "position (recurrent or sliding-window layers). Leave it off."
             )
         cache.crop(-1)
-        return forward(self.model, state, self.input_ids, 1, self.kwargs, again=True)[:, -1].float()
+        # A prompt given as embeddings has no ids to look its last position up by.
+        return self._forward(state, 1, first=self.kwargs.get("inputs_embeds") is not None)[:, -1].float()
 
     def read_on(self, tokens: Tensor) -> Tensor:
         """Forward given tokens unsteered and return the logits at each of them, (rows, tokens, vocabulary)."""
-        count = tokens.shape[1]
+        rows, count = tokens.shape
         if count == 0:
-            return self.logits.new_empty(self.batch, 0, self.logits.shape[-1])
+            return self.logits.new_empty(rows, 0, self.logits.shape[-1])
         if getattr(self.model.config, "model_type", "") in _STEP_BY_STEP:
             steps = []
             for column in tokens.T:
                 self.append(column)
-                self._grow(1)
-                steps.append(forward(self.model, None, self.input_ids, 1, self.kwargs)[:, -1])
+                steps.append(self.step(None))
             return torch.stack(steps, dim=1)
         self.input_ids = torch.cat([self.input_ids, tokens], dim=1)
         self._grow(count)
         if "logits_to_keep" in self.kwargs:
             self.kwargs["logits_to_keep"] = count
-        return forward(self.model, None, self.input_ids, count, self.kwargs)[:, -count:]
+        return self._forward(None, count)[:, -count:]
 
     def _grow(self, count: int) -> None:
         """Let masks and positions cover `count` more tokens, one at a time as decoding does."""
@@ -118,22 +114,13 @@ class Prompt:
                 _Unchanged(self.kwargs), self.kwargs, is_encoder_decoder=False
             )
 
-
-class _Unchanged:
-    """Stands for the output of a forward whose extras (Idefics' picture states) are among the arguments already."""
-
-    def __init__(self, kwargs: dict[str, Any]) -> None:
-        self._kwargs = kwargs
-
-    def __contains__(self, name: str) -> bool:
-        return False
-
-    def __getattr__(self, name: str) -> Any:
-        return self._kwargs.get(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The argument of that name."""
-        return self._kwargs.get(name, default)
+    def _forward(self, state: SettingsState | None, count: int, first: bool = False) -> Tensor:
+        """Forward the last `count` positions from the cache and return their logits."""
+        inputs = self.model.prepare_inputs_for_generation(
+            self.input_ids, next_sequence_length=count, is_first_iteration=first, **self.kwargs
+        )
+        logits: Tensor = _run(self.model, inputs, state).logits
+        return logits
 
 
 def read_prompt(
@@ -153,35 +140,40 @@ def read_prompt(
     embeds = kwargs.get("inputs_embeds")
     positions = input_ids.shape[1] if embeds is None else embeds.shape[1]
     state.read(input_ids, kwargs.get("attention_mask"), positions)
-    model_inputs = model.prepare_inputs_for_generation(input_ids, is_first_iteration=True, **kwargs)
-    output = model(**model_inputs, **{STATE_KEY: state}, return_dict=True)
-    _check_fired(state)
-    kept = {name: value for name, value in kwargs.items() if name in _KEPT or not name.startswith(_PICTURES)}
+    output = _run(model, model.prepare_inputs_for_generation(input_ids, is_first_iteration=True, **kwargs), state)
+    kept = {name: value for name, value in kwargs.items() if name in _KEPT or not name.startswith(_IMAGES)}
     later = model._update_model_kwargs_for_generation(output, dict(kwargs), is_encoder_decoder=False)
     kept |= {name: value for name, value in later.items() if name not in kwargs}
     kept["past_key_values"] = output.past_key_values
     return Prompt(model, input_ids, kept, output.logits[:, -1].float())
 
 
-def forward(
-    model: Any, state: SettingsState | None, input_ids: Tensor, count: int, kwargs: dict[str, Any], again: bool = False
-) -> Tensor:
-    """Forward the last `count` positions from the cache; `again` if they belong to the prompt."""
-    # A prompt given as embeddings has no ids to look its positions up by.
-    first = again and kwargs.get("inputs_embeds") is not None
-    model_inputs = model.prepare_inputs_for_generation(
-        input_ids, next_sequence_length=count, is_first_iteration=first, **kwargs
-    )
+def _run(model: Any, inputs: dict[str, Any], state: SettingsState | None) -> Any:
+    """One forward, which has to pass through the state's hook if there is a state."""
     if state is None:
-        logits: Tensor = model(**model_inputs, return_dict=True).logits
-        return logits
+        return model(**inputs, return_dict=True)
     state.fired = False
-    logits = model(**model_inputs, **{STATE_KEY: state}, return_dict=True).logits
-    _check_fired(state)
-    return logits
+    output = model(**inputs, **{STATE_KEY: state}, return_dict=True)
+    if not state.fired:
+        raise RuntimeError("RUDDER's hook did not run, so the rows would be unsteered: use the model uncompiled.")
+    return output
 
 
-def _shallow(layer: Any) -> Any:
+class _Unchanged:
+    """Stands for the output of a forward whose extras (Idefics' image states) are among the arguments already."""
+
+    def __init__(self, kwargs: dict[str, Any]) -> None:
+        self._kwargs = kwargs
+        self.get = kwargs.get
+
+    def __contains__(self, name: str) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return self._kwargs.get(name)
+
+
+def _shallow_copy(layer: Any) -> Any:
     """A copy of a cache's layer that shares tensors but no container with it."""
     clone = copy.copy(layer)
     for name, value in vars(layer).items():
@@ -190,6 +182,40 @@ def _shallow(layer: Any) -> Any:
     return clone
 
 
-def _check_fired(state: SettingsState) -> None:
-    if not state.fired:
-        raise RuntimeError("RUDDER's hook did not run, so the rows would be unsteered: use the model uncompiled.")
+class RoomyLayer(DynamicLayer):
+    """A `DynamicLayer` that keeps room for positions to come; its keys and values are views of what is filled.
+
+    The stock layer concatenates, which copies the whole cache for every token: with hundreds of rows on a small model
+    that was the largest single cost.
+    """
+
+    keys: Tensor
+    values: Tensor
+    _keys_room: Tensor | None = None
+    _values_room: Tensor | None = None
+
+    @classmethod
+    def of(cls, layer: Any) -> Any:
+        """The layer with room, sharing its tensors; layers of any other kind stay as they are."""
+        if type(layer) is not DynamicLayer or not layer.is_initialized or layer.keys.dim() != 4:
+            return layer
+        clone = cls.__new__(cls)
+        clone.__dict__.update(vars(layer))
+        return clone
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Add positions, (rows, heads, positions, size) each, and return everything so far."""
+        self._keys_room, self.keys = _added(self._keys_room, self.keys, key_states)
+        self._values_room, self.values = _added(self._values_room, self.values, value_states)
+        return self.keys, self.values
+
+
+def _added(room: Tensor | None, filled: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
+    """The room, a larger one if needed, and the part of it that is filled now."""
+    length, total = filled.shape[-2], filled.shape[-2] + new.shape[-2]
+    # Picking rows makes tensors of their own; cropping leaves a view of the room.
+    if room is None or filled.data_ptr() != room.data_ptr() or total > room.shape[-2]:
+        room = filled.new_empty(*filled.shape[:-2], total + _ROOM, filled.shape[-1])
+        room[..., :length, :] = filled
+    room[..., length:total, :] = new
+    return room, room[..., :total, :]

@@ -1,29 +1,48 @@
-"""`report.md`: what was chosen, why, how sure that is, and what it does on held-out pictures."""
+"""`report.md`: what was chosen, why, how sure that is, and what it does on held-out images."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from ..evaluate.tables import markdown_table
-from ..metrics.statistics import Counts, Metric, scores
-from .format import OBJECTIVE_NAMES, name, number
+from ..metrics.statistics import Counts, Difference, Estimate, Metric, interval, scores
+from ..runtime.environment import versions
+from ..runtime.report import Table, number, with_interval
 from .outcome import Outcome
-from .report_checks import fluency, held_out, pope, without_labels
-from .selection import Candidate
-from .store import UNSTEERED
+from .settings import VANILLA, Setting
+
+_OBJECTIVES = {
+    "chair_s": "CHAIR_S",
+    "chair_i": "CHAIR_I",
+    "mean": "mean of CHAIR_S and CHAIR_I",
+    "grounding": "negative grounding",
+}
+_GLOSSARY = (
+    "CHAIR_S: share of captions that name an object which is not in the image. CHAIR_I: share of such objects among "
+    "all that are named. Recall: share of the objects in the image that are named. Log-likelihood: how likely the "
+    "answers are to the unsteered model, in nats per token; it falls when sentences break. Vanilla: the unsteered "
+    "model."
+)
+_GROUNDING = (
+    "Grounding is how much likelier an answer is to the unsteered model given its own image than given another one, "
+    "in nats per token: what is said from habit is as likely with any image, what is seen is not."
+)
+_MAIN = ("chair_s", "chair_i", "recall", "grounding")
+_COMPARED = (*_MAIN, "log_likelihood", "broken_sentences")
+_SHOWN = (*_COMPARED, "chair_i_distinct", "f1", "length", "distinct_2", "repeated_sentences")
 
 
 def report(outcome: Outcome) -> str:
     """The report as Markdown."""
     parts = [
         _verdict(outcome),
-        held_out(outcome),
+        _held_out(outcome),
+        _rivals(outcome),
+        _specificity(outcome),
         _certainty(outcome),
-        pope(outcome),
+        _pope(outcome),
         _limits(outcome),
-        fluency(outcome),
-        without_labels(outcome),
+        _fluency(outcome),
+        _without_labels(outcome),
         _layers(outcome),
         *(_grids(outcome, layer) for layer in outcome.layers),
         _provenance(outcome),
@@ -31,46 +50,214 @@ def report(outcome: Outcome) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+# Numbers
+
+
+def shown(metric: Metric, value: float, sign: bool = False) -> str:
+    """A value of a metric, in percent where that is its unit."""
+    return number(_factor(metric) * value, metric.unit, sign)
+
+
+def _shown_interval(metric: Metric, value: Estimate | Difference, sign: bool = False) -> str:
+    factor = _factor(metric)
+    return with_interval(factor * value.value, factor * value.low, factor * value.high, metric.unit, sign)
+
+
+def _factor(metric: Metric) -> float:
+    return 100.0 if metric.unit == "percent" else 1.0
+
+
+def _some(outcome: Outcome, names: Sequence[str]) -> list[Metric]:
+    return [metric for metric in outcome.metrics if metric.name in names]
+
+
+def _score_table(metrics: Sequence[Metric], rows: Iterable[tuple[Sequence[str], Counts]], labels: int = 1) -> str:
+    """One row of scores for each labelled row of counts."""
+    cells = []
+    for names, counts in rows:
+        values = scores(counts, metrics)
+        cells.append([*names, *(shown(metric, values[metric.name]) for metric in metrics)])
+    return Table([*[""] * labels, *(metric.label for metric in metrics)], cells).markdown()
+
+
+def _objective(outcome: Outcome, value: float) -> str:
+    return f"{value:.4f} nats" if outcome.choice.objective == "grounding" else f"{100 * value:.1f} %"
+
+
+def _name(setting: Setting | None) -> str:
+    return (setting or VANILLA).describe()
+
+
+# Sections
+
+
 def _verdict(outcome: Outcome) -> str:
-    choice = outcome.choice
-    lines = ["# Calibration of RUDDER", "", f"Model: `{outcome.subject['name']}` ({outcome.subject['revision']})", ""]
+    choice, refusal = outcome.choice, outcome.refusal()
+    model = f"# Calibration of RUDDER\n\nModel: `{outcome.model['name']}` ({outcome.model['revision']})"
     if choice.best is None:
-        return "\n".join([*lines, f"**Nothing was chosen: {outcome.refusal}.**"])
-    lines.append(f"**Chosen: {name(choice.best)}.**")
-    lines.append("")
-    lines.append(
-        f"It has the least {OBJECTIVE_NAMES[outcome.objective]} of {len(outcome.counts) + len(outcome.dropped) - 1} "
-        f"settings within the limits, on {len(outcome.choosing)} pictures: {_score(outcome, choice.score)} against "
-        f"{_score(outcome, choice.vanilla)} of the unsteered model."
-    )
+        return f"{model}\n\n**Nothing was chosen: {refusal}.**"
+    parts = [
+        model,
+        f"**Chosen: {_name(choice.best)}.**",
+        f"It has the least {_OBJECTIVES[choice.objective]} of {len(outcome.counts) - 1} settings within the limits, "
+        f"on {len(outcome.data.choosing)} images: {_objective(outcome, choice.score)} against "
+        f"{_objective(outcome, choice.vanilla)} of the unsteered model.",
+    ]
     for mode, found in outcome.by_mode.items():
         if found.best != choice.best:
-            lines += ["", f"Best with mode {mode}: {name(found.best)}, {_score(outcome, found.score)}."]
-    if outcome.refusal:
-        lines += ["", f"**These settings are not called calibrated: {outcome.refusal}.**"]
-    return "\n".join(lines)
+            parts.append(f"Best with mode {mode}: {_name(found.best)}, {_objective(outcome, found.score)}.")
+    if refusal:
+        parts.append(f"**These settings are not called calibrated: {refusal}.**")
+    return "\n\n".join(parts)
 
 
-def _score(outcome: Outcome, value: float) -> str:
-    return f"{value:.4f} nats" if outcome.objective == "grounding" else f"{100 * value:.1f} %"
+def _held_out(outcome: Outcome) -> str:
+    """Vanilla and the choice on images that were not used for choosing."""
+    best, own = outcome.choice.best, outcome.held_out
+    if best is None or best not in own:
+        return ""
+    draws = (outcome.options.bootstrap, outcome.options.seed)
+    one, two = (interval(own[setting], outcome.metrics, *draws) for setting in (VANILLA, best))
+    rows = []
+    for metric in _some(outcome, _SHOWN):
+        change = outcome.changes[best][metric.name]
+        values = (_shown_interval(metric, one[metric.name]), _shown_interval(metric, two[metric.name]))
+        rows.append([metric.label, *values, _shown_interval(metric, change, sign=True), f"{change.p_value:.4f}"])
+    return (
+        f"## On {len(outcome.data.checking)} images that were not used for choosing\n\n"
+        f"{Table(['', 'vanilla', 'chosen', 'difference', 'p'], rows).markdown()}\n\n"
+        f"95 % bootstrap intervals over images; differences are paired, p by permutation. {_GLOSSARY}"
+    )
+
+
+def _title(outcome: Outcome, setting: Setting) -> str:
+    """A finalist and why it is one."""
+    titles = ["chosen"] if setting == outcome.choice.best else []
+    titles += [f"best {mode}" for mode, choice in outcome.by_mode.items() if choice.best == setting]
+    if outcome.without_labels is not None and outcome.without_labels.best == setting:
+        titles.append("best without labels")
+    return _name(setting) + (f" ({', '.join(titles)})" if titles else "")
+
+
+def _rivals(outcome: Outcome) -> str:
+    """All finalists in one table, each with the CARD of another image below its own."""
+    rows = []
+    for setting, counts in outcome.held_out.items():
+        rows.append(([_title(outcome, setting)], counts))
+        if setting in outcome.other_card:
+            rows.append((["… with another image's CARD"], outcome.other_card[setting]))
+    if not rows:
+        return ""
+    table = _score_table(_some(outcome, _COMPARED), rows)
+    return f"The same images with the settings that came next:\n\n{table}"
+
+
+def _specificity(outcome: Outcome) -> str:
+    """How much of the effect is about the image."""
+    if not outcome.specific:
+        return ""
+    metrics = _some(outcome, _MAIN)
+    rows = []
+    for setting, differences in outcome.specific.items():
+        row = [_title(outcome, setting)]
+        for metric in metrics:
+            whole, own = outcome.changes[setting][metric.name], differences[metric.name]
+            # A share of something that may be nothing says nothing.
+            clear = whole.low > 0 or whole.high < 0
+            part = f", {100 * own.value / whole.value + 0.0:.0f} %" if clear else ""
+            row.append(_shown_interval(metric, own, sign=True) + part)
+        rows.append(row)
+    table = Table(["own minus other CARD", *(metric.label for metric in metrics)], rows).markdown()
+    return (
+        "How much of the effect is specific to the image: settings with the image's own CARD minus the same settings "
+        "with another image's, paired, and as a share of the whole effect where there is one. What another image's "
+        f"CARD does as well (a share near 0 %) is not about this image: shorter captions, say.\n\n{table}"
+    )
 
 
 def _certainty(outcome: Outcome) -> str:
     choice = outcome.choice
     wins = sorted(choice.wins.items(), key=lambda item: -item[1])
-    rows = [[name(candidate), f"{100 * share:.1f} %"] for candidate, share in wins[:8]]
-    gain, low, high = choice.out_of_bag
-    scale = 1 if outcome.objective == "grounding" else 100
-    plateau = _listed([name(candidate) for candidate in choice.plateau])
+    rows = [[_name(setting), f"{100 * share:.1f} %"] for setting, share in wins[:8]]
+    scale = 1 if choice.objective == "grounding" else 100
+    gain, low, high = (scale * end for end in choice.out_of_bag)
+    plateau = [_name(setting) for setting in choice.plateau]
+    listed = "; ".join(plateau[:6]) + (f"; and {len(plateau) - 6} more" if len(plateau) > 6 else "")
     return (
-        f"## How sure the choice is\n\nIn {outcome.draws} bootstrap draws of the pictures this would have been "
-        f"chosen:\n\n{markdown_table(['setting', 'draws'], rows)}\n\n"
-        f"What each draw chose changes {OBJECTIVE_NAMES[outcome.objective]} by {scale * gain:.2f} "
-        f"[{scale * low:.2f}, {scale * high:.2f}] against vanilla on the pictures that were not in the draw: the gain "
-        "to expect, without the optimism of choosing and measuring on the same pictures.\n\n"
-        f"Plateau: {len(choice.plateau)} other settings within the limits cannot be told from the chosen one "
-        f"(the paired 95 % interval of the difference holds 0){': ' + plateau if plateau else ''}. Equal scores go to "
-        "the gentler setting: lower alpha_max, then lower k."
+        f"## How sure the choice is\n\nIn {outcome.options.bootstrap} bootstrap draws of the images this would have "
+        f"been chosen:\n\n{Table(['setting', 'draws'], rows).markdown()}\n\n"
+        f"What each draw chose changes {_OBJECTIVES[choice.objective]} by "
+        f"{with_interval(gain, low, high)} against vanilla on the images that were not in "
+        "the draw: the gain to expect, without the optimism of choosing and measuring on the same images.\n\n"
+        f"Plateau: {len(plateau)} other settings within the limits cannot be told from the chosen one (the paired 95 "
+        f"% interval of the difference holds 0){': ' + listed if listed else ''}. Equal scores go to the gentler "
+        "setting: lower alpha_max, then lower k."
+    )
+
+
+def _pope(outcome: Outcome) -> str:
+    if not outcome.pope:
+        return ""
+    names = ("accuracy", "f1", "yes_ratio")
+    rows = [
+        [entry["setting"], *(f"{100 * entry['scores'][name]:.1f}" for name in names), entry["change"]]
+        for entry in outcome.pope
+    ]
+    return (
+        "## POPE, with the settings chosen on captions\n\n"
+        f"{Table(['setting', 'accuracy', 'F1', 'yes', 'change of accuracy'], rows).markdown()}\n\n"
+        "Paired 95 % bootstrap intervals over images. Settings that do not steer the first token cannot change an "
+        "answer of one word: the first token comes from the last position of the prompt, which only "
+        "`steer_first_token` steers. Their rows equal vanilla's unless answers are longer."
+    )
+
+
+def _limits(outcome: Outcome) -> str:
+    limits, choice, options = outcome.options.limits, outcome.choice, outcome.options
+    name, floor = ("recall", limits.recall_floor) if outcome.data.labelled else ("length", limits.length_floor)
+    return (
+        f"## Limits\n\nA setting has to keep: {name} at least {100 * floor:g} % of vanilla's; negative log-likelihood "
+        f"per token under the unsteered model at most {limits.nll_rise:g} nats above vanilla's; share of distinct "
+        f"word pairs at most {100 * limits.distinct_drop:g} points below vanilla's. {len(choice.broken)} settings "
+        f"broke one, {len(outcome.dropped)} more were dropped early, and {len(choice.unsafe)} more (§) kept them in "
+        f"less than {100 * options.confidence:g} % of the bootstrap draws: the best score lies at the edge of a "
+        "limit, where luck decides on which side it is found."
+    )
+
+
+def _fluency(outcome: Outcome) -> str:
+    if not outcome.fluency:
+        return ""
+    rows = [
+        [
+            "none" if row["nll_rise"] is None else f"{row['nll_rise']:g}",
+            str(row["settings"]),
+            *(f"{100 * row[name]:.1f} %" for name in ("mean_broken", "most_broken")),
+        ]
+        for row in outcome.fluency
+    ]
+    headings = ["limit of the rise, nats per token", "settings within it and the recall floor", "broken", "most"]
+    return (
+        "The scenes' captions come from a grammar, so that broken sentences can be counted, and seen what each limit "
+        f"of the log-likelihood lets through:\n\n{Table(headings, rows).markdown()}"
+    )
+
+
+def _without_labels(outcome: Outcome) -> str:
+    free, found = outcome.without_labels, outcome.label_free
+    if free is None or found is None:
+        return ""
+    compared = {"vanilla": None, "chosen with labels": outcome.choice.best, "chosen without labels": free.best}
+    rows = [([title, _name(setting)], outcome.counts[setting or VANILLA]) for title, setting in compared.items()]
+    verdict = "good enough on this model" if found["good_enough"] else "**not good enough** on this model"
+    return (
+        f"## What the criterion without labels would have chosen\n\n{_GROUNDING} Where there are no labels, the most "
+        "grounded setting within the limits of length and fluency is taken.\n\n"
+        f"{_score_table(_some(outcome, _MAIN), rows, labels=2)}\n\n"
+        f"It keeps {100 * found['share_of_gain']:.0f} % of the gain of the choice with labels, at "
+        f"{100 * found['recall']:.1f} % of vanilla's recall: {verdict} (asked for: 80 % of the gain within the recall "
+        "floor). Settings chosen without labels are not called calibrated either way: on another model nothing is "
+        "known."
     )
 
 
@@ -83,72 +270,26 @@ def _layers(outcome: Outcome) -> str:
         ]
         for s in outcome.statistics
     ]  # fmt: skip
-    return f"## Layers\n\nTried: {outcome.reason}.\n\n{markdown_table(headings, rows)}{_probes(outcome)}"
-
-
-def _probes(outcome: Outcome) -> str:
-    """Scores of the sweep over all layers."""
+    text = f"## Layers\n\nTried: {outcome.reason}.\n\n{Table(headings, rows).markdown()}"
     if not outcome.probes:
-        return ""
-    metrics = [m for m in outcome.metrics if m.name in ("chair_s", "chair_i", "recall", "log_likelihood", "grounding")]
-    rows = []
-    for candidate, counts in outcome.probes.items():
-        values = scores(counts, metrics)
-        rows.append([name(candidate), *(number(metric, values[metric.name]) for metric in metrics)])
-    pictures = len(next(iter(outcome.probes.values())).ids)
-    table = markdown_table(["", *(metric.label for metric in metrics)], rows)
-    return f"\n\nThe sweep, on {pictures} pictures:\n\n{table}"
+        return text
+    sweep = _score_table(_some(outcome, _COMPARED), (([_name(s)], counts) for s, counts in outcome.probes.items()))
+    return f"{text}\n\nThe sweep, on {len(outcome.probes[VANILLA].ids)} images:\n\n{sweep}"
 
 
-def _grids(outcome: Outcome, layer: int) -> str:
-    """Scores over alpha_max and k at a layer, one table for each combination of the other settings."""
-    parts = [f"## Layer {layer}"]
-    shown = ("chair_s", "chair_i", "recall", "log_likelihood") if outcome.labelled else ("grounding", "log_likelihood")
-    for title, table in grid_tables(outcome, layer).items():
-        for metric in outcome.metrics:
-            if metric.name in shown:
-                parts.append(f"{metric.label}{title}:\n\n{_table(outcome, table, metric)}")
-    parts.append(
-        "† breaks a limit; § keeps the limits, but not safely; ‡ dropped early, on the pictures it got to; "
-        "**bold**: chosen."
-    )
-    return "\n\n".join(parts)
+GridTable = dict[tuple[float, float], Setting]
 
 
-Table = dict[tuple[float, float], tuple[Candidate, Counts]]
-
-
-def grid_tables(outcome: Outcome, layer: int) -> dict[str, Table]:
-    """By what else the settings have in common: candidates by alpha_max and k."""
-    found: dict[str, Table] = {}
-    for candidate, counts in {**outcome.counts, **outcome.partial}.items():
-        if candidate[0] != layer or candidate == UNSTEERED:
-            continue
-        setting = candidate[1]
-        rest = [part for part in setting.describe().split(", ") if not part.startswith(("alpha_max", "k "))]
-        title = f" ({', '.join(rest)})" if rest else ""
-        # Mode "add" has no gate, and so no k.
-        k = setting.k if setting.mode == "beta" else 0.0
-        found.setdefault(title, {})[setting.alpha_max, k] = (candidate, counts)
+def grid_tables(outcome: Outcome, layer: int) -> dict[str, GridTable]:
+    """The settings of a layer by alpha_max and k, one table for each combination of the other settings."""
+    found: dict[str, GridTable] = {}
+    for setting in outcome.counts:
+        if setting.layer == layer and setting != VANILLA:
+            title = f" ({', '.join(setting.unusual)})" if setting.unusual else ""
+            # Mode "add" has no gate, and so no k.
+            k = setting.k if setting.mode == "beta" else 0.0
+            found.setdefault(title, {})[setting.alpha_max, k] = setting
     return found
-
-
-def _table(outcome: Outcome, table: Table, metric: Metric) -> str:
-    ks = sorted({k for _, k in table})
-    vanilla = scores(outcome.counts[UNSTEERED], [metric])[metric.name]
-    rows = []
-    for alpha in sorted({alpha for alpha, _ in table}):
-        row = [f"{alpha:.4g}"]
-        for k in ks:
-            if (alpha, k) not in table:
-                row.append("")
-                continue
-            candidate, counts = table[alpha, k]
-            text = number(metric, scores(counts, [metric])[metric.name])
-            text = f"**{text}**" if candidate == outcome.choice.best else text
-            row.append(text + mark(outcome, candidate))
-        rows.append(row)
-    return markdown_table([f"alpha_max \\ k (vanilla {number(metric, vanilla)})", *map(k_label, ks)], rows)
 
 
 def k_label(k: float) -> str:
@@ -156,40 +297,45 @@ def k_label(k: float) -> str:
     return f"{k:g}" if k else "no gate"
 
 
-def mark(outcome: Outcome, candidate: Candidate) -> str:
-    """Why a candidate could not be chosen, as a sign."""
+def mark(outcome: Outcome, setting: Setting) -> str:
+    """Why a setting could not be chosen, as a sign."""
     signs = (("‡", outcome.dropped), ("†", outcome.choice.broken), ("§", outcome.choice.unsafe))
-    return next((sign for sign, candidates in signs if candidate in candidates), "")
+    return next((sign for sign, settings in signs if setting in settings), "")
 
 
-def _limits(outcome: Outcome) -> str:
-    limits = outcome.limits
-    first = (
-        f"recall at least {100 * limits.recall_floor:g} % of vanilla's"
-        if outcome.labelled
-        else f"length at least {100 * limits.length_floor:g} % of vanilla's"
+def _grids(outcome: Outcome, layer: int) -> str:
+    """Scores over alpha_max and k at a layer."""
+    parts = [f"## Layer {layer}"]
+    wanted = ("chair_s", "chair_i", "recall") if outcome.data.labelled else ("grounding",)
+    for title, table in grid_tables(outcome, layer).items():
+        for metric in _some(outcome, (*wanted, "log_likelihood")):
+            parts.append(f"{metric.label}{title}:\n\n{_grid(outcome, table, metric)}")
+    parts.append(
+        "† breaks a limit; § keeps the limits, but not safely; ‡ dropped early, on the images it got to; **bold**: "
+        "chosen."
     )
-    return (
-        f"## Limits\n\nA setting has to keep: {first}; negative log-likelihood per token under the unsteered model at "
-        f"most {limits.nll_rise:g} nats above vanilla's; share of distinct word pairs at most "
-        f"{100 * limits.distinct_drop:g} points below vanilla's. {len(outcome.choice.broken)} settings broke one, "
-        f"{len(outcome.dropped)} more were dropped early, and {len(outcome.choice.unsafe)} more (§) kept them in less "
-        f"than {100 * outcome.confidence:g} % of the bootstrap draws: the best score lies at the edge of a limit, "
-        "where luck decides on which side it is found."
-    )
+    return "\n\n".join(parts)
+
+
+def _grid(outcome: Outcome, table: GridTable, metric: Metric) -> str:
+    def cell(setting: Setting | None) -> str:
+        if setting is None:
+            return ""
+        text = shown(metric, scores(outcome.counts[setting], [metric])[metric.name])
+        return (f"**{text}**" if setting == outcome.choice.best else text) + mark(outcome, setting)
+
+    alphas, ks = (sorted({key[place] for key in table}) for place in (0, 1))
+    vanilla = shown(metric, scores(outcome.counts[VANILLA], [metric])[metric.name])
+    rows = [[f"{alpha:.4g}", *(cell(table.get((alpha, k))) for k in ks)] for alpha in alphas]
+    return Table([f"alpha_max \\ k (vanilla {vanilla})", *map(k_label, ks)], rows).markdown()
 
 
 def _provenance(outcome: Outcome) -> str:
-    versions: dict[str, Any] = outcome.environment["versions"]
-    told = ", ".join(f"{key} {versions[key]}" for key in ("rudder_hf", "torch", "transformers") if versions.get(key))
-    data = ", ".join(f"{key} {value}" for key, value in outcome.data.items())
+    record, known = outcome.calibration_record(), versions()
+    programs = ", ".join(f"{name} {known[name]}" for name in ("rudder_hf", "torch", "transformers"))
+    data = ", ".join(f"{key} {value}" for key, value in record["data"].items())
     return (
-        f"## Where this comes from\n\nPrompt: {outcome.prompt!r}, greedy, at most {outcome.max_new_tokens} new "
-        f"tokens. Data: {data}. Ids of the pictures are in `calibration.json`. {told}. {outcome.seconds:.0f} s in "
+        f"## Where this comes from\n\nPrompt: {record['prompt']!r}, greedy, at most {record['max_new_tokens']} new "
+        f"tokens. Data: {data}. Ids of the images are in `calibration.json`. {programs}. {outcome.seconds:.0f} s in "
         f"this run, {outcome.finished}."
     )
-
-
-def _listed(texts: Iterable[str], limit: int = 6) -> str:
-    found = list(texts)
-    return "; ".join(found[:limit]) + (f"; and {len(found) - limit} more" if len(found) > limit else "")

@@ -1,158 +1,218 @@
-"""Step 2: decode the settings of a layer on the pictures, in rounds, and drop those without a chance."""
+"""Running candidates on images, in rounds that drop those without a chance; every batch is stored before the next."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
 
 import torch
 
+from ..evaluate.scoring import Scored
 from ..evaluate.tasks.base import Sample, Task
-from ..runtime.inputs import encode
+from ..metrics.statistics import Counts
 from ..runtime.models import Subject
-from .decoding import Decoded, SettingsDecoder
-from .scoring import Limits, Scorer
-from .selection import Candidate
+from ..runtime.progress import Progress, no_progress
+from ..runtime.store import Store
+from .choice import C, Choice, choose, hopeless, looks
+from .data import encode_samples
+from .decoding import Decoded, decode_settings
+from .options import CalibrationOptions
+from .scoring import score
 from .settings import VANILLA, Setting
-from .stopping import hopeless, looks
-from .store import UNSTEERED, Store
 
-Progress = Callable[[str, int, int], None]
-
-ROWS = 256
+Answers = dict[str, dict[str, Any]]
+"""The answers of one candidate, by sample id."""
 
 
 @dataclass
-class Search:
-    """Decodes and remembers.
+class Search(ABC, Generic[C]):
+    """Runs candidates on images, remembers the answers, and chooses by them.
 
     Attributes:
         subject: The stock model and its processor.
-        task: Reads the pictures.
-        samples: The pictures to choose on, in random order; the contrast of each is the next one.
-        store: Keeps the answers.
-        scorer: Counts them.
-        limits: What a setting must not break.
-        max_new_tokens: Longest answer.
-        contrast: Whether answers are also scored given another picture, for the criterion without labels.
-        shuffled: Whether pictures are steered by the CARD of the next one, as a control.
-        rows: Largest batch; halved when memory runs out.
-        early: Whether settings without a chance are dropped.
-        progress: Is told what is done, how many pictures of how many.
+        task: Reads the images.
+        samples: The questions about the images, in random order.
+        store: Keeps the answers; `answers` is what it holds of every candidate.
+        options: Objective, limits, bootstrap.
+        vanilla: The candidate that is the unsteered model.
+        progress: Is called with what is done.
     """
 
     subject: Subject
     task: Task
     samples: list[Sample]
     store: Store
-    scorer: Scorer
-    limits: Limits
-    max_new_tokens: int
-    contrast: bool = False
-    shuffled: bool = False
-    rows: int = ROWS
-    early: bool = True
-    progress: Progress | None = None
+    options: CalibrationOptions
+    vanilla: C
+    progress: Progress = no_progress
+    answers: dict[C, Answers] = field(default_factory=dict)
 
-    def layer(self, layer: int, settings: Sequence[Setting]) -> dict[Candidate, str]:
-        """Decode the settings of a layer on all pictures, vanilla among them.
+    @abstractmethod
+    def decode(self, candidates: Sequence[C], samples: Sequence[Sample]) -> None:
+        """See that every candidate has an answer to every sample, which are the first of `self.samples`."""
+
+    @abstractmethod
+    def _take(self, batch: Mapping[str, Any]) -> None:
+        """Put the answers of a stored batch among `self.answers`."""
+
+    def refresh(self) -> None:
+        """Read what all processes have stored."""
+        self.answers.clear()
+        for batch in self.store.batches():
+            self._take(batch)
+
+    def add(self, batch: dict[str, Any]) -> None:
+        """Store a batch."""
+        self.store.append(batch)
+        self._take(batch)
+
+    def run(self, candidates: Sequence[C]) -> dict[C, str]:
+        """Run candidates, and vanilla, on all samples.
 
         Returns:
             The candidates that were dropped on the way, and the limit that they would break.
         """
-        stops = looks(len(self.samples)) if self.early else []
-        dropped: dict[Candidate, str] = {}
-        running = [VANILLA, *(setting for setting in settings if setting != VANILLA)]
-        for stop in [*stops, len(self.samples)]:
-            self.decode(layer, running, self.samples[:stop])
-            if stop == len(self.samples):
-                break
-            vanilla = self.counts(UNSTEERED, self.samples[:stop])
-            for setting in running[1:]:
-                counts = self.counts((layer, setting), self.samples[:stop])
-                limit = hopeless(counts, vanilla, self.limits, self.scorer.labelled, len(self.samples), len(stops))
+        total = len(self.samples)
+        dropped: dict[C, str] = {}
+        for stop in [*(looks(total) if self.options.early_stopping else []), total]:
+            running = [candidate for candidate in candidates if candidate not in dropped]
+            self.decode([self.vanilla, *running], self.samples[:stop])
+            vanilla = self.scored(self.vanilla, stop).counts
+            for candidate in running:
+                counts = self.scored(candidate, stop).counts
+                limit = hopeless(counts, vanilla, self.options.limits, self.labelled, total)
                 if limit is not None:
-                    dropped[layer, setting] = f"{limit} after {stop} pictures"
-            running = [setting for setting in running if (layer, setting) not in dropped]
+                    dropped[candidate] = f"{limit} after {stop} images"
         return dropped
 
-    def counts(self, candidate: Candidate, samples: Sequence[Sample]) -> Any:
-        """Counts of a candidate on some samples."""
-        rows = self.store.rows(candidate)
-        return self.scorer.counts({sample.id: rows[sample.id] for sample in samples})
+    @property
+    def labelled(self) -> bool:
+        """Whether there is a ground truth."""
+        return self.task.kind == "chair"
 
-    def decode(self, layer: int, settings: Sequence[Setting], samples: Sequence[Sample]) -> None:
-        """See that every setting has an answer to every sample: this process's share, then wait for the others.
+    def scored(self, candidate: C, first: int | None = None) -> Scored:
+        """Counts of a candidate on those of the first samples that it was run on, and their metrics."""
+        return score(self.task, self.samples[:first], self.answers.get(candidate, {}), self.options.lineage)
 
-        Args:
-            layer: The layer.
-            settings: The settings.
-            samples: The samples, the beginning of `self.samples`. The other picture of each, for contrasts and for
-                the control, is the next one there, and the first for the last.
-        """
-        ids = [sample.id for sample in samples]
-        missing = self.store.missing(layer, settings, ids, self.contrast)
+    def choose(self, candidates: Mapping[C, Counts], label_free: bool = False) -> Choice[C]:
+        """Choose among candidates in their order of preference, by the objective of the options or without labels."""
+        options = self.options
+        return choose(
+            candidates,
+            self.scored(self.vanilla).counts,
+            "grounding" if label_free else options.objective,
+            options.limits,
+            self.labelled and not label_free,
+            options.bootstrap,
+            options.seed,
+            options.confidence,
+        )
+
+
+@dataclass
+class SettingSearch(Search[Setting]):
+    """Runs settings of RUDDER, all of a layer at once.
+
+    Attributes:
+        other_card: The control: each image is steered by the CARD of the next one.
+        rows: Largest batch: that of the options, halved when memory runs out.
+    """
+
+    vanilla: Setting = VANILLA
+    other_card: bool = False
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        self.rows = self.rows or self.options.batch_size
+
+    @property
+    def contrast(self) -> bool:
+        """Whether answers are also scored given another image, for the criterion without labels."""
+        return self.options.label_free or self.options.objective == "grounding"
+
+    def _take(self, batch: Mapping[str, Any]) -> None:
+        if batch["other_card"] == self.other_card:
+            settings = [Setting.of(record) for record in batch["settings"]]
+            for sample, rows in batch["answers"].items():
+                for setting, row in zip(settings, rows, strict=True):
+                    self.answers.setdefault(setting, {})[sample] = row
+
+    def decode(self, candidates: Sequence[Setting], samples: Sequence[Sample]) -> None:
+        """Decode layer by layer: this process's share, then wait for the others."""
+        for layer in dict.fromkeys(c.layer for c in candidates if c != VANILLA) or [0]:
+            settings = [c for c in candidates if c == VANILLA or c.layer == layer]
+            self._decode_layer(layer, settings, samples)
+
+    def _decode_layer(self, layer: int, settings: Sequence[Setting], samples: Sequence[Sample]) -> None:
+        missing = self._missing(settings, samples)
         process = self.store.process
         # Contiguous shares, so that most contrasts are in the batch anyway; and the same whatever is done already, so
         # that processes which look at different moments agree on them.
-        mine = range(process.rank * len(ids) // process.count, (process.rank + 1) * len(ids) // process.count)
-        share = [place for place in mine if ids[place] in missing]
+        mine = range(*(rank * len(samples) // process.count for rank in (process.rank, process.rank + 1)))
+        share = [place for place in mine if samples[place].id in missing]
         done = 0
-        with SettingsDecoder(self.subject.model, layer) as decoder:
-            while done < len(share):
-                wanted = missing[samples[share[done]].id]
-                size = max(1, self.rows // len(wanted))
-                batch = [share[done]]
-                for place in share[done + 1 : done + size]:
-                    if place != batch[-1] + 1 or missing[samples[place].id] != wanted:
-                        break
-                    batch.append(place)
-                following = self.samples[(batch[-1] + 1) % len(self.samples)]
-                try:
-                    self._batch(decoder, wanted, [samples[place] for place in batch], following)
-                except torch.OutOfMemoryError as error:
-                    self._take_fewer(len(batch) * len(wanted), error)
-                    continue
-                done += len(batch)
-                if self.progress is not None:
-                    self.progress(f"layer {decoder.layer}, {len(wanted)} settings", done, len(share))
-        self.store.wait_for(layer, settings, ids, self.contrast)
+        while done < len(share):
+            wanted = missing[samples[share[done]].id]
+            batch = [share[done]]
+            for place in share[done + 1 : done + max(1, self.rows // len(wanted))]:
+                if place != batch[-1] + 1 or missing[samples[place].id] != wanted:
+                    break
+                batch.append(place)
+            try:
+                self._decode_batch(wanted, batch)
+            except torch.OutOfMemoryError:
+                if self.rows == 1:
+                    raise  # the model alone is too large
+                self.rows = max(1, min(self.rows, len(batch) * len(wanted)) // 2)
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+                continue
+            done += len(batch)
+            self.progress(f"layer {layer}, {len(wanted)} settings", done, len(share))
 
-    def _take_fewer(self, tried: int, error: Exception) -> None:
-        """Halve the batch after memory ran out; with one row it is the model that is too large."""
-        if self.rows == 1:
-            raise error
-        self.rows = max(1, min(self.rows, tried) // 2)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        def left() -> int:
+            self.refresh()
+            return len(self._missing(settings, samples))
 
-    def _batch(
-        self, decoder: SettingsDecoder, settings: Sequence[Setting], samples: list[Sample], following: Sample
-    ) -> None:
-        """Decode consecutive samples and store them."""
-        start = time.perf_counter()
-        shown = [*samples, following] if self.contrast or self.shuffled else samples
-        inputs = encode(
+        if process.count > 1:
+            self.store.wait(left)
+
+    def _missing(self, settings: Sequence[Setting], samples: Sequence[Sample]) -> dict[str, list[Setting]]:
+        """For each sample the settings that have no answer yet (or none with a contrast, if that is needed)."""
+        found: dict[str, list[Setting]] = {}
+        for setting in settings:
+            rows = self.answers.get(setting, {})
+            for sample in samples:
+                row = rows.get(sample.id)
+                if row is None or (self.contrast and row["contrast"] is None):
+                    found.setdefault(sample.id, []).append(setting)
+        return found
+
+    def _decode_batch(self, settings: Sequence[Setting], places: Sequence[int]) -> None:
+        """Decode consecutive samples and store them.
+
+        The other image of each, for contrasts and for the control, is the next of all samples, and the first for the
+        last.
+        """
+        samples = [self.samples[place] for place in places]
+        shown = list(samples)
+        if self.contrast or self.other_card:
+            shown.append(self.samples[(places[-1] + 1) % len(self.samples)])
+        decoded = decode_settings(
             self.subject.model,
-            self.subject.processor,
-            [self.task.image(sample) for sample in shown],
-            [sample.prompt for sample in shown],
-        )
-        decoded = decoder(
-            inputs,
+            encode_samples(self.subject, self.task, shown),
             settings,
-            rows=self.rows,
+            batch_size=self.rows,
             score=True,
             contrast=self.contrast,
-            shuffled=self.shuffled,
-            max_new_tokens=self.max_new_tokens,
+            other_card=self.other_card,
+            max_new_tokens=self.options.max_new_tokens or self.task.max_new_tokens,
         )
-        answers = {
-            sample.id: [self._row(answer) for answer in row] for sample, row in zip(samples, decoded, strict=True)
-        }
-        self.store.add(decoder.layer, settings, answers, time.perf_counter() - start)
+        answers = {sample.id: [self._row(a) for a in row] for sample, row in zip(samples, decoded, strict=True)}
+        records = [setting.record() for setting in settings]
+        self.add({"settings": records, "other_card": self.other_card, "answers": answers})
 
     def _row(self, answer: Decoded) -> dict[str, Any]:
         tokenizer = getattr(self.subject.processor, "tokenizer", self.subject.processor)

@@ -1,24 +1,24 @@
-"""`Setting`: one point of the search, everything of a `RudderConfig` but the layer."""
+"""`Setting`: one point of the search. `Grid`: the points that are tried, with strengths that fit any model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-import torch
-from torch import Tensor
+from ..core.configuration import RudderConfig, check_settings
+from ..methods.rudder import absolute_strength
+from ..metrics.errors import InputError
 
-from ..core.configuration import CALL_SETTINGS, RudderConfig, check_settings
 
-
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Setting:
-    """What one row of a calibration batch is steered with; the fields are those of `RudderConfig`.
+    """A layer and the settings that it is steered with; the fields are those of `RudderConfig`.
 
-    `Setting()` has strength 0: it is the unsteered model.
+    `VANILLA`, which has strength 0, is the unsteered model.
     """
 
+    layer: int = 0
     alpha_max: float = 0.0
     k: float = 5.0
     c: float = 1.0
@@ -31,50 +31,116 @@ class Setting:
     steer_first_token: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in check_settings({name: getattr(self, name) for name in CALL_SETTINGS}).items():
+        for name, value in check_settings(asdict(self)).items():
             object.__setattr__(self, name, value)
 
     @classmethod
     def of(cls, values: Mapping[str, Any] | RudderConfig) -> Setting:
-        """From a mapping or a config; the layer and everything else that is no setting of a call is left out."""
+        """From a record or a config; whatever is no setting is left out."""
         if not isinstance(values, Mapping):
-            values = {name: getattr(values, name) for name in CALL_SETTINGS}
-        return cls(**{name: value for name, value in values.items() if name in CALL_SETTINGS})
+            values = {field.name: getattr(values, field.name) for field in fields(cls)}
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
     @property
     def reading(self) -> tuple[str, str]:
         """How the prompt is read: pool and span."""
         return self.pool, self.span
 
+    @property
+    def gentleness(self) -> tuple[Any, ...]:
+        """Order of preference among equals: the weakest push, gated before constant, then the flattest gate, then the
+        earliest layer.
+        """
+        gate = self.mode == "add", self.k
+        return self.alpha_max, *gate, self.steer_first_token, self.layer, self.pool, self.span
+
     def record(self) -> dict[str, Any]:
-        """The setting as plain JSON values."""
+        """The setting as JSON values."""
         return asdict(self)
 
     def describe(self) -> str:
-        """The setting in one line: strength and sensitivity, and what differs from the defaults."""
+        """The setting in one line: layer, strength and sensitivity, and what differs from the defaults."""
         if self.alpha_max == 0:
             return "vanilla"
-        parts = [f"alpha_max {self.alpha_max:.4g}"]
+        parts = [f"layer {self.layer}", f"alpha_max {self.alpha_max:.4g}"]
         parts += [f"k {self.k:g}"] if self.mode == "beta" else []
-        for field in fields(self)[2:]:
-            value = getattr(self, field.name)
-            parts += [] if value == field.default else [f"{field.name} {value}"]
-        return ", ".join(parts)
+        return ", ".join([*parts, *self.unusual])
+
+    @property
+    def unusual(self) -> list[str]:
+        """The settings beside layer, alpha_max and k that differ from the defaults, in words."""
+        rest = [(field.name, getattr(self, field.name), field.default) for field in fields(self)[3:]]
+        return [f"{name} {value}" for name, value, default in rest if value != default]
 
 
 VANILLA = Setting()
 
 
-def row_tensors(settings: Sequence[Setting], device: torch.device) -> dict[str, Tensor]:
-    """The arguments of `step_constants`, one entry per setting.
+@dataclass(frozen=True)
+class Grid:
+    """The values that are combined at each layer.
 
-    Mode "add" is the gate that is always open, so that both modes can be rows of one batch.
+    Attributes:
+        strengths: alpha_max as a share of the median length of the hidden state at the layer.
+        k: Sensitivities of the gate; mode "add" has none.
+        modes: "beta", "add" or both.
+        pools: "mean", "norm" or both.
+        spans: "prompt", "text", "image" or several.
+        steer_first_token: False, True or both.
     """
-    rows = []
-    for setting in settings:
-        cap = torch.inf if setting.norm_cap is None else setting.norm_cap
-        gate = (1.0, 1.0) if setting.mode == "add" else (setting.g_min, setting.g_max)
-        alpha_max = min(setting.alpha_max, cap) if setting.mode == "add" else setting.alpha_max
-        rows.append((alpha_max, setting.k, setting.c, *gate, cap))
-    columns = torch.tensor(rows, dtype=torch.float32, device=device).T.contiguous()
-    return dict(zip(("alpha_max", "k", "c", "g_min", "g_max", "norm_cap"), columns, strict=True))
+
+    strengths: tuple[float, ...] = (0.1, 0.2, 0.3, 0.45, 0.65, 0.9)
+    k: tuple[float, ...] = (1.0, 2.0, 5.0, 8.0, 12.0, 20.0)
+    modes: tuple[str, ...] = ("beta",)
+    pools: tuple[str, ...] = ("mean",)
+    spans: tuple[str, ...] = ("prompt",)
+    steer_first_token: tuple[bool, ...] = (False,)
+
+    def __post_init__(self) -> None:
+        for name, values in asdict(self).items():
+            if not values:
+                raise InputError(f"the grid has no {name}: give at least one value")
+        if min(self.strengths) <= 0:
+            raise InputError(f"the grid has the strength {min(self.strengths)}; give shares above 0, such as 0.3")
+
+    def settings(self, layer: int, hidden_norm: float) -> list[Setting]:
+        """All combinations for a layer whose hidden states have this length, the gentlest strength first."""
+        found = [
+            Setting(layer, alpha_max, k, mode=mode, pool=pool, span=span, steer_first_token=first)
+            for alpha_max in (absolute_strength(share, hidden_norm) for share in sorted(set(self.strengths)))
+            for mode in self.modes
+            for k in (sorted(set(self.k)) if mode == "beta" else [self.k[0]])
+            for pool in self.pools
+            for span in self.spans
+            for first in self.steer_first_token
+        ]
+        return list(dict.fromkeys(found))
+
+    def probes(self, layer: int, hidden_norm: float) -> list[Setting]:
+        """A mild and a stronger setting for each span, to compare layers by: a third and two thirds up the strengths,
+        in the middle of k.
+        """
+        strengths, ks = sorted(set(self.strengths)), sorted(set(self.k))
+        places = {len(strengths) // 3, min(2 * len(strengths) // 3, len(strengths) - 1)}
+        few = replace(
+            self,
+            strengths=tuple(strengths[place] for place in places),
+            k=(ks[len(ks) // 2],),
+            modes=self.modes[:1],
+            pools=self.pools[:1],
+            steer_first_token=self.steer_first_token[:1],
+        )
+        return few.settings(layer, hidden_norm)
+
+
+def neighbours(chosen: Setting, tried: Sequence[Setting]) -> list[Setting]:
+    """The settings one step away in strength or sensitivity, everything else equal."""
+    alike = [s for s in tried if replace(s, alpha_max=chosen.alpha_max, k=chosen.k) == chosen]
+    strengths = sorted({setting.alpha_max for setting in alike} | {chosen.alpha_max})
+    ks = sorted({setting.k for setting in alike} | {chosen.k})
+
+    def steps(setting: Setting) -> int:
+        up = strengths.index(setting.alpha_max) - strengths.index(chosen.alpha_max)
+        return abs(up) + abs(ks.index(setting.k) - ks.index(chosen.k))
+
+    return [setting for setting in alike if steps(setting) == 1]

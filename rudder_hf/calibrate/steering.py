@@ -1,7 +1,7 @@
 """`SettingsState`: steers every row of a batch by a setting of its own, from one reading of the prompt.
 
 It takes the place of `GenerationState` in the layer's hooks. While the prompt is read it pools once for each way of
-pooling that any setting asks for; then rows are made, one for each picture and setting.
+pooling that any setting asks for; then there is one row for each image and setting.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.steering import StepConstants, pool_updates, steer_step, step_constants, unit
-from .settings import Setting, row_tensors
+from .settings import Setting
 
 
 class SettingsState:
@@ -21,17 +21,17 @@ class SettingsState:
     Args:
         layer: Index of the target layer, from 0 on; the hook reads it.
         multiplier: Factor that the layer applies to its attention output.
-        readings: The pairs of pool and span that are needed.
+        settings: The settings whose pools and spans are needed.
         image_tokens: Ids of image placeholders, for spans.
     """
 
     def __init__(
-        self, layer: int, multiplier: float, readings: Sequence[tuple[str, str]], image_tokens: Sequence[int]
+        self, layer: int, multiplier: float, settings: Sequence[Setting], image_tokens: Sequence[int]
     ) -> None:
         self.layer = layer
         self.multiplier = multiplier
         self.image_tokens = list(image_tokens)
-        self.pooled: dict[tuple[str, str], Tensor] = dict.fromkeys(readings, torch.empty(0))
+        self.pooled: dict[tuple[str, str], Tensor] = {setting.reading: torch.empty(0) for setting in settings}
         self.fired = False
         self._weights: dict[str, Tensor | None] = {}
         self._positions = 0
@@ -39,9 +39,7 @@ class SettingsState:
 
     def read(self, input_ids: Tensor, attention_mask: Tensor | None, positions: int) -> None:
         """Plan a forward over whole prompts: pool its updates and steer nothing."""
-        self.fired = False
         self._constants, self._positions = None, positions
-        self._weights = {}
         for _, span in self.pooled:
             weights = attention_mask
             if span != "prompt":
@@ -56,23 +54,23 @@ class SettingsState:
             self._weights[span] = weights
 
     def spread(self, settings: Sequence[Setting], first_token: bool = False) -> None:
-        """Plan steered forwards: each picture has one row for each setting, pictures outermost.
+        """Plan steered forwards: each image has one row for each setting, images outermost.
 
         Args:
             settings: The rows' settings.
             first_token: Whether the last prompt position is forwarded, which only some settings steer.
         """
-        self.fired = False
         self._weights = {}
+        rows = []
+        for setting in settings:
+            steered = setting.steer_first_token or not first_token
+            # Mode "add" is the gate that is always open, so that both modes can be rows of one batch.
+            gate = (1.0, 1.0) if setting.mode == "add" else (setting.g_min, setting.g_max)
+            cap = torch.inf if setting.norm_cap is None else setting.norm_cap
+            rows.append((setting.alpha_max if steered else 0.0, setting.k, setting.c, *gate, cap))
         cards = torch.stack([unit(self.pooled[setting.reading]) for setting in settings], dim=1)
-        pictures = cards.shape[0]
-        rows = row_tensors(settings, cards.device)
-        if first_token:
-            steered = torch.tensor([setting.steer_first_token for setting in settings], device=cards.device)
-            rows["alpha_max"] = torch.where(steered, rows["alpha_max"], 0.0)
-        constants = step_constants(
-            cards.flatten(0, 1), **{name: column.repeat(pictures) for name, column in rows.items()}
-        )
+        columns = torch.tensor(rows, dtype=torch.float32, device=cards.device).repeat(cards.shape[0], 1).T
+        constants = step_constants(cards.flatten(0, 1), *columns.contiguous())
         self._constants = constants._replace(push=constants.push / self.multiplier)
 
     def keep(self, rows: Tensor) -> None:

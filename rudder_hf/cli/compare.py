@@ -111,18 +111,18 @@ def compare(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         bar.close()
-    from ..calibrate.plots import available
     from ..compare.table import markdown
+    from ..runtime.figures import figures_available
 
     typer.echo(markdown(comparison))
-    if not available():
+    if not figures_available():
         typer.echo("No pictures: pip install 'rudder-hf[plots]'.", err=True)
     typer.echo(f"Written to {out}")
 
 
 def _options(given: dict[str, Any], names: tuple[str, ...]) -> Any:
     from ..benchmark.costs import CostSettings
-    from ..calibrate.run import CalibrationOptions
+    from ..calibrate.options import CalibrationOptions
     from ..calibrate.scoring import Limits
     from ..compare.options import CompareOptions
 

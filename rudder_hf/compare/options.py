@@ -10,7 +10,7 @@ from typing import Any
 from ..benchmark.bench import VANILLA
 from ..benchmark.costs import CostSettings
 from ..calibrate.data import CalibrationData, find_data
-from ..calibrate.run import CalibrationOptions
+from ..calibrate.options import CalibrationOptions
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..methods import NAMES
 from ..metrics.errors import InputError

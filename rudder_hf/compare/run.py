@@ -118,12 +118,12 @@ def own_decoding(entry: Entry, options: CompareOptions) -> str | None:
 
 
 def _write(comparison: Comparison, out: Path) -> None:
-    from ..calibrate import plots
+    from ..runtime.figures import figures_available
     from .picture import save_pictures
     from .table import markdown
 
     write_new(out / TABLE, markdown(comparison))
-    if plots.available():
+    if figures_available():
         save_pictures(comparison, out)
     # Last: a folder with this file is complete.
     write_new(out / RESULT, comparison.to_json())

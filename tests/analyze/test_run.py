@@ -23,6 +23,7 @@ from rudder_hf.analyze.ablations import ablations
 from rudder_hf.analyze.gather import Gatherer, open_gate
 from rudder_hf.analyze.numbers import present_objects
 from rudder_hf.calibrate import (
+    VANILLA,
     CalibrationOptions,
     Grid,
     Limits,
@@ -31,7 +32,6 @@ from rudder_hf.calibrate import (
     pope_task,
     save_outcome,
 )
-from rudder_hf.calibrate.store import UNSTEERED
 from rudder_hf.cli.main import app
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.chair import chair
@@ -286,7 +286,7 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
     data = find_data(DataOptions(), 4, 3)
     limits = Limits(recall_floor=0.0, length_floor=0.0, nll_rise=1e3, distinct_drop=1.0)
     tried = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
-    wanted = CalibrationOptions(grid=tried, layers=(1, 2), limits=limits, max_new_tokens=NEW, draws=50)
+    wanted = CalibrationOptions(grid=tried, layers=(1, 2), limits=limits, max_new_tokens=NEW, bootstrap=50)
     outcome = calibrate(subject(), data, tmp_path / "cal", wanted, pope=pope_task(data))
     save_outcome(outcome, tmp_path / "cal", "toy", None)
     found = ablations(read_calibration(tmp_path / "cal"))
@@ -294,14 +294,14 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
     assert {(grid["layer"], len(grid["cells"])) for grid in found["grids"]} == {(1, 4), (2, 4)}
     chosen = [cell for grid in found["grids"] for cell in grid["cells"] if cell["chosen"]]
     assert len(chosen) == (outcome.choice.best is not None)
-    for name, value in scores(outcome.counts[UNSTEERED], outcome.metrics).items():
+    for name, value in scores(outcome.counts[VANILLA], outcome.metrics).items():
         assert found["vanilla"].get(name, 100 * value) == pytest.approx(100 * value, abs=1e-3)
     for grid in found["grids"]:
         for cell in grid["cells"]:
             counts = next(
                 counts
-                for (layer, setting), counts in {**outcome.counts, **outcome.partial}.items()
-                if (layer, setting.alpha_max, setting.k) == (grid["layer"], cell["alpha_max"], cell["k"])
+                for setting, counts in outcome.counts.items()
+                if (setting.layer, setting.alpha_max, setting.k) == (grid["layer"], cell["alpha_max"], cell["k"])
             )
             assert cell["recall"] == pytest.approx(100 * scores(counts, outcome.metrics)["recall"], abs=1e-3)
     out = tmp_path / "out"

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from rudder_hf.calibrate import VANILLA, Grid, Limits, Setting, choose
-from rudder_hf.calibrate.evidence import fluency_evidence, label_free_evidence, rank_correlation
-from rudder_hf.calibrate.grid import neighbours
-from rudder_hf.calibrate.heldout import finalists
-from rudder_hf.calibrate.selection import Candidate
-from rudder_hf.calibrate.stopping import hopeless, looks, student_quantile
-from rudder_hf.calibrate.store import UNSTEERED
+from rudder_hf import RudderConfig
+from rudder_hf.calibrate import VANILLA, CalibrationOptions, Choice, Grid, Limits, Setting
+from rudder_hf.calibrate.checks import broken_by_limit, compare_label_free, finalists
+from rudder_hf.calibrate.choice import choose as choose_in_order
+from rudder_hf.calibrate.choice import hopeless, looks, student_quantile
+from rudder_hf.calibrate.settings import neighbours
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.statistics import Counts
 
@@ -38,8 +37,14 @@ def table(**columns: list[float]) -> Counts:
     return Counts(tuple(map(str, range(size))), COLUMNS, values)
 
 
-def candidate(alpha: float, k: float = 5.0, layer: int = 1) -> Candidate:
-    return layer, Setting(alpha_max=alpha, k=k)
+def candidate(alpha: float, k: float = 5.0, layer: int = 1) -> Setting:
+    return Setting(layer, alpha_max=alpha, k=k)
+
+
+def choose(candidates: dict[Setting, Counts], *rules: Any, **more: Any) -> Choice[Setting]:
+    """The choice among settings, the gentlest first as `calibrate` lists them."""
+    ordered = sorted(candidates, key=lambda setting: setting.gentleness)
+    return choose_in_order({setting: candidates[setting] for setting in ordered}, *rules, **more)
 
 
 columns = st.fixed_dictionaries(
@@ -88,37 +93,21 @@ def test_ties_go_to_the_gentler_setting() -> None:
 
 def test_among_equals_the_gate_goes_before_the_constant_push() -> None:
     vanilla, better = table(hallucinated_captions=[1.0] * 8), table(hallucinated_captions=[0.0] * 8)
-    tied = {(layer, Setting(alpha_max=3.0, k=2.0, mode=mode)): better for mode in ("add", "beta") for layer in (4, 1)}
+    tied = {Setting(layer, alpha_max=3.0, k=2.0, mode=mode): better for mode in ("add", "beta") for layer in (4, 1)}
     assert choose(tied, vanilla, "chair_s", Limits(), True, 50).best == candidate(3.0, k=2.0)
 
 
 def test_finalists_are_the_choice_those_that_come_next_and_the_best_by_other_rules() -> None:
     counts = {candidate(float(a)): table(hallucinated_captions=[1.0] * a + [0.0] * (8 - a)) for a in range(1, 8)}
-    counts[UNSTEERED] = table(hallucinated_captions=[1.0] * 4 + [0.0] * 4)
-    steered = {c: found for c, found in counts.items() if c != UNSTEERED}
-    first = choose(steered, counts[UNSTEERED], "chair_s", Limits(), True, 50)
-    strong = {c: found for c, found in steered.items() if c[1].alpha_max > 2}
-    other = choose(strong, counts[UNSTEERED], "chair_s", Limits(), True, 50)
+    counts[VANILLA] = table(hallucinated_captions=[1.0] * 4 + [0.0] * 4)
+    steered = {c: found for c, found in counts.items() if c != VANILLA}
+    first = choose(steered, counts[VANILLA], "chair_s", Limits(), True, 50)
+    strong = {c: found for c, found in steered.items() if c.alpha_max > 2}
+    other = choose(strong, counts[VANILLA], "chair_s", Limits(), True, 50)
     assert finalists([first, other], counts, 1) == [candidate(1.0), candidate(2.0), candidate(3.0)]
     assert finalists([first], counts, 9) == [candidate(1.0), candidate(2.0), candidate(3.0)]  # the rest is no better
     weak = {candidate(7.0): counts[candidate(7.0)]}
-    assert finalists([choose(weak, counts[UNSTEERED], "chair_s", Limits(), True, 50)], counts, 2) == []
-
-
-numbers = st.lists(st.integers(0, 5), min_size=8, max_size=8)
-
-
-@given(numbers, numbers)
-def test_rank_correlation_is_that_of_mean_ranks(one: list[int], other: list[int]) -> None:
-    def ranks(values: list[int]) -> list[float]:
-        order = sorted(values)
-        return [order.index(v) + (order.count(v) - 1) / 2 for v in values]
-
-    found = rank_correlation(one, other)
-    if len(set(one)) == 1 or len(set(other)) == 1:
-        assert found == 0
-    else:
-        assert found == pytest.approx(np.corrcoef(ranks(one), ranks(other))[0, 1])
+    assert finalists([choose(weak, counts[VANILLA], "chair_s", Limits(), True, 50)], counts, 2) == []
 
 
 def with_broken(counts: Counts, share: float) -> Counts:
@@ -127,29 +116,24 @@ def with_broken(counts: Counts, share: float) -> Counts:
     return counts.joined(Counts(counts.ids, ("scene_sentences", "broken_sentences"), values))
 
 
-def test_fluency_evidence_counts_what_a_limit_lets_through() -> None:
+def test_broken_sentences_are_counted_by_limit() -> None:
     def setting(rise: float, found: float = 1.0) -> Counts:
         return table(log_likelihood=[-1.0 - rise] * 10, found=[found] * 10)
 
     counts = {
-        UNSTEERED: with_broken(setting(0.0), 0.0),
+        VANILLA: with_broken(setting(0.0), 0.0),
         candidate(1.0): with_broken(setting(0.02), 0.01),
         candidate(2.0): with_broken(setting(0.08), 0.05),
         candidate(3.0): with_broken(setting(0.5), 0.4),
         candidate(4.0): with_broken(setting(0.01, found=0.5), 0.9),  # loses recall: no limit of fluency is needed
     }
-    found = fluency_evidence(counts, Limits())
-    assert found is not None
-    assert found["vanilla_broken"] == 0
-    by_limit = {row["nll_rise"]: row for row in found["at_recall_floor"]}
+    by_limit = {row["nll_rise"]: row for row in broken_by_limit(counts, Limits())}
     assert {limit: row["settings"] for limit, row in by_limit.items()} == {
         0.02: 1, 0.03: 1, 0.05: 1, 0.1: 2, 0.2: 2, None: 3
     }  # fmt: skip
     assert by_limit[0.03]["most_broken"] == pytest.approx(0.01)
     assert by_limit[None]["most_broken"] == pytest.approx(0.4)
-    del counts[candidate(4.0)]
-    assert fluency_evidence(counts, Limits())["rank_correlation"] == 1  # type: ignore[index]
-    assert fluency_evidence({UNSTEERED: setting(0.0)}, Limits()) is None
+    assert broken_by_limit({VANILLA: setting(0.0)}, Limits()) == []
 
 
 def test_the_choice_without_labels_is_judged_by_the_one_with_labels() -> None:
@@ -157,18 +141,18 @@ def test_the_choice_without_labels_is_judged_by_the_one_with_labels() -> None:
         counts = table(hallucinated_captions=[1.0] * wrong + [0.0] * (10 - wrong), found=[found] * 10)
         return counts.joined(Counts(counts.ids, ("contrast",), np.full((10, 1), -1.0 - grounding)))
 
-    def evidence(counts: dict[Candidate, Counts]) -> dict[str, Any]:
-        vanilla = counts[UNSTEERED]
-        steered = {c: found for c, found in counts.items() if c != UNSTEERED}
+    def evidence(counts: dict[Setting, Counts]) -> dict[str, Any]:
+        vanilla = counts[VANILLA]
+        steered = {c: found for c, found in counts.items() if c != VANILLA}
         labelled = choose(steered, vanilla, "chair_s", Limits(), True, 20)
         free = choose(steered, vanilla, "grounding", Limits(), False, 20)
-        return label_free_evidence(counts, labelled, free, Limits())
+        return compare_label_free(counts, labelled, free, Limits())
 
-    counts = {UNSTEERED: setting(8, 0.1), candidate(1.0): setting(4, 0.3), candidate(2.0): setting(3, 0.4)}
+    counts = {VANILLA: setting(8, 0.1), candidate(1.0): setting(4, 0.3), candidate(2.0): setting(3, 0.4)}
     good = evidence({**counts, candidate(3.0): setting(2, 0.6)})
     assert good["same_choice"]
     assert good["good_enough"]
-    assert (good["share_of_gain"], good["rank_correlation"]) == (1, 1)
+    assert good["share_of_gain"] == 1
     half = evidence({**counts, candidate(3.0): setting(5, 0.6)})
     assert half["share_of_gain"] == pytest.approx(3 / 5)
     assert not half["good_enough"]
@@ -227,7 +211,7 @@ def test_student_quantile(probability: float, freedom: int, expected: float) -> 
 
 
 def simulated(recall_loss: float, random: np.random.Generator, size: int) -> tuple[Counts, Counts]:
-    """Vanilla finds 70 % of three objects in each picture; a setting loses some of them."""
+    """Vanilla finds 70 % of three objects in each image; a setting loses some of them."""
     found = random.binomial(3, 0.7, size)
     lost = random.binomial(found, recall_loss)
     truth = [3.0] * size
@@ -235,8 +219,7 @@ def simulated(recall_loss: float, random: np.random.Generator, size: int) -> tup
 
 
 def stopped(counts: Counts, vanilla: Counts, total: int) -> bool:
-    times = looks(total)
-    return any(hopeless(head(counts, stop), head(vanilla, stop), Limits(), True, total, len(times)) for stop in times)
+    return any(hopeless(head(counts, stop), head(vanilla, stop), Limits(), True, total) for stop in looks(total))
 
 
 def head(counts: Counts, size: int) -> Counts:
@@ -244,7 +227,7 @@ def head(counts: Counts, size: int) -> Counts:
 
 
 def test_settings_without_a_chance_are_stopped_and_others_hardly_ever() -> None:
-    """The rule's promise: of the settings that meet the floor on all pictures, about 1 % are stopped wrongly."""
+    """The rule's promise: of the settings that meet the floor on all images, about 1 % are stopped wrongly."""
     random = np.random.default_rng(1)
     wrongly = meeting = caught = hopeless_ones = 0
     for _ in range(1500):
@@ -261,7 +244,7 @@ def test_settings_without_a_chance_are_stopped_and_others_hardly_ever() -> None:
     assert caught / hopeless_ones > 0.95
 
 
-def test_looks_come_after_enough_pictures() -> None:
+def test_looks_come_after_enough_images() -> None:
     assert looks(100) == [25, 50, 75]
     assert looks(30) == [22]
     assert looks(10) == []
@@ -269,12 +252,12 @@ def test_looks_come_after_enough_pictures() -> None:
 
 def test_grid_is_relative_to_the_hidden_state() -> None:
     grid = Grid(strengths=(0.5, 0.1), k=(2.0, 5.0), modes=("beta", "add"))
-    settings = grid.settings(80.0)
+    settings = grid.settings(1, 80.0)
     assert {s.alpha_max for s in settings} == {8.0, 40.0}
     assert settings[0].alpha_max == 8.0
     assert len(settings) == 2 * (2 + 1)  # mode "add" has no k
-    around = neighbours(Setting(alpha_max=8.0, k=2.0), settings)
-    assert set(around) == {Setting(alpha_max=8.0, k=5.0), Setting(alpha_max=40.0, k=2.0)}
+    assert {s.layer for s in settings} == {1}
+    assert set(neighbours(candidate(8.0, k=2.0), settings)) == {candidate(8.0, k=5.0), candidate(40.0, k=2.0)}
 
 
 def test_bad_limits_and_grids_are_refused() -> None:
@@ -285,10 +268,13 @@ def test_bad_limits_and_grids_are_refused() -> None:
     with pytest.raises(InputError, match="strength 0"):
         Grid(strengths=(0.0, 1.0))
     with pytest.raises(InputError, match="choose one of chair_s"):
-        choose({}, table(found=[1.0]), "chair", Limits(), True)
+        CalibrationOptions(objective="chair")
+    for wrong in ({"confidence": 1.0}, {"shortlist": 0}, {"probe": -1}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            CalibrationOptions(**wrong)  # type: ignore[arg-type]
 
 
 def test_settings_describe_themselves() -> None:
     assert VANILLA.describe() == "vanilla"
-    assert Setting(alpha_max=3.0, k=2.0, pool="norm").describe() == "alpha_max 3, k 2, pool norm"
-    assert Setting.of(Setting(alpha_max=3.0).record()) == Setting(alpha_max=3.0)
+    assert Setting(7, alpha_max=3.0, k=2.0, pool="norm").describe() == "layer 7, alpha_max 3, k 2, pool norm"
+    assert Setting.of(candidate(3.0).record()) == Setting.of(RudderConfig(**candidate(3.0).record())) == candidate(3.0)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rudder_hf.benchmark.costs import Cost, CostSettings
 from rudder_hf.benchmark.timing import Ratio
-from rudder_hf.calibrate import CalibrationOptions, Limits, find_data
-from rudder_hf.calibrate.peers import MethodSearch
+from rudder_hf.calibrate import CalibrationOptions
 from rudder_hf.compare import (
     BUDGET,
     CompareOptions,
@@ -35,7 +30,7 @@ from rudder_hf.evaluate.caption_pairs import caption_pair
 from rudder_hf.evaluate.methods import make_methods, parse_names, parse_optional
 from rudder_hf.evaluate.result import EvaluationResult, MetricDifference, MetricValue
 from rudder_hf.evaluate.tasks import DataOptions
-from rudder_hf.methods import GROUPS, NAMES, Generate, Method, get
+from rudder_hf.methods import GROUPS, NAMES, get
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.scenes.captions import broken_sentences, mentions
 from rudder_hf.scenes.images import train_scene
@@ -89,98 +84,6 @@ def test_pairs_for_vti_differ_in_objects_only() -> None:
         assert broken_sentences(correct) == broken_sentences(wrong) == 0
 
 
-# Tuning
-
-
-@dataclass(frozen=True)
-class Planted(Method):
-    """A method whose captions are known: true objects, and the fewer absent ones the stronger, until it breaks."""
-
-    name = "planted"
-
-    strength: int = 0
-    truth: dict[str, list[str]] = field(default_factory=dict, compare=False)
-    processor: Any = field(default=None, compare=False)
-    log: list[str] = field(default_factory=list, compare=False)
-    fail_after: int = field(default=10**9, compare=False)
-
-    def settings(self) -> dict[str, Any]:
-        return {"strength": self.strength}
-
-    @contextmanager
-    def applied(self, model: Any) -> Iterator[Generate]:
-        def generate(*args: Any, sample_ids: list[str], input_ids: Any, **kwargs: Any) -> Any:
-            if len(self.log) >= self.fail_after:
-                raise KeyboardInterrupt
-            self.log.extend(sample_ids)
-            rows = [self.caption(sample) for sample in sample_ids]
-            width = max(len(row) for row in rows)
-            answers = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
-            return torch.cat([input_ids, answers], dim=1)
-
-        yield generate
-
-    def caption(self, sample: str) -> list[int]:
-        present = [name for name in self.truth[sample] if " " not in name]
-        absent = [name for name in ("elephant", "keyboard", "oven", "kite") if name not in self.truth[sample]]
-        words = present if self.strength < 4 else []
-        words = [*words, *absent[: max(0, 3 - self.strength)]]
-        return list(self.processor.tokenizer.convert_tokens_to_ids([w for w in words if w] or ["a"]))
-
-
-def search(out: Path, pictures: int = 6) -> MethodSearch:
-    options = CalibrationOptions(limits=Limits(nll_rise=100.0, distinct_drop=1.0), draws=50, max_new_tokens=3)
-    return MethodSearch(subject(), find_data(DataOptions(), pictures, 0), out, options, batch_size=2)
-
-
-def planted(found: MethodSearch, strengths: tuple[int, ...] = (0, 1, 2, 3, 4), **changes: Any) -> list[Planted]:
-    truth = {sample.id: sample.reference["objects"] for sample in found.data.choosing}
-    log = changes.pop("log", [])
-    processor = subject().processor
-    return [Planted(s, truth=truth, processor=processor, log=log, **changes) for s in strengths]
-
-
-@pytest.mark.parametrize("strengths", [(0, 1, 2, 3, 4), (3, 1, 4), (0, 3, 3)])
-def test_tuning_finds_the_planted_best(tmp_path: Path, strengths: tuple[int, ...]) -> None:
-    with search(tmp_path / "s") as found:
-        tuning = found.tune(planted(found, strengths))
-    # 3 names nothing absent, 4 neither anything present; of equals the first, which is the gentlest.
-    assert tuning.chosen == strengths.index(3)
-    best = tuning.tried[tuning.chosen]
-    assert (best.scores["chair_s"], best.breaks) == (0.0, [])
-    assert [entry.settings for entry in tuning.tried] == [{"strength": s} for s in strengths]
-    if 4 in strengths:
-        assert tuning.tried[strengths.index(4)].breaks == ["recall"]
-    assert json.loads(json.dumps(tuning.to_dict()))["method"] == "planted"
-
-
-def test_nothing_is_chosen_where_nothing_is_better(tmp_path: Path) -> None:
-    with search(tmp_path / "s") as found:
-        tuning = found.tune(planted(found, (4,)))
-    assert tuning.chosen is None
-
-
-def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
-    log: list[str] = []
-    with pytest.raises(KeyboardInterrupt), search(tmp_path / "s") as found:
-        found.tune(planted(found, (0, 3), log=log, fail_after=8))
-    assert len(log) == 8
-    # A line that a kill has torn is done again.
-    answers = tmp_path / "s" / "answers" / "answers-0000.jsonl"
-    answers.write_bytes(answers.read_bytes()[:-5])
-    with search(tmp_path / "s") as found:
-        again = found.tune(planted(found, (0, 3), log=log))
-    assert len(log) == 12 + 2
-    with search(tmp_path / "s") as found:
-        assert replace(found.tune(planted(found, (0, 3), log=log)), seconds=0) == replace(again, seconds=0)
-    assert len(log) == 14
-    with search(tmp_path / "whole") as found:
-        whole = found.tune(planted(found, (0, 3)))
-    assert replace(whole, seconds=0) == replace(again, seconds=0)
-    with pytest.raises(InputError, match="another pictures"):
-        search(tmp_path / "s", pictures=4)
-
-
 # The whole
 
 
@@ -191,7 +94,7 @@ OPTIONS = CompareOptions(
     scenes=3,
     beam_scenes=2,
     pope_scenes=6,
-    calibration=CalibrationOptions(draws=20),
+    calibration=CalibrationOptions(bootstrap=20),
     costs=CostSettings(new_tokens=3, rounds=1, warmup=0, num_beams=2),
     max_new_tokens=3,
     num_beams=2,

@@ -96,9 +96,9 @@ def test_two_machines_calibrate_together(tmp_path: Path) -> None:
         str(tmp_path / "model"),
         "--device",
         "cpu",
-        "--pictures",
+        "--limit",
         "4",
-        "--check-pictures",
+        "--check-limit",
         "0",
         "--layers",
         "1",
@@ -121,8 +121,8 @@ def test_two_machines_calibrate_together(tmp_path: Path) -> None:
         for each in machines:
             each.kill()
     # 1 if no setting of so small a grid keeps within the limits, which is a result as well.
-    answers = sorted((tmp_path / "out" / "state" / "answers").glob("*.jsonl"))
-    assert [path.name for path in answers] == ["answers-0000.jsonl", "answers-0001.jsonl"], outputs
+    answers = sorted((tmp_path / "out" / "batches").glob("*.jsonl"))
+    assert [path.name for path in answers] == ["process-0000.jsonl", "process-0001.jsonl"], outputs
     samples = [
         {sample for line in path.read_text().splitlines() for sample in json.loads(line).get("answers", {})}
         for path in answers

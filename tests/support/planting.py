@@ -1,4 +1,4 @@
-"""Pictures whose ground truth is what a known setting says about them: so it is known which setting has to win."""
+"""Images whose ground truth is what a known setting says about them: so it is known which setting has to win."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from rudder_hf import RudderConfig, attach
 from rudder_hf.calibrate import (
@@ -16,11 +18,10 @@ from rudder_hf.calibrate import (
     find_data,
     layer_statistics,
 )
-from rudder_hf.calibrate.selection import Candidate
+from rudder_hf.calibrate.data import encode_samples
 from rudder_hf.evaluate.tasks import DataOptions, Sample
 from rudder_hf.metrics.chair import chair
 from rudder_hf.metrics.coco import Caption
-from rudder_hf.runtime.inputs import encode
 from tests.support.evaluating import subject
 
 NEW = 8
@@ -29,32 +30,30 @@ GRID = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
 PLACE = 2  # in the grid's settings: the stronger push with the flatter gate
 
 
-def planted_candidate(data: CalibrationData, grid: Grid = GRID) -> Candidate:
-    """The setting of the grid that has to win, in the absolute numbers of these pictures."""
-    model = subject()
-    pictures = [data.task.image(sample) for sample in data.choosing]
-    inputs = encode(model.model, model.processor, pictures, [sample.prompt for sample in data.choosing])
-    norm = next(s.hidden_norm for s in layer_statistics(model.model, [inputs]) if s.layer == LAYER)
-    return LAYER, grid.settings(norm)[PLACE]
+def planted_setting(data: CalibrationData, grid: Grid = GRID) -> Setting:
+    """The setting of the grid that has to win, in the absolute numbers of these images."""
+    inputs = encode_samples(subject(), data.task, data.choosing)
+    norm = next(s.hidden_norm for s in layer_statistics(subject().model, [inputs]) if s.layer == LAYER)
+    return grid.settings(LAYER, norm)[PLACE]
 
 
-def planted(data: CalibrationData, winner: Candidate) -> CalibrationData:
-    """The same pictures with other annotations: the objects that the winner names, and no others."""
+def planted(data: CalibrationData, winner: Setting) -> CalibrationData:
+    """The same images with other annotations: the objects that the winner names, and no others."""
 
     def labelled(samples: list[Sample]) -> list[Sample]:
         return [
-            replace(s, reference={"objects": sorted(objects(answer(data, s, *winner))), "captions": []})
+            replace(s, reference={"objects": sorted(objects(answer(data, s, winner))), "captions": []})
             for s in samples
         ]
 
     return replace(data, choosing=labelled(data.choosing), checking=labelled(data.checking))
 
 
-def answer(data: CalibrationData, sample: Sample, layer: int, setting: Setting, new: int = NEW) -> str:
-    """What `attach` and `generate` write about a picture, alone in its batch."""
+def answer(data: CalibrationData, sample: Sample, setting: Setting, new: int = NEW) -> str:
+    """What `attach` and `generate` write about an image, alone in its batch."""
     model = subject()
-    inputs = encode(model.model, model.processor, [data.task.image(sample)], [sample.prompt])
-    with attach(model.model, RudderConfig(layer=layer, **setting.record())):
+    inputs = encode_samples(model, data.task, [sample])
+    with attach(model.model, RudderConfig(**setting.record())):
         written: Any = model.model.generate(**inputs, max_new_tokens=new, do_sample=False)
     text = model.processor.tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     return str(text).strip()
@@ -65,23 +64,35 @@ def objects(text: str) -> frozenset[str]:
     return chair([Caption(1, text)], {1: frozenset()}).details[0].objects
 
 
-def planted_scenes(count: int, check: int) -> tuple[CalibrationData, Candidate]:
+def assert_same(one: Any, other: Any, where: str = "") -> None:
+    """Equal, up to the last digits of likelihoods, which another batch may change."""
+    assert type(one) is type(other), where
+    if isinstance(one, dict | list):
+        keys = one if isinstance(one, dict) else range(len(one))
+        assert len(one) == len(other), where
+        for key in keys:
+            assert_same(one[key], other[key], f"{where}/{key}")
+    else:
+        assert one == (pytest.approx(other, abs=1e-3) if isinstance(one, float) else other), where
+
+
+def planted_scenes(count: int, check: int) -> tuple[CalibrationData, Setting]:
     """Planted annotations on the embedded scenes."""
     data = find_data(DataOptions(), count, check)
-    winner = planted_candidate(data)
+    winner = planted_setting(data)
     return planted(data, winner), winner
 
 
-def planted_folder(folder: Path, count: int, check: int) -> Candidate:
+def planted_folder(folder: Path, count: int, check: int) -> Setting:
     """The same as files in COCO's layout, for the command line."""
-    pictures = folder / "toy2014"
-    pictures.mkdir(parents=True)
+    images = folder / "toy2014"
+    images.mkdir(parents=True)
     source = find_data(data_source(None), count + check, 0)
     for number, sample in enumerate(source.choosing):
-        source.task.image(sample).save(pictures / f"{number}.png")
+        source.task.image(sample).save(images / f"{number}.png")
     _annotate(folder, {number: [] for number in range(count + check)})
     data = find_data(DataOptions(folder), count, check)
-    winner = planted_candidate(data)
+    winner = planted_setting(data)
     labelled = planted(data, winner)
     _annotate(folder, {int(s.image_id): s.reference["objects"] for s in (*labelled.choosing, *labelled.checking)})
     return winner

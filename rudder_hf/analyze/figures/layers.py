@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...calibrate.plots import Cell, draw_heatmap
+from ...calibrate.figures import Cell, draw_heatmap
 from ...runtime.figures import BLUE, DARK, LIGHT, ORANGE, SKY, new_figure
 from ..ablations import METRICS
 from .common import Figure

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import Any
 
 import pytest
@@ -15,8 +14,8 @@ from transformers.cache_utils import DynamicLayer
 
 from rudder_hf import RudderConfig, attach
 from rudder_hf import methods as interventions
-from rudder_hf.calibrate import VANILLA, Setting, SettingsDecoder
-from rudder_hf.calibrate.caches import RoomyLayer
+from rudder_hf.calibrate import VANILLA, Setting, decode_settings
+from rudder_hf.calibrate.prompts import RoomyLayer
 from tests.support.helpers import PLAIN, family_of, snapshot_of_used
 from tests.support.zoo import FAMILIES, Row
 
@@ -25,27 +24,27 @@ NEW = 8
 ROWS = [Row(seed=1, words=7), Row(seed=2, words=11)]
 SETTINGS = [
     VANILLA,
-    Setting(alpha_max=60.0, k=5.0),
-    Setting(alpha_max=60.0, k=0.5, c=0.2, g_min=0.4, g_max=0.9),
-    Setting(alpha_max=30.0, pool="norm"),
-    Setting(alpha_max=60.0, mode="add"),
-    Setting(alpha_max=80.0, mode="add", norm_cap=25.0),
-    Setting(alpha_max=80.0, norm_cap=12.0),
-    Setting(alpha_max=60.0, steer_first_token=True),
-    Setting(alpha_max=40.0, mode="add", steer_first_token=True),
+    Setting(LAYER, alpha_max=60.0, k=5.0),
+    Setting(LAYER, alpha_max=60.0, k=0.5, c=0.2, g_min=0.4, g_max=0.9),
+    Setting(LAYER, alpha_max=30.0, pool="norm"),
+    Setting(LAYER, alpha_max=60.0, mode="add"),
+    Setting(LAYER, alpha_max=80.0, mode="add", norm_cap=25.0),
+    Setting(LAYER, alpha_max=80.0, norm_cap=12.0),
+    Setting(LAYER, alpha_max=60.0, steer_first_token=True),
+    Setting(LAYER, alpha_max=40.0, mode="add", steer_first_token=True),
 ]
 SPANS = [
-    Setting(alpha_max=60.0, span="text"),
-    Setting(alpha_max=60.0, span="image", pool="norm"),
-    Setting(alpha_max=60.0, span="text", mode="add", steer_first_token=True),
+    Setting(LAYER, alpha_max=60.0, span="text"),
+    Setting(LAYER, alpha_max=60.0, span="image", pool="norm"),
+    Setting(LAYER, alpha_max=60.0, span="text", mode="add", steer_first_token=True),
 ]
 # Positions by a mask, multimodal positions, prompts as embeddings, sandwich norms, sliding windows, no keyword.
 NAMES = ["llava", "qwen2_5_vl", "instructblip", "gemma3", "idefics2", PLAIN.name]
 
 
-def alone(model: Any, inputs: dict[str, Any], setting: Setting, layer: int = LAYER) -> tuple[int, ...]:
+def alone(model: Any, inputs: dict[str, Any], setting: Setting) -> tuple[int, ...]:
     """What `attach` and `generate` write under one setting, up to the end of the answer."""
-    with attach(model, RudderConfig(layer=layer, **setting.record())):
+    with attach(model, RudderConfig(**setting.record())):
         output = model.generate(
             **inputs, max_new_tokens=NEW, do_sample=False, return_dict_in_generate=True, output_logits=True
         )
@@ -57,8 +56,7 @@ def test_every_row_equals_its_setting_alone(name: str) -> None:
     family = family_of(name)
     model = family.build()
     settings = SETTINGS + (SPANS if name != "instructblip" else [])
-    with SettingsDecoder(model, LAYER) as decoder:
-        decoded = decoder(family.inputs(model, ROWS), settings, max_new_tokens=NEW)
+    decoded = decode_settings(model, family.inputs(model, ROWS), settings, max_new_tokens=NEW)
     for row, answers in zip(ROWS, decoded, strict=True):
         expected = [alone(model, family.inputs(model, [row]), setting) for setting in settings]
         assert [answer.tokens for answer in answers] == expected
@@ -68,9 +66,8 @@ def test_every_row_equals_its_setting_alone(name: str) -> None:
 def test_turns_of_few_rows_change_nothing() -> None:
     model = FAMILIES["llava"].build()
     inputs = FAMILIES["llava"].inputs(model, ROWS)
-    with SettingsDecoder(model, LAYER) as decoder:
-        together = decoder(inputs, SETTINGS, max_new_tokens=NEW, score=True)
-        in_turns = decoder(inputs, SETTINGS, max_new_tokens=NEW, score=True, rows=5)
+    together = decode_settings(model, inputs, SETTINGS, max_new_tokens=NEW, score=True)
+    in_turns = decode_settings(model, inputs, SETTINGS, max_new_tokens=NEW, score=True, batch_size=5)
     assert [[a.tokens for a in row] for row in together] == [[a.tokens for a in row] for row in in_turns]
     torch.testing.assert_close(
         torch.tensor([[a.nll for a in row] for row in together]),
@@ -80,8 +77,7 @@ def test_turns_of_few_rows_change_nothing() -> None:
 
 def ends_early(model: Any, inputs: dict[str, Any]) -> int:
     """A token that some row writes in the middle of its answer, to end it there."""
-    with SettingsDecoder(model, LAYER) as decoder:
-        return decoder(inputs, SETTINGS[:2], max_new_tokens=NEW)[0][1].tokens[3]
+    return decode_settings(model, inputs, SETTINGS[:2], max_new_tokens=NEW)[0][1].tokens[3]
 
 
 def test_rows_end_on_their_own() -> None:
@@ -89,8 +85,7 @@ def test_rows_end_on_their_own() -> None:
     model = family.build()
     end = ends_early(model, family.inputs(model, ROWS))
     model.generation_config.eos_token_id = end
-    with SettingsDecoder(model, LAYER) as decoder:
-        decoded = decoder(family.inputs(model, ROWS), SETTINGS, max_new_tokens=NEW)
+    decoded = decode_settings(model, family.inputs(model, ROWS), SETTINGS, max_new_tokens=NEW)
     lengths = {len(answer.tokens) for row in decoded for answer in row}
     assert len(lengths) > 1
     for row, answers in zip(ROWS, decoded, strict=True):
@@ -104,8 +99,8 @@ def test_likelihood_is_that_of_the_stock_model(name: str) -> None:
     family = FAMILIES[name]
     model = family.build()
     rows = [*ROWS, Row(seed=3, words=5)]
-    with SettingsDecoder(model, LAYER) as decoder:
-        decoded = decoder(family.inputs(model, rows), SETTINGS, max_new_tokens=NEW, score=True, contrast=True)
+    inputs = family.inputs(model, rows)
+    decoded = decode_settings(model, inputs, SETTINGS, max_new_tokens=NEW, score=True, contrast=True)
     assert len(decoded) == 2
     for place, answers in enumerate(decoded):
         for answer in answers[:4]:
@@ -129,21 +124,19 @@ def reference_nll(family: Any, model: Any, row: Row, tokens: tuple[int, ...]) ->
     return float(-logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).sum())
 
 
-def test_another_pictures_card_is_the_shuffled_control() -> None:
+def test_another_images_card_is_the_shuffled_control() -> None:
     """Reference: the control among the methods, on a batch in which each prompt lends its CARD to the one before."""
     family = FAMILIES["llava"]
     model = family.build()
-    settings = [Setting(alpha_max=60.0), Setting(alpha_max=60.0, mode="add", steer_first_token=True)]
-    with SettingsDecoder(model, LAYER) as decoder:
-        decoded = decoder(
-            family.inputs(model, [*ROWS, ROWS[0]]), settings, shuffled=True, score=True, max_new_tokens=NEW
-        )
-        own = decoder(family.inputs(model, ROWS), settings, max_new_tokens=NEW)
-        with pytest.raises(ValueError, match="at least two pictures"):
-            decoder(family.inputs(model, ROWS[:1]), settings, shuffled=True, max_new_tokens=NEW)
+    settings = [Setting(LAYER, alpha_max=60.0), Setting(LAYER, alpha_max=60.0, mode="add", steer_first_token=True)]
+    inputs = family.inputs(model, [*ROWS, ROWS[0]])
+    decoded = decode_settings(model, inputs, settings, other_card=True, score=True, max_new_tokens=NEW)
+    own = decode_settings(model, family.inputs(model, ROWS), settings, max_new_tokens=NEW)
+    with pytest.raises(ValueError, match="at least two images"):
+        decode_settings(model, family.inputs(model, ROWS[:1]), settings, other_card=True, max_new_tokens=NEW)
     assert [[a.tokens for a in row] for row in decoded] != [[a.tokens for a in row] for row in own]
     for place, setting in enumerate(settings):
-        config = RudderConfig(layer=LAYER, **setting.record())
+        config = RudderConfig(**setting.record())
         method = interventions.get("rudder-shuffled", config=config, mode=setting.mode)
         inputs = family.inputs(model, ROWS)
         with method.applied(model) as generate:
@@ -188,8 +181,7 @@ def test_nothing_stays_on_the_model() -> None:
     model = family.build()
     inputs = family.inputs(model, ROWS)
     before = snapshot_of_used(model, inputs)
-    with SettingsDecoder(model, LAYER) as decoder:
-        decoder(inputs, SETTINGS, max_new_tokens=2)
+    decode_settings(model, inputs, SETTINGS, max_new_tokens=2)
     assert snapshot_of_used(model, inputs) == before
 
 
@@ -197,14 +189,12 @@ def test_bad_input_is_refused() -> None:
     family = FAMILIES["llava"]
     model = family.build()
     inputs = family.inputs(model, ROWS)
-    with pytest.raises(RuntimeError, match="enter the decoder"):
-        SettingsDecoder(model, LAYER)(inputs, SETTINGS)
-    with SettingsDecoder(model, LAYER) as decoder, pytest.raises(ValueError, match="greedily"):
-        decoder(inputs, SETTINGS, num_beams=2)
+    with pytest.raises(ValueError, match="greedily"):
+        decode_settings(model, inputs, SETTINGS, num_beams=2)
+    with pytest.raises(ValueError, match="one layer at a time"):
+        decode_settings(model, inputs, [*SETTINGS, Setting(LAYER + 1, alpha_max=1.0)])
     with attach(model, RudderConfig(layer=1)), pytest.raises(ValueError, match="steered by RUDDER already"):
-        SettingsDecoder(model, LAYER).__enter__()
-    with SettingsDecoder(model, LAYER) as decoder, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert decoder(inputs, []) == []
+        decode_settings(model, inputs, SETTINGS)
+    assert decode_settings(model, inputs, []) == []
     with pytest.raises(ValueError, match="alpha_max"):
-        Setting(alpha_max=-1.0)
+        Setting(LAYER, alpha_max=-1.0)

@@ -1,0 +1,227 @@
+"""The choice: the least hallucination within the limits, how sure that is, and who has no chance of being chosen.
+
+Early stopping. The choice is made on N images; after m of them a candidate is dropped if, with high confidence, it
+will break a limit on all N. Each limit is a margin that has to stay above 0 (`Limits.margins`), a function of sums
+over images. Its standard error after m of N images, drawn in random order without replacement, is the jackknife's,
+times sqrt(1 - m / N), because images already seen are part of the N. With t the quantile of Student's distribution
+with m - 1 degrees of freedom at 1 - delta / looks, the candidate is dropped if
+
+    margin + t * error < 0.
+
+`looks` is the number of times that the rule is applied, so that a candidate which would meet its limit on all images
+is wrongly dropped with a chance of about `delta` (Bonferroni over the looks, for each limit). The images are in random
+order by construction (`find_data` shuffles with the seed).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from ..metrics.statistics import Counts, Floats, bootstrap_weights
+from .scoring import OBJECTIVES, Limits
+
+C = TypeVar("C", bound=Hashable)
+"""A candidate: a `Setting`, or whatever else names what was run."""
+
+BOOTSTRAP = 2000
+DELTA = 0.01
+# Scores closer than this are the same score: sums of integers divided by integers differ by more.
+_SAME = 1e-9
+_LOOKS = (0.25, 0.5, 0.75)
+_LEAST = 20  # images before the first look
+_BLOCK = 200  # draws that are judged at a time, which bounds the memory
+
+
+@dataclass(frozen=True)
+class Choice(Generic[C]):
+    """What was chosen and how sure that is.
+
+    Attributes:
+        best: The chosen candidate; None if no candidate within the limits is better than vanilla.
+        objective: What was minimised.
+        score: The chosen one's objective, on the images it was chosen on.
+        vanilla: The unsteered model's.
+        feasible: The candidates that may be chosen, best first: within the limits, and safely so.
+        broken: The limits that candidates break on these images.
+        unsafe: Candidates within the limits on these images, but not in enough bootstrap draws of them, and in which
+            share of the draws they are.
+        wins: Share of bootstrap draws in which a candidate would have been chosen; vanilla under None.
+        plateau: Feasible candidates that cannot be told from the chosen one (paired 95 % interval holds 0).
+        out_of_bag: Change against vanilla of what each draw chose, on the images that were not in the draw: the gain
+            without the optimism of choosing and measuring on the same images. Mean and 95 % interval.
+    """
+
+    best: C | None = None
+    objective: str = ""
+    score: float = 0.0
+    vanilla: float = 0.0
+    feasible: list[C] = field(default_factory=list)
+    broken: dict[C, list[str]] = field(default_factory=dict)
+    unsafe: dict[C, float] = field(default_factory=dict)
+    wins: dict[C | None, float] = field(default_factory=dict)
+    plateau: list[C] = field(default_factory=list)
+    out_of_bag: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+def choose(
+    candidates: Mapping[C, Counts],
+    vanilla: Counts,
+    objective: str,
+    limits: Limits,
+    labelled: bool,
+    bootstrap: int = BOOTSTRAP,
+    seed: int = 0,
+    confidence: float = 0.0,
+) -> Choice[C]:
+    """Choose among candidates that were all run on the same images as vanilla.
+
+    The best candidate tends to lie at the edge of a limit, where luck decides on which side it is found. So it also
+    has to be within the limits in a share of `confidence` of the bootstrap draws of the images.
+
+    Args:
+        candidates: Their counts, in the order of preference among equals.
+        vanilla: The unsteered model's.
+        objective: What to minimise, one of `OBJECTIVES`.
+        limits: What a candidate must not break.
+        labelled: Whether recall is known.
+        bootstrap: Number of draws.
+        seed: Of the draws.
+        confidence: Share of the draws in which the limits have to hold.
+    """
+    # Vanilla, in place 0, is within every limit and wins ties.
+    order: list[C | None] = [None, *candidates]
+    ids = vanilla.ids
+    values = np.stack([vanilla.values, *(counts.ordered(ids).values for counts in candidates.values())])
+    judge = _Judge(values, vanilla.columns, objective, limits, labelled)
+    scores, within, margins = judge(np.ones((1, len(ids))))
+    drawn = _draw(judge, bootstrap, seed)
+    held = drawn.within.mean(1)
+    safe = within[:, 0] & (held >= confidence)
+    safe[0] = True
+    winner = int(_winners(scores, safe[:, None])[0])
+    won = _winners(drawn.scores, drawn.within & safe[:, None])
+    counted = np.bincount(won, minlength=len(order))
+    gain = drawn.rest[won, np.arange(bootstrap)] - drawn.rest[0]
+    worse = np.quantile(drawn.scores - drawn.scores[winner], 0.025, axis=1) > 0
+    low, high = np.quantile(gain, (0.025, 0.975))
+    places = {candidate: place for place, candidate in enumerate(order) if candidate is not None}
+    return Choice(
+        best=order[winner],
+        objective=objective,
+        score=float(scores[winner, 0]),
+        vanilla=float(scores[0, 0]),
+        feasible=sorted((c for c, p in places.items() if safe[p]), key=lambda c: float(scores[places[c], 0])),
+        broken={
+            c: [name for name, margin in margins.items() if margin[p, 0] < -_SAME]
+            for c, p in places.items()
+            if not within[p, 0]
+        },
+        unsafe={c: float(held[p]) for c, p in places.items() if within[p, 0] and not safe[p]},
+        wins={order[place]: float(count / bootstrap) for place, count in enumerate(counted) if count},
+        plateau=[c for c, p in places.items() if safe[p] and p != winner and not worse[p]],
+        out_of_bag=(float(gain.mean()), float(low), float(high)),
+    )
+
+
+class _Judge:
+    """Objective and limits of all candidates, vanilla first, for many weightings of the images at once."""
+
+    def __init__(self, values: Floats, columns: Sequence[str], objective: str, limits: Limits, labelled: bool) -> None:
+        self.places, self.size, _ = values.shape
+        self.columns = columns
+        self._flat = np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(self.size, -1)
+        self.objective, self.limits, self.labelled = OBJECTIVES[objective], limits, labelled
+
+    def __call__(self, weights: Floats) -> tuple[Floats, Any, dict[str, Floats]]:
+        """Scores, whether within the limits, and margins: (candidates, draws) each."""
+        sums = (weights @ self._flat).reshape(len(weights), self.places, len(self.columns)).transpose(2, 1, 0)
+        by_column = dict(zip(self.columns, sums, strict=True))
+        vanilla = {name: column[:1] for name, column in by_column.items()}
+        margins = self.limits.margins(by_column, vanilla, self.labelled)
+        within = np.logical_and.reduce([margin >= -_SAME for margin in margins.values()])
+        within[0] = True
+        return self.objective(by_column), within, margins
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Bootstrap draws, (candidates, draws) each: scores and limits in the draw, scores on the images left out."""
+
+    scores: Floats
+    within: Any
+    rest: Floats
+
+
+def _draw(judge: _Judge, draws: int, seed: int) -> _Drawn:
+    blocks = []
+    for weights in bootstrap_weights(judge.size, draws, seed):
+        for start in range(0, len(weights), _BLOCK):
+            part = weights[start : start + _BLOCK]
+            blocks.append((*judge(part)[:2], judge((part == 0).astype(np.float64))[0]))
+    return _Drawn(*(np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)))
+
+
+def _winners(scores: Floats, within: Any) -> Any:
+    """The best place within the limits for each draw; the first, which is preferred, among equals."""
+    allowed = np.where(within, scores, np.inf)
+    return (allowed <= allowed.min(0) + _SAME).argmax(0)
+
+
+# Early stopping
+
+
+def looks(total: int) -> list[int]:
+    """After how many of `total` images candidates may be dropped."""
+    return sorted({round(share * total) for share in _LOOKS if _LEAST <= round(share * total) < total})
+
+
+def student_quantile(probability: float, freedom: int) -> float:
+    """Quantile of Student's t by its expansion around the normal one; within 1 % from 19 degrees of freedom on."""
+    z = NormalDist().inv_cdf(probability)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def hopeless(
+    counts: Counts, vanilla: Counts, limits: Limits, labelled: bool, total: int, delta: float = DELTA
+) -> str | None:
+    """The name of a limit that a candidate will break on all images, judged by those counted so far.
+
+    Args:
+        counts: The candidate's counts on the first images.
+        vanilla: The unsteered model's, on the same.
+        limits: The limits.
+        labelled: Whether recall is known.
+        total: Number of images that the choice is made on.
+        delta: Chance of dropping a candidate wrongly.
+
+    Returns:
+        The limit, or None if the candidate still has a chance, or all images are counted.
+    """
+    seen = len(counts.ids)
+    if seen < 2 or seen >= total:
+        return None
+    vanilla = vanilla.ordered(counts.ids)
+    margins = limits.margins(counts.total(), vanilla.total(), labelled)
+    without = limits.margins(_left_out(counts), _left_out(vanilla), labelled)
+    t = student_quantile(1 - delta / max(1, len(looks(total))), seen - 1)
+    for name, margin in margins.items():
+        spread = float(np.square(without[name] - without[name].mean()).sum())
+        error = math.sqrt((seen - 1) / seen * spread * (1 - seen / total))
+        if float(margin) + t * error < 0:
+            return name
+    return None
+
+
+def _left_out(counts: Counts) -> dict[str, Floats]:
+    """The sums without each image in turn."""
+    rest = counts.values.sum(0) - counts.values
+    return {column: rest[:, place] for place, column in enumerate(counts.columns)}

@@ -1,0 +1,43 @@
+"""Statistics of every layer against a slow reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rudder_hf.calibrate import find_data, layer_statistics
+from rudder_hf.calibrate.data import encode_samples
+from rudder_hf.evaluate.tasks import DataOptions
+from tests.support.evaluating import subject
+
+
+def test_layer_statistics_equal_a_slow_reference() -> None:
+    """One image, all layers, by hand: a plain forward over prompt and answer with bare hooks."""
+    data = find_data(DataOptions(), 2, 0)
+    model: Any = subject().model
+    inputs = encode_samples(subject(), data.task, data.choosing[:1])
+    found = layer_statistics(model, [inputs])
+    prompt = inputs["input_ids"].shape[1]
+    with torch.no_grad():
+        written = model.generate(**inputs, max_new_tokens=16, do_sample=False)
+        seen: list[tuple[Any, Any]] = []
+        hooks = []
+        for layer in model.model.language_model.layers:
+            hooks.append(layer.register_forward_pre_hook(lambda m, a, k: seen.append((a[0], None)), with_kwargs=True))
+            hooks.append(
+                layer.self_attn.register_forward_hook(lambda m, a, o: seen.__setitem__(-1, (seen[-1][0], o[0])))
+            )
+        rest = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+        model(input_ids=written[:, :-1], **rest, use_cache=False)
+        for hook in hooks:
+            hook.remove()
+    for statistics, (h, update) in zip(found, seen, strict=True):
+        mean = update[:, :prompt].mean(1)
+        lengths = update[0, :prompt].norm(dim=-1)
+        cosines = torch.cosine_similarity(h[:, prompt:], mean[:, None], dim=-1)
+        assert statistics.update_norm == pytest.approx(float(lengths.mean()), rel=1e-4)
+        assert statistics.concentration == pytest.approx(float(mean.norm() / lengths.mean()), rel=1e-4)
+        assert statistics.alignment == pytest.approx(float(cosines.mean()), abs=1e-4)
+        assert statistics.hidden_norm == pytest.approx(float(h[0, prompt:].norm(dim=-1).median()), rel=1e-4)
