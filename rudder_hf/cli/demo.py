@@ -1,4 +1,4 @@
-"""`rudder demo`: a page to try RUDDER with a picture of your own."""
+"""`rudder demo`: a page to try RUDDER with an image of your own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from . import options
-from .common import choose_device, copyable, refusing_bad_input, reporting_failure
+from .common import choose_device, copyable, refusing_bad_input, reporting_failure, require_extra
 
 EXAMPLES = copyable(
     "rudder demo",
@@ -29,31 +29,27 @@ def demo(
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = options.DtypeChoice.AUTO,
 ) -> None:
-    """Open a page on this machine: a picture in, the model's answer without and with RUDDER side by side.
+    """Open a page on this machine: an image in, the model's answer without and with RUDDER side by side.
 
     The page is served to this machine only, and asks nobody else for anything. Ctrl-C ends it.
     """
     settings = options.given_settings(layer=layer, mode=mode, alpha_max=alpha_max, k=k)
     with refusing_bad_input():
-        from ..demo.serve import check_gradio, check_port, serve_until_interrupted
+        from ..demo.serve import check_port, serve_until_interrupted
 
-        check_gradio()
+        require_extra("demo", gradio="gradio")
         check_port(port)
     with reporting_failure():
         with refusing_bad_input():
             from ..runtime.models import load_steered
-            from ..scenes.embedded import NOTE, embedded_name
 
             steered, processor = load_steered(model, settings, choose_device(device), dtype.value)
-        inside = embedded_name(model)
         serve_until_interrupted(
             lambda url: typer.echo(f"The page is at {url} (for this machine only; Ctrl-C ends it)."),
             steered,
             processor,
-            f"embedded:{inside}" if inside is not None else str(model),
+            model,
             port=port,
             max_new_tokens=max_new_tokens,
-            note=None if inside is None else NOTE,
-            eager=inside is not None,
             open_browser=open_browser,
         )

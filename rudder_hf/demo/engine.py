@@ -15,45 +15,46 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
+from ..analyze.tokens import GrowingText, TracedAnswer
 from ..calibrate.layers import layer_statistics
 from ..core.backbones import resolve_layer
 from ..core.generate import newest_observation
 from ..hub.modeling import RudderForConditionalGeneration
-from ..hub.processing import encode
-from ..runtime.inputs import end_ids
-from ..runtime.prompts import to_model
-from . import pictures
-from .tokens import Pieces, Token
+from ..runtime.inputs import encode, end_ids
+from . import examples
 from .view import Limits, View
 
+MEASURED = ("similarity", "gate", "push")
 
-class _Row:
+
+class _GrowingAnswer:
     """One answer while it is written; it ends with a token of `ends`, which does not belong to it."""
 
     def __init__(self, tokenizer: Any, ends: set[int]) -> None:
-        self._pieces = Pieces(lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)))
-        self._values: list[tuple[float, float, float]] = []
+        self._text = GrowingText(tokenizer)
+        self._values: list[tuple[float, ...]] = []
         self._ends = ends
         self._ended = False
 
-    def add(self, token: int, similarity: float, gate: float, push: float) -> None:
+    def add(self, token: int, *values: float) -> None:
         """Append a token; after the end come only those that pad the batch."""
         self._ended = self._ended or token in self._ends
         if not self._ended:
-            self._pieces.add(token)
-            self._values.append((similarity, gate, push))
+            self._text.add(token)
+            self._values.append(values)
 
-    def tokens(self) -> tuple[Token, ...]:
+    def traced(self) -> TracedAnswer:
         """The answer so far."""
-        return tuple(Token(text, *values) for text, values in zip(self._pieces.texts(), self._values, strict=True))
+        trace = {name: [values[place] for values in self._values] for place, name in enumerate(MEASURED)}
+        return TracedAnswer(self._text.text, self._text.spans, trace)
 
 
 @dataclass(frozen=True)
 class Frame:
     """Both answers as far as they are written; `done` when they are complete."""
 
-    vanilla: tuple[Token, ...]
-    steered: tuple[Token, ...]
+    vanilla: TracedAnswer
+    steered: TracedAnswer
     done: bool
 
 
@@ -71,7 +72,7 @@ class _Streamer(BaseStreamer):
             return
         observed = newest_observation()
         missing = [math.nan] * len(value)
-        columns = [missing] * 3 if observed is None else [values.tolist() for values in observed]
+        columns = [missing] * len(MEASURED) if observed is None else [values.tolist() for values in observed]
         self._steps.put(list(zip(value.tolist(), *columns, strict=True)))
 
     def end(self) -> None:
@@ -109,19 +110,16 @@ class Engine:
     def _measure(self, prompt: str) -> Limits:
         """Limits that fit the model, from the lengths of its hidden states on an example."""
         config, backbone = self.model.config, self.model.handle.backbone
-        inputs = self._inputs(pictures.example(1), prompt, 1)
         with self.model.rudder_disabled():
-            found = layer_statistics(backbone.model, [inputs])
-        norms = {
-            layer.layer: layer.hidden_norm if math.isfinite(layer.hidden_norm) and layer.hidden_norm > 0 else 1.0
-            for layer in found
-        }
-        return Limits(norms, pictures.count(), (resolve_layer(backbone, config.layer), config.alpha_max, config.k))
+            found = layer_statistics(backbone.model, [self._inputs(examples.example(1), prompt, 1)])
+        norms = {row.layer: row.hidden_norm for row in found}
+        norms = {layer: norm if math.isfinite(norm) and norm > 0 else 1.0 for layer, norm in norms.items()}
+        return Limits(norms, examples.count(), (resolve_layer(backbone, config.layer), config.alpha_max, config.k))
 
-    def _inputs(self, picture: Image, prompt: str, rows: int) -> dict[str, Any]:
-        return to_model(encode(self.processor, [picture] * rows, [prompt] * rows), self.model)
+    def _inputs(self, image: Image, prompt: str, rows: int) -> dict[str, Any]:
+        return encode(self.model, self.processor, [image] * rows, [prompt] * rows)
 
-    def stream(self, picture: Image, view: View) -> Iterator[Frame]:
+    def stream(self, image: Image, view: View) -> Iterator[Frame]:
         """Both answers while they are written: row 0 without a push, row 1 with it, in one batch.
 
         A reader that leaves early ends the generation.
@@ -132,10 +130,10 @@ class Engine:
         self.limits.check(view)
         steps: queue.Queue[Any] = queue.Queue()
         stop = _Stop()
-        worker = threading.Thread(target=self._generate, args=(picture, view, steps, stop), daemon=True)
+        worker = threading.Thread(target=self._generate, args=(image, view, steps, stop), daemon=True)
         worker.start()
         ends = end_ids(self.model.handle.backbone.model)
-        vanilla, steered = (_Row(self.processor.tokenizer, ends) for _ in range(2))
+        vanilla, steered = (_GrowingAnswer(self.processor.tokenizer, ends) for _ in range(2))
         try:
             done = False
             while not done:
@@ -144,30 +142,30 @@ class Engine:
                     if isinstance(step, BaseException):
                         raise step
                     done = done or step is None
-                    for row, values in zip((vanilla, steered), step or (), strict=False):
-                        row.add(*values)
-                yield Frame(vanilla.tokens(), steered.tokens(), done)
+                    for answer, values in zip((vanilla, steered), step or (), strict=False):
+                        answer.add(*values)
+                yield Frame(vanilla.traced(), steered.traced(), done)
         finally:
             stop.wanted.set()
             worker.join()
 
-    def _generate(self, picture: Image, view: View, steps: queue.Queue[Any], stop: _Stop) -> None:
+    def _generate(self, image: Image, view: View, steps: queue.Queue[Any], stop: _Stop) -> None:
         """In a thread of its own: generate, and hand over tokens, then None, or what went wrong."""
         try:
             with self._turn:
                 if not stop.wanted.is_set():
-                    self._generate_in_turn(picture, view, steps, stop)
+                    self._generate_in_turn(image, view, steps, stop)
             steps.put(None)
         except BaseException as error:
             steps.put(error)
 
-    def _generate_in_turn(self, picture: Image, view: View, steps: queue.Queue[Any], stop: _Stop) -> None:
+    def _generate_in_turn(self, image: Image, view: View, steps: queue.Queue[Any], stop: _Stop) -> None:
         config = self.model.config
         before = config.layer
         config.layer = view.layer
         try:
             self.model.generate(
-                **self._inputs(picture, view.prompt, 2),
+                **self._inputs(image, view.prompt, 2),
                 max_new_tokens=self.max_new_tokens,
                 do_sample=False,
                 num_beams=1,
@@ -184,8 +182,6 @@ class Engine:
 def _available(steps: queue.Queue[Any]) -> list[Any]:
     """Waits for one item and takes what has come until then."""
     items = [steps.get()]
-    while True:
-        try:
-            items.append(steps.get_nowait())
-        except queue.Empty:
-            return items
+    while not steps.empty():  # nobody else takes items
+        items.append(steps.get())
+    return items

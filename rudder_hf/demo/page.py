@@ -12,63 +12,45 @@ import gradio as gr
 from PIL.Image import Image
 from starlette.middleware import Middleware
 
-from ..metrics.highlight import absent
-from . import pictures
-from .css import ONLY_THIS_SERVER, STYLE, head, notes
+from ..analyze.token_html import tokens_html
+from ..analyze.tokens import TracedAnswer, token_view
+from ..core.configuration import MODES
+from . import examples
 from .engine import Engine, Frame
-from .tokens import (
-    COLOURS,
-    caption,
-    legend,
-    panel,
-    scale,
-    verdict,
-)
-from .view import (
-    LONGEST_PROMPT,
-    MODES,
-    View,
-    config_json,
-    default_view,
-    keep_links,
-    read_query,
-    strength_note,
-    view_of,
-)
+from .html import CSS, ONLY_THIS_SERVER, colour_scale, head, legend, notes, panel, verdict
+from .view import COLOURS, LONGEST_PROMPT, View, config_json, keep_links, read_query
 
 EXAMPLE = 4
 WAITING_VISITORS = 16  # who wait for their turn at the model; others wait in Gradio's queue
-LARGEST_PICTURE = "25mb"
-VANILLA, STEERED = "Vanilla: the model as it is", "With RUDDER"
+LARGEST_IMAGE = "25mb"
+TITLES = {"vanilla": "Vanilla: the model as it is", "steered": "With RUDDER"}
+HINTS = {
+    side: panel(title, "", "", "Upload or paste an image, or choose an example.") for side, title in TITLES.items()
+}
+
+Updates = dict[Any, Any]
+"""New values of the page's components."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a visitor sees, to paint it again in other colours."""
+    """What a visitor sees, to paint it again in other colours; no frame while nothing is written."""
 
     view: View
-    frame: Frame
+    frame: Frame | None = None
 
-    def panels(self) -> tuple[str, str, str]:
+    def painted(self) -> tuple[dict[str, str], str]:
         """Both answers and the legend, as HTML."""
-        view, frame = self.view, self.frame
-        limits = scale((frame.vanilla, frame.steered), view.colour)
-        present = pictures.present(view.example)
-        painted = []
-        for title, tokens in ((VANILLA, frame.vanilla), (STEERED, frame.steered)):
-            text = "".join(token.text for token in tokens)
-            wrong = None if present is None else absent(text, present)
-            body = caption(tokens, view.colour, limits, wrong or ())
-            painted.append(panel(title, body, verdict(wrong, frame.done), "Waiting for the model …"))
-        return painted[0], painted[1], legend(view.colour, limits)
-
-
-EMPTY = Frame((), (), False)
-
-
-def _hint(title: str) -> str:
-    """An answer's place while there is no picture."""
-    return panel(title, "", "", "Upload or paste a picture, or choose an example.")
+        colour, present = self.view.colour, examples.present(self.view.example)
+        nothing = TracedAnswer("", [], {})
+        answers = {side: getattr(self.frame, side) if self.frame else nothing for side in TITLES}
+        scale, done = colour_scale(list(answers.values()), colour), self.frame is not None and self.frame.done
+        panels = {}
+        for side, answer in answers.items():
+            tokens = token_view(answer, present)
+            body = tokens_html(tokens["tokens"], colour, scale)
+            panels[side] = panel(TITLES[side], body, verdict(tokens["absent"], done), "Waiting for the model …")
+        return panels, legend(colour, scale)
 
 
 class Page:
@@ -76,147 +58,157 @@ class Page:
 
     Args:
         engine: Runs the model.
-        name: How the model is called.
+        name: How the page calls the model.
         prompt: The question that the page opens with.
         note: A remark about the model.
         private: Whether only the owner of the machine sees the page: settings are then saved with the model's folder.
         eager: Whether an example is answered as soon as the page opens, also without a link that asks for it.
+        folder: Where the example images are written.
     """
 
     def __init__(
-        self, engine: Engine, name: str, prompt: str, note: str | None = None, private: bool = True, eager: bool = True
+        self, engine: Engine, name: str, prompt: str, note: str, private: bool, eager: bool, folder: Path
     ) -> None:
-        self.engine, self.name, self.note, self.private, self.eager = engine, name, note, private, eager
-        config = engine.model.config
-        self.default = default_view(engine.limits, config.mode, prompt, min(EXAMPLE, pictures.count()))
+        self.engine, self.limits, self.private, self.eager = engine, engine.limits, private, eager
+        self.default = View(EXAMPLE, prompt, engine.model.config.mode, *engine.limits.settings)
+        with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as self.blocks:
+            gr.HTML(head(name, note))
+            self._components(examples.write(folder))
+            self._events()
+        self.blocks.queue(max_size=64)
 
-    def build(self, folder: Path) -> gr.Blocks:
-        """The page; `folder` is where the example pictures are written."""
-        files = pictures.write(folder)
-        with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as page:
-            gr.HTML(head(self.name, self.note))
-            shown, linked = gr.State(None), gr.State(None)
-            picture = gr.Image(
-                type="pil", format="png", image_mode="RGB", sources=["upload", "clipboard"], label="Picture",
-                height=320, buttons=[], elem_id="picture", render=False,
-            )  # fmt: skip
-            gr.Examples(
-                [[str(file)] for file in files], picture, examples_per_page=len(files), cache_examples=False,
-                label="Examples: it is known what is in them", elem_id="examples",
-            )  # fmt: skip
-            with gr.Row():
-                with gr.Column(scale=2, min_width=300):
-                    picture.render()
-                    prompt = gr.Textbox(
-                        self.default.prompt, label="Question", lines=1, max_length=LONGEST_PROMPT, elem_id="prompt"
+    def _components(self, files: list[Path]) -> None:
+        view, limits = self.default, self.limits
+        # What is shown, and the view of a link that was just opened.
+        self.shown, self.linked = gr.State(None), gr.State(None)
+        self.image = gr.Image(
+            type="pil", format="png", image_mode="RGB", sources=["upload", "clipboard"], label="Image", height=320,
+            buttons=[], elem_id="image", render=False,
+        )  # fmt: skip
+        gr.Examples(
+            [[str(file)] for file in files], self.image, examples_per_page=len(files), cache_examples=False,
+            label="Examples: it is known what is in them", elem_id="examples",
+        )  # fmt: skip
+        with gr.Row():
+            with gr.Column(scale=2, min_width=300):
+                self.image.render()
+                self.prompt = gr.Textbox(
+                    view.prompt, label="Question", lines=1, max_length=LONGEST_PROMPT, elem_id="prompt"
+                )
+                with gr.Row():
+                    self.describe = gr.Button("Describe", variant="primary", elem_id="describe", min_width=100)
+                    self.stop = gr.Button("Stop", elem_id="stop", min_width=100)
+            with gr.Column(scale=5, min_width=300):
+                with gr.Row():
+                    self.answers = {side: gr.HTML(hint, elem_id=side, min_width=260) for side, hint in HINTS.items()}
+                self.legend = gr.HTML(legend(view.colour, (0.0, 1.0)), elem_id="legend")
+                with gr.Row():
+                    self.mode = _radio("mode", MODES, view.mode, "gated (beta) or constant (add)")
+                    self.colour = _radio("colour", COLOURS, view.colour, "what tokens are coloured by")
+                with gr.Row():
+                    top, step = limits.largest_alpha(view.layer), limits.alpha_step(view.layer)
+                    self.layer = _slider(
+                        "layer", view.layer, max(limits.hidden_norms), 1, "where CARD is read and added"
                     )
-                    with gr.Row():
-                        describe = gr.Button("Describe", variant="primary", elem_id="describe", min_width=100)
-                        stop = gr.Button("Stop", elem_id="stop", min_width=100)
-                with gr.Column(scale=5, min_width=300):
-                    with gr.Row():
-                        vanilla = gr.HTML(_hint(VANILLA), elem_id="vanilla", min_width=260)
-                        steered = gr.HTML(_hint(STEERED), elem_id="steered", min_width=260)
-                    scales = gr.HTML(legend(self.default.colour, (0.0, 1.0)), elem_id="legend")
-                    mode, layer, alpha_max, k, colour = self._controls()
-                    remarks = gr.HTML(elem_id="notes")
-                    keep = gr.HTML(elem_id="keep")
-            inputs = [picture, prompt, mode, layer, alpha_max, k, colour]
-            painted = [vanilla, steered, scales, keep, shown]
-            moved = [mode.input, layer.release, alpha_max.release, k.release]
-            run = gr.on(
-                [picture.change, describe.click, prompt.submit, *moved],
-                self.answer, [linked, *inputs], [*painted, linked, alpha_max, k, remarks], api_name="describe",
-                show_progress="hidden", trigger_mode="always_last", concurrency_limit=WAITING_VISITORS,
-            )  # fmt: skip
-            quick: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
-            # A colour that is chosen while an answer is written is taken up when it ends.
-            run.then(self.repaint, [shown, colour], painted, **quick)
-            colour.input(self.repaint, [shown, colour], painted, **quick)
-            stop.click(None, cancels=[run], api_visibility="private")
-            page.load(self.open, None, [linked, *inputs, remarks, keep], **quick)
-        page.queue(max_size=64)
-        return page
+                    self.alpha_max = _slider("alpha_max", view.alpha_max, top, step, "strength of the push")
+                    self.k = _slider("k", view.k, limits.largest_k, 0.1, "sensitivity of the gate")
+                self.notes = gr.HTML(elem_id="notes")
+                self.keep = gr.HTML(elem_id="keep")
 
-    def _controls(self) -> tuple[Any, ...]:
-        """Mode, layer, alpha_max, k and colour."""
-        view, limits = self.default, self.engine.limits
-        with gr.Row():
-            mode = gr.Radio(
-                list(MODES), value=view.mode, label="mode", info="gated (beta) or constant (add)", elem_id="mode"
-            )
-            colour = gr.Radio(
-                list(COLOURS), value=view.colour, label="colour", info="what tokens are coloured by", elem_id="colour"
-            )
-        with gr.Row():
-            layer = gr.Slider(
-                0, limits.last_layer, view.layer, step=1,
-                label="layer", info="where CARD is read and added", elem_id="layer", min_width=200,
-            )  # fmt: skip
-            alpha_max = gr.Slider(
-                0, limits.largest_alpha(view.layer), view.alpha_max, step=limits.alpha_step(view.layer),
-                label="alpha_max", info="strength of the push", elem_id="alpha_max", min_width=200,
-            )  # fmt: skip
-            k = gr.Slider(
-                0, limits.largest_k, view.k, step=0.1,
-                label="k", info="sensitivity of the gate", elem_id="k", min_width=200,
-            )  # fmt: skip
-        return mode, layer, alpha_max, k, colour
+    def _events(self) -> None:
+        controls = [self.prompt, self.mode, self.layer, self.alpha_max, self.k, self.colour]
+        painted = [*self.answers.values(), self.legend, self.keep, self.shown]
+        moved = [self.mode.input, self.layer.release, self.alpha_max.release, self.k.release]
+        run = gr.on(
+            [self.image.change, self.describe.click, self.prompt.submit, *moved],
+            self.answer, [self.linked, self.image, *controls],
+            [*painted, self.linked, self.alpha_max, self.k, self.notes], api_name="describe",
+            show_progress="hidden", trigger_mode="always_last", concurrency_limit=WAITING_VISITORS,
+        )  # fmt: skip
+        quick: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
+        # A colour that is chosen while an answer is written is taken up when it ends.
+        run.then(self.repaint, [self.shown, self.colour], painted, **quick)
+        self.colour.input(self.repaint, [self.shown, self.colour], painted, **quick)
+        self.stop.click(None, cancels=[run], api_visibility="private")
+        self.blocks.load(self.open, None, [self.linked, self.image, *controls, self.notes, self.keep], **quick)
 
-    def answer(self, linked: View | None, picture: Image | None, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """Both answers about a picture, while they are written.
+    def answer(self, linked: View | None, image: Image | None, prompt: str, *values: Any) -> Iterator[Updates]:
+        """Both answers about an image, while they are written.
 
-        `linked` is the view of a link that was just opened: its picture may arrive before its other controls do.
+        `linked` is the view of a link that was just opened: its image may arrive before its other controls do.
         """
-        if picture is None:
-            yield (_hint(VANILLA), _hint(STEERED), gr.skip(), gr.skip(), None, None, gr.skip(), gr.skip(), gr.skip())
+        if image is None:
+            hints = {self.answers[side]: hint for side, hint in HINTS.items()}
+            yield {**hints, self.shown: None, self.linked: None}
             return
         try:
-            names = ("prompt", "mode", "layer", "alpha_max", "k", "colour")
-            view = linked or view_of(dict(zip(names, values, strict=True)), pictures.recognise(picture))
-            if view.layer in self.engine.limits.hidden_norms:
-                # The strength was chosen for another layer, whose hidden states may be longer.
-                view = replace(view, alpha_max=min(view.alpha_max, self.engine.limits.largest_alpha(view.layer)))
-            self.engine.limits.check(view)
+            controls = dict(zip(("mode", "layer", "alpha_max", "k", "colour"), values, strict=True))
+            view = linked or View.from_controls(examples.recognise(image), prompt, **controls)
+            view = self.limits.fitted(view)
+            self.limits.check(view)
         except (ValueError, TypeError) as error:
             raise gr.Error(html.escape(str(error)), title="Not possible", print_exception=False) from error
-        sliders = (self._alpha_slider(view), gr.Slider(interactive=view.mode == "beta"))
         # What a link had wrong stays told beside its view.
-        remarks = gr.skip() if linked else notes([strength_note(view, self.engine.limits)])
-        yield (*self._painted(Shown(view, EMPTY)), None, *sliders, remarks)
-        for frame in self.engine.stream(picture, view):
-            shown = Shown(view, frame)
-            yield (*shown.panels(), gr.skip(), shown, None, gr.skip(), gr.skip(), gr.skip())
-
-    def _alpha_slider(self, view: View) -> Any:
-        limits = self.engine.limits
-        return gr.Slider(
-            maximum=limits.largest_alpha(view.layer), step=limits.alpha_step(view.layer), value=view.alpha_max
+        remarks = {} if linked else {self.notes: notes([self.limits.strength_note(view)])}
+        yield (
+            self._painted(Shown(view))
+            | self._sliders(view)
+            | remarks
+            | {self.keep: self._links(view), self.linked: None}
         )
+        for frame in self.engine.stream(image, view):
+            yield self._painted(Shown(view, frame))
 
-    def _painted(self, shown: Shown) -> tuple[Any, ...]:
-        """Answers, legend, links, and what they were made of."""
-        config = config_json(shown.view, self.engine.model.config, keep_folder=self.private)
-        return (*shown.panels(), keep_links(shown.view, config), shown)
+    def _painted(self, shown: Shown) -> Updates:
+        panels, scale = shown.painted()
+        return {
+            **{self.answers[side]: panel for side, panel in panels.items()},
+            self.legend: scale,
+            self.shown: shown,
+        }
 
-    def repaint(self, shown: Shown | None, colour: str) -> tuple[Any, ...]:
+    def _links(self, view: View) -> str:
+        return keep_links(view, config_json(view, self.engine.model.config, keep_folder=self.private))
+
+    def _sliders(self, view: View) -> Updates:
+        """Strength and sensitivity as the layer and the mode of a view allow."""
+        most, step = self.limits.largest_alpha(view.layer), self.limits.alpha_step(view.layer)
+        return {
+            self.alpha_max: gr.Slider(maximum=most, step=step, value=view.alpha_max),
+            self.k: gr.Slider(value=view.k, interactive=view.mode == "beta"),
+        }
+
+    def repaint(self, shown: Shown | None, colour: str) -> Updates:
         """The answers that are there, in other colours."""
         if shown is None or colour not in COLOURS:
-            return tuple(gr.skip() for _ in range(5))
-        return self._painted(replace(shown, view=replace(shown.view, colour=colour)))
+            return {self.shown: gr.skip()}
+        view = replace(shown.view, colour=colour)
+        return self._painted(replace(shown, view=view)) | {self.keep: self._links(view)}
 
-    def open(self, request: gr.Request) -> tuple[Any, ...]:
+    def open(self, request: gr.Request) -> Updates:
         """The controls as a link says."""
-        view, problems = read_query(dict(request.query_params), self.default, self.engine.limits)
+        view, problems = read_query(dict(request.query_params), self.default, self.limits)
         asked = "example" in request.query_params
-        picture = pictures.example(view.example) if view.example and (asked or self.eager) else None
-        limits = self.engine.limits
-        config = config_json(view, self.engine.model.config, keep_folder=self.private)
-        return (
-            None if picture is None else view, picture, view.prompt, view.mode, view.layer, self._alpha_slider(view),
-            gr.Slider(value=view.k, interactive=view.mode == "beta"), view.colour,
-            notes([*problems, strength_note(view, limits)]), keep_links(view, config),
-        )  # fmt: skip
+        image = examples.example(view.example) if view.example and (asked or self.eager) else None
+        return {
+            self.linked: None if image is None else view,
+            self.image: image,
+            self.prompt: view.prompt,
+            self.mode: view.mode,
+            self.layer: view.layer,
+            self.colour: view.colour,
+            **self._sliders(view),
+            self.notes: notes([*problems, self.limits.strength_note(view)]),
+            self.keep: self._links(view),
+        }
+
+
+def _radio(name: str, choices: tuple[str, ...], value: str, info: str) -> gr.Radio:
+    return gr.Radio(list(choices), value=value, label=name, info=info, elem_id=name)
+
+
+def _slider(name: str, value: float, top: float, step: float, info: str) -> gr.Slider:
+    return gr.Slider(0, top, value, step=step, label=name, info=info, elem_id=name, min_width=200)
 
 
 class _OnlyThisServer:
@@ -260,9 +252,9 @@ def launch(blocks: gr.Blocks, *, address: str | None, port: int | None, open_bro
         quiet=True,
         prevent_thread_lock=True,
         footer_links=[],
-        max_file_size=LARGEST_PICTURE,
+        max_file_size=LARGEST_IMAGE,
         theme=theme,
-        css=STYLE,
+        css=CSS,
         app_kwargs={"middleware": [Middleware(_OnlyThisServer)]},
     )
     return str(url)

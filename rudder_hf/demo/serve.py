@@ -12,24 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..scenes.embedded import NOTE, embedded_name
+
 PROMPT = "Please help me describe the image in detail"
 HERE = "127.0.0.1"
 
 
-def check_gradio() -> None:
-    """Refuse to start without gradio, before anything large is loaded.
-
-    Raises:
-        ImportError: gradio is not installed; the message says how to install it.
-    """
-    from importlib.util import find_spec
-
-    if find_spec("gradio") is None:
-        raise ImportError("The demo needs gradio: pip install 'rudder-hf[demo]'.")
-
-
-def check_port(port: int) -> None:
-    """Refuse a port that is taken, before anything large is loaded.
+def check_port(port: int) -> int:
+    """A port that is free: the wanted one, or any for 0.
 
     Raises:
         ValueError: Another program listens there.
@@ -42,52 +32,51 @@ def check_port(port: int) -> None:
             raise ValueError(
                 f"Port {port} is not free ({error.strerror}): pass another --port, or 0 for any."
             ) from error
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind((HERE, 0))
         return int(probe.getsockname()[1])
 
 
 @contextmanager
 def serving(
-    model: Any, processor: Any, name: str, *, port: int | None, max_new_tokens: int = 128, note: str | None = None,
-    eager: bool = True, on_space: bool = False, open_browser: bool = False,
+    model: Any, processor: Any, name: str | None, *, port: int = 0, max_new_tokens: int = 128, on_space: bool = False,
+    open_browser: bool = False,
 ) -> Iterator[str]:  # fmt: skip
     """While the context is open, the page is served; yields its address.
 
-    Pictures that visitors upload live in a folder of their own, which goes with the server.
+    Images that visitors upload live in a folder of their own, which goes with the server.
 
     Args:
         model: A `RudderForConditionalGeneration`.
         processor: Its processor.
-        name: How the page calls the model.
-        port: Where to listen; 0 for any free port, None for what the environment says.
+        name: What the user calls the model; None is the embedded one.
+        port: Where to listen; 0 for any free port.
         max_new_tokens: Longest answer.
-        note: A remark about the model.
-        eager: Whether an example is answered as soon as the page opens.
         on_space: Whether a Hub Space serves the page to the public: it listens where the Space says, and folders of
             the machine are not told. Otherwise only this machine can reach it.
         open_browser: Whether to open the page in a browser.
     """
-    check_gradio()
+    inside = embedded_name(name)
     with tempfile.TemporaryDirectory(prefix="rudder-demo-") as folder:
-        examples, uploads = Path(folder, "examples"), Path(folder, "uploads")
-        examples.mkdir()
+        files, uploads = Path(folder, "examples"), Path(folder, "uploads")
+        files.mkdir()
         # Before gradio is imported, and for this process alone.
         with _environment(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=str(uploads)):
             from .engine import Engine
             from .page import Page, launch
 
-            page = Page(Engine(model, processor, PROMPT, max_new_tokens), name, PROMPT, note, not on_space, eager)
-            blocks = page.build(examples)
+            page = Page(
+                Engine(model, processor, PROMPT, max_new_tokens),
+                name=str(name) if inside is None else f"embedded:{inside}",
+                prompt=PROMPT,
+                note="" if inside is None or on_space else NOTE,
+                private=not on_space,
+                eager=inside is not None,
+                folder=files,
+            )
+            address = (None, None) if on_space else (HERE, check_port(port))
             try:
-                chosen = free_port() if port == 0 else port
-                yield launch(blocks, address=None if on_space else HERE, port=chosen, open_browser=open_browser)
+                yield launch(page.blocks, address=address[0], port=address[1], open_browser=open_browser)
             finally:
-                blocks.close(verbose=False)
+                page.blocks.close(verbose=False)
 
 
 @contextmanager
@@ -105,14 +94,14 @@ def _environment(**values: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def serve_until_interrupted(said: Callable[[str], None], *args: Any, **options: Any) -> None:
-    """Serve the page until Ctrl-C or SIGTERM; `said` is told its address. Arguments as for `serving`."""
+def serve_until_interrupted(announce: Callable[[str], None], *args: Any, **options: Any) -> None:
+    """Serve the page until Ctrl-C or SIGTERM; `announce` is called with its address. Arguments as for `serving`."""
     ended = threading.Event()
-    # Without it a terminated server would leave its visitors' pictures behind.
+    # Without it a terminated server would leave its visitors' images behind.
     earlier = signal.signal(signal.SIGTERM, lambda *_: ended.set())
     try:
         with serving(*args, **options) as url:
-            said(url)
+            announce(url)
             ended.wait()
     except KeyboardInterrupt:
         return

@@ -1,4 +1,4 @@
-"""Answers token by token: spans, mentions, shades and lines."""
+"""Answers token by token: spans, mentions and lines."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rudder_hf.analyze.figures.answers import COLUMNS, lay_out
-from rudder_hf.analyze.token_html import shade
 from rudder_hf.analyze.tokens import GrowingText, answer_mentions, token_view
 from rudder_hf.metrics.mention_spans import mentions
-from tests.support.analyzing import luminance, traced
+from tests.support.analyzing import traced
 from tests.support.toy import toy_processor
 
 
@@ -77,13 +75,6 @@ def test_places_of_joined_words() -> None:
     assert [text[s.start : s.stop] for s in mentions(text, "strict")] == [
         "baby elephants", "hot-dog", "passenger trains",
     ]  # fmt: skip
-
-
-def test_shades_are_told_apart_in_grey_and_leave_text_readable() -> None:
-    greys = [luminance(shade(value, [-0.2, 0.6])) for value in np.linspace(-0.3, 0.7, 50)]
-    assert all(one >= two for one, two in pairwise(greys))
-    assert (greys[-1] + 0.05) / 0.05 > 4.5  # contrast of black text, WCAG AA
-    assert greys[0] - greys[-1] > 0.5
 
 
 def test_token_view_breaks_lines_between_words() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import base64
-import html
 import json
 import math
 import re
+import socket
 import threading
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -22,140 +21,37 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rudder_hf import RudderConfig
+from rudder_hf.analyze.tokens import TracedAnswer
 from rudder_hf.cli.main import app
-from rudder_hf.demo import pictures, serve
+from rudder_hf.demo import examples, serve
 from rudder_hf.demo.engine import Engine, Frame
-from rudder_hf.demo.tokens import (
-    COLOURS,
-    Pieces,
-    Token,
-    caption,
-    contrast,
-    legend,
-    luminance,
-    scale,
-    shade,
-    verdict,
-)
-from rudder_hf.demo.view import (
-    LONGEST_PROMPT,
-    Limits,
-    View,
-    config_json,
-    default_view,
-    keep_links,
-    read_query,
-    strength_note,
-    view_of,
-)
-from rudder_hf.metrics.highlight import Span
+from rudder_hf.demo.html import colour_scale, legend, verdict
+from rudder_hf.demo.view import COLOURS, LONGEST_PROMPT, Limits, View, config_json, keep_links, read_query
 from rudder_hf.scenes import embedded
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 LIMITS = Limits({0: 1.4, 1: 220.5, 3: 41.0}, examples=12, settings=(3, 12.5, 5.0))
-DEFAULT = default_view(LIMITS, "beta", "what is this", 2)
-texts = st.text(max_size=12)
-numbers = st.floats(-1, 1, allow_nan=False)
-tokens = st.lists(st.builds(Token, texts, numbers, numbers.map(abs), numbers.map(abs)), max_size=8)
+DEFAULT = View(2, "what is this", "beta", *LIMITS.settings)
 
 
-class Read(HTMLParser):
-    """Reads HTML as a browser would: text, what is struck out, tips, and tags that are open."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.text, self.struck, self.tips, self.tags, self.open = "", "", [], set(), []  # type: ignore[var-annotated]
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.open.append(tag)
-        self.tips += [value for name, value in attrs if name == "data-tip"]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        self.struck += data if "del" in self.open else ""
+def test_verdicts() -> None:
+    assert verdict(None, True) == verdict([], False) == ""
+    assert "nothing" in verdict([], True)
+    assert verdict(["cup", "cup", "dog"], False).count("<del>") == 2
+    assert "<img" not in verdict(["<img>"], True)
 
 
-@given(tokens, st.sampled_from(COLOURS), st.data())
-def test_captions_show_the_text_and_strike_out_exactly_the_spans(
-    answer: list[Token], colour: str, data: st.DataObject
-) -> None:
-    whole = "".join(token.text for token in answer)
-    start = data.draw(st.integers(0, len(whole)))
-    stop = data.draw(st.integers(start, len(whole)))
-    page = caption(answer, colour, scale([answer], colour), [Span(start, stop, "cup")])
-    read = Read(page)
-    assert read.open == []
-    assert read.tags <= {"span", "del"}
-    # Browsers take carriage returns and NUL for something else; blanks before the first word are dropped.
-    skipped = len(whole) - len(whole.lstrip())
-    assert read.text == html.unescape(html.escape(whole.lstrip()))
-    assert read.struck == html.unescape(html.escape(whole[max(start, skipped) : max(stop, skipped)]))
-    assert not re.search(r"\{\{|\$\{|`", page)  # nothing for a template to evaluate
-    assert len(read.tips) >= sum(bool(token.text.strip()) for token in answer)
+similarities = st.lists(st.one_of(st.floats(-1, 1), st.just(math.nan)), max_size=8)
 
 
-def test_tokens_carry_their_numbers_and_hostile_text_stays_text() -> None:
-    hostile = '<img src=x onerror="alert(1)"> {{constructor}} ${alert(1)}'
-    page = caption([Token(hostile, 0.25, 0.5, 0.125)], "gate", (0.0, 1.0))
-    read = Read(page)
-    assert read.text == hostile
-    assert read.tags == {"span"}
-    assert read.tips == ["gate 0.500 · similarity +0.250 · push 12.5 %"]
-    assert "<img" not in verdict([Span(0, 1, "<img>")], True)
-    assert "not recorded" in caption([Token("a", math.nan, math.nan, math.nan)], "gate", (0.0, 1.0))
-
-
-@given(st.floats(0, 1), st.floats(0, 1))
-def test_colours_darken_with_the_value_and_stay_readable(one: float, other: float) -> None:
-    (low, ink), (high, _) = shade(min(one, other)), shade(max(one, other))
-    assert luminance(low) >= luminance(high)
-    assert contrast(low, ink) >= 4.5
-    if abs(one - other) > 0.1:
-        assert luminance(low) > luminance(high) + 0.005  # told apart in greyscale
-
-
-def test_colours_outside_of_the_scale_are_its_ends() -> None:
-    assert shade(-3.0) == shade(0.0) == shade(math.nan)
-    assert shade(7.0) == shade(1.0)
-    assert luminance((0, 0, 0)) == 0
-    assert luminance((255, 255, 255)) == pytest.approx(1)
-    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
-
-
-@given(st.lists(tokens, max_size=3))
-def test_one_scale_covers_all_answers(answers: list[list[Token]]) -> None:
-    assert scale(answers, "gate") == (0.0, 1.0)
-    low, high = scale(answers, "similarity")
+@given(st.lists(similarities, max_size=3))
+def test_one_scale_covers_all_answers(rows: list[list[float]]) -> None:
+    answers = [TracedAnswer("", [], {"similarity": row}) for row in rows]
+    assert colour_scale(answers, "gate") == (0.0, 1.0)
+    low, high = colour_scale(answers, "similarity")
     assert low < high
-    assert all(low <= token.similarity <= high for answer in answers for token in answer)
-    assert f">{low:g}<" in legend("similarity", (low, high))
-
-
-@given(st.lists(st.integers(0, 255), max_size=12))
-def test_pieces_join_to_the_decoded_text(ids: list[int]) -> None:
-    """Bytes as tokens: the hardest case, where most prefixes are no text."""
-
-    def decode(tokens: list[int]) -> str:
-        return bytes(tokens).decode("utf-8", errors="replace")
-
-    pieces = Pieces(decode)
-    for count, token in enumerate(ids, start=1):
-        pieces.add(token)
-        assert len(pieces.texts()) == count
-        assert "".join(pieces.texts()) == decode(ids[:count])
-
-
-def test_a_character_of_several_tokens_belongs_to_the_last() -> None:
-    pieces = Pieces(lambda tokens: bytes(tokens).decode("utf-8", errors="replace"))
-    for token in "aé!".encode():
-        pieces.add(token)
-    assert pieces.texts() == ["a", "", "é", "!"]
+    assert all(low <= value <= high for row in rows for value in row if not math.isnan(value))
+    assert f">{low:.2f} <" in legend("similarity", (low, high))
 
 
 views = st.builds(
@@ -216,15 +112,15 @@ def test_strengths_fit_the_layer() -> None:
     assert strong.largest_k == 30
     view, notes = read_query({"layer": "0"}, DEFAULT, LIMITS)  # the strength of layer 3 does not fit
     assert (view.layer, view.alpha_max, notes) == (0, 1.4, [])
-    assert "30 %" in strength_note(replace(DEFAULT, alpha_max=12.3), LIMITS)
-    assert "one of 0, 1, 3" in strength_note(replace(DEFAULT, layer=2), LIMITS)
+    assert "30 %" in LIMITS.strength_note(replace(DEFAULT, alpha_max=12.3))
+    assert "one of 0, 1, 3" in LIMITS.strength_note(replace(DEFAULT, layer=2))
 
 
 def test_emptied_controls_are_refused() -> None:
-    values: dict[str, Any] = {"prompt": "p", "mode": "beta", "layer": 3.0, "alpha_max": 1, "k": 2, "colour": "gate"}
-    assert view_of(values, None) == View(None, "p", "beta", 3, 1.0, 2.0)
+    values: dict[str, Any] = {"mode": "beta", "layer": 3.0, "alpha_max": 1, "k": 2, "colour": "gate"}
+    assert View.from_controls(None, "p", **values) == View(None, "p", "beta", 3, 1.0, 2.0)
     with pytest.raises(ValueError, match="alpha_max is empty"):
-        view_of(values | {"alpha_max": None}, None)
+        View.from_controls(None, "p", **values | {"alpha_max": None})
 
 
 def saved(page: str, folder: Path) -> RudderConfig:
@@ -249,7 +145,7 @@ def test_saved_settings_are_read_by_the_config_class(tmp_path: Path) -> None:
     assert (config.layer, config.alpha_max) == (3, 20.0)  # as it was
 
 
-def test_a_public_page_tells_no_folder(tmp_path: Path) -> None:
+def test_a_public_page_names_no_folder(tmp_path: Path) -> None:
     config = RudderConfig(base_model_name_or_path=str(tmp_path), layer=3)
     assert str(tmp_path) not in config_json(DEFAULT, config, keep_folder=False)
     assert json.loads(config_json(DEFAULT, config, keep_folder=True))["base_model_name_or_path"] == str(tmp_path)
@@ -265,17 +161,17 @@ def engine() -> Engine:
 
 
 def last(engine: Engine, number: int, view: View) -> Frame:
-    *_, frame = engine.stream(pictures.example(number), view)
+    *_, frame = engine.stream(examples.example(number), view)
     assert frame.done
     return frame
 
 
-def said(answer: tuple[Token, ...]) -> str:
-    return "".join(token.text for token in answer).strip()
+def said(answer: TracedAnswer) -> str:
+    return answer.text.strip()
 
 
 def opening(engine: Engine, number: int, **changes: Any) -> View:
-    view = default_view(engine.limits, engine.model.config.mode, serve.PROMPT, number)
+    view = View(number, serve.PROMPT, engine.model.config.mode, *engine.limits.settings)
     return replace(view, **changes)
 
 
@@ -285,26 +181,25 @@ def test_streamed_answers_and_numbers_are_those_of_separate_calls(engine: Engine
     view = opening(engine, 3)
     frame = last(engine, 3, view)
     config = engine.model.config
-    (answer,) = ask(engine.model, engine.processor, [pictures.example(3)], view.prompt, 24)
+    (answer,) = ask(engine.model, engine.processor, [examples.example(3)], view.prompt, 24)
     assert (said(frame.vanilla), said(frame.steered)) == (answer.vanilla, answer.steered)
-    count = len(frame.steered)
     for name in ("similarity", "gate", "push"):
-        shown = torch.tensor([getattr(token, name) for token in frame.steered])
-        assert torch.allclose(shown, torch.tensor(getattr(answer, name)[:count]), atol=1e-4), name
-    assert all(token.gate == 0 and token.push == 0 for token in frame.vanilla)
-    assert any(token.gate > 0 for token in frame.steered)
+        shown = torch.tensor(frame.steered.trace[name])
+        assert torch.allclose(shown, torch.tensor(getattr(answer, name)[: len(shown)]), atol=1e-4), name
+    assert set(frame.vanilla.trace["gate"]) == set(frame.vanilla.trace["push"]) == {0.0}
+    assert max(frame.steered.trace["gate"]) > 0
     assert (config.layer, config.alpha_max) == (embedded.config().layer, embedded.config().alpha_max)
 
 
 def test_frames_grow(engine: Engine) -> None:
-    frames = list(engine.stream(pictures.example(1), opening(engine, 1)))
-    lengths = [len(frame.steered) for frame in frames]
+    frames = list(engine.stream(examples.example(1), opening(engine, 1)))
+    lengths = [len(frame.steered.spans) for frame in frames]
     assert lengths == sorted(lengths)
     assert [frame.done for frame in frames] == [False] * (len(frames) - 1) + [True]
 
 
 def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
-    """Other pictures, layers, modes and strengths, all at the same time."""
+    """Other images, layers, modes and strengths, all at the same time."""
     norms = engine.limits.hidden_norms
     layers = sorted(norms)
     wanted = [
@@ -328,7 +223,7 @@ def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
 
 
 def test_a_reader_who_leaves_ends_the_generation(engine: Engine) -> None:
-    stream = engine.stream(pictures.example(2), opening(engine, 2))
+    stream = engine.stream(examples.example(2), opening(engine, 2))
     next(stream)
     stream.close()  # returns when the generation has ended
     assert not engine._turn.locked()
@@ -337,7 +232,7 @@ def test_a_reader_who_leaves_ends_the_generation(engine: Engine) -> None:
 
 def test_errors_reach_the_reader_and_leave_the_model_usable(engine: Engine) -> None:
     with pytest.raises(ValueError, match="layer is 99"):
-        next(engine.stream(pictures.example(1), opening(engine, 1, layer=99)))
+        next(engine.stream(examples.example(1), opening(engine, 1, layer=99)))
     with pytest.raises(ValueError, match="no picture"):
         list(engine.stream("no picture", opening(engine, 1)))  # type: ignore[arg-type]
     assert engine.model.config.layer == embedded.config().layer
@@ -345,14 +240,14 @@ def test_errors_reach_the_reader_and_leave_the_model_usable(engine: Engine) -> N
 
 
 def test_examples_are_recognised_by_their_pixels(tmp_path: Path) -> None:
-    files = pictures.write(tmp_path)
+    files = examples.write(tmp_path)
     assert [file.name for file in files] == [file.name for file in sorted((EXAMPLES / "images").glob("*.png"))]
     for number, scene in enumerate(embedded.examples(), start=1):
-        assert pictures.recognise(pictures.example(number).convert("RGBA")) == number
-        assert pictures.recognise(embedded.draw(scene)) == number
-        assert pictures.present(number) == frozenset(scene.names)
-    assert pictures.recognise(pictures.example(1).rotate(90)) is None
-    assert pictures.present(None) is None
+        assert examples.recognise(examples.example(number).convert("RGBA")) == number
+        assert examples.recognise(embedded.draw(scene)) == number
+        assert examples.present(number) == frozenset(scene.names)
+    assert examples.recognise(examples.example(1).rotate(90)) is None
+    assert examples.present(None) is None
 
 
 # The command
@@ -371,9 +266,7 @@ def test_without_gradio_the_command_says_what_to_install(monkeypatch: pytest.Mon
 
 
 def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(serve, "check_gradio", lambda: None)
-    import socket
-
+    monkeypatch.setattr("rudder_hf.cli.demo.require_extra", lambda *extra, **packages: None)
     with socket.socket() as taken:
         taken.bind((serve.HERE, 0))
         taken.listen()

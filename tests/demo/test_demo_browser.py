@@ -1,4 +1,4 @@
-"""The demo as a person uses it: a real browser, a picture of one's own, a slider, the captions and their colours."""
+"""The demo as a person uses it: a real browser, an image of one's own, a slider, the captions and their colours."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from PIL import Image
 
 from rudder_hf import RudderConfig
 from rudder_hf.cli.ask import ask
-from rudder_hf.demo import pictures, serve
-from rudder_hf.demo.tokens import luminance
+from rudder_hf.demo import examples, serve
 from rudder_hf.metrics.highlight import absent
 from rudder_hf.scenes import embedded
+from tests.support.analyzing import luminance
 
 pytest.importorskip("gradio", reason="the page needs gradio: pip install 'rudder-hf[demo]'")
 webdriver = pytest.importorskip("selenium.webdriver", reason="the browser is driven by: pip install selenium")
@@ -84,21 +84,21 @@ def text(browser: Any, selector: str) -> str:
 
 def shown(browser: Any) -> tuple[str, str]:
     """Both captions as a person reads them."""
-    return text(browser, "#vanilla .caption"), text(browser, "#steered .caption")
+    return text(browser, "#vanilla .tokens"), text(browser, "#steered .tokens")
 
 
 def wait_for(browser: Any, answers: tuple[str, str]) -> None:
     until(lambda: shown(browser) == answers, f"the page shows {answers}")
 
 
-def expected(served: Any, picture: Image.Image, **settings: Any) -> tuple[str, str]:
+def expected(served: Any, image: Image.Image, **settings: Any) -> tuple[str, str]:
     """Both answers by two plain calls, which share no code with the page."""
     _, model, processor = served
     before = {name: getattr(model.config, name) for name in settings}
     try:
         for name, value in settings.items():
             setattr(model.config, name, value)
-        (answer,) = ask(model, processor, [picture], serve.PROMPT, NEW)
+        (answer,) = ask(model, processor, [image], serve.PROMPT, NEW)
     finally:
         for name, value in before.items():
             setattr(model.config, name, value)
@@ -113,7 +113,7 @@ def colours(browser: Any, side: str) -> list[tuple[float, float]]:
     for tip, colour in browser.execute_script(script, f"#{side} .tok"):
         gate = re.search(r"gate (\d\.\d+)", tip)
         assert gate is not None, tip
-        found.append((float(gate.group(1)), luminance([int(value) for value in re.findall(r"\d+", colour)[:3]])))
+        found.append((float(gate.group(1)), luminance([int(value) / 255 for value in re.findall(r"\d+", colour)[:3]])))
     return found
 
 
@@ -135,13 +135,13 @@ def test_a_person_tries_the_page(served: Any, browser: Any, tmp_path: Path) -> N
 
     # An example is answered when the page opens; what is not in it is struck out.
     browser.get(url)
-    vanilla, steered = expected(served, pictures.example(EXAMPLE))
+    vanilla, steered = expected(served, examples.example(EXAMPLE))
     wait_for(browser, (vanilla, steered))
     until(lambda: text(browser, "#vanilla .verdict") and text(browser, "#steered .verdict"), "verdicts")
     for side, answer in (("vanilla", vanilla), ("steered", steered)):
         struck = [item.text for item in browser.find_elements(CSS, f"#{side} .verdict del")]
         assert struck == list(
-            dict.fromkeys(span.category for span in absent(answer, pictures.present(EXAMPLE) or frozenset()))
+            dict.fromkeys(span.category for span in absent(answer, examples.present(EXAMPLE) or frozenset()))
         )
     asked += requests(browser)
 
@@ -156,11 +156,11 @@ def test_a_person_tries_the_page(served: Any, browser: Any, tmp_path: Path) -> N
     until(lambda: min(light for _, light in colours(browser, "vanilla")) < 0.9, "colours by similarity")
     assert shown(browser) == (vanilla, steered)
 
-    # A picture of one's own, for which nobody knows what is in it.
+    # An image of one's own, for which nobody knows what is in it.
     own = Image.linear_gradient("L").convert("RGB")
     own.save(tmp_path / "own.png")
-    browser.find_element(CSS, "#picture button[aria-label='Remove Image']").click()
-    upload = until(lambda: browser.find_elements(CSS, "#picture input[type=file]"), "a place to upload a picture")
+    browser.find_element(CSS, "#image button[aria-label='Remove Image']").click()
+    upload = until(lambda: browser.find_elements(CSS, "#image input[type=file]"), "a place to upload an image")
     upload[0].send_keys(str(tmp_path / "own.png"))
     wait_for(browser, expected(served, own))
     assert not browser.find_elements(CSS, ".absent, .verdict del")
@@ -192,7 +192,7 @@ def test_a_link_reproduces_the_view(served: Any, browser: Any) -> None:
     layers = model.config.get_text_config().num_hidden_layers
     layer = layers - 1 if model.config.layer != layers - 1 else 0
     browser.get(f"{url}?example=3&layer={layer}&alpha_max=0.5&mode=add&colour=similarity&k=1e9")
-    wait_for(browser, expected(served, pictures.example(3), layer=layer, alpha_max=0.5, mode="add"))
+    wait_for(browser, expected(served, examples.example(3), layer=layer, alpha_max=0.5, mode="add"))
     assert "k=1e9 was left out" in text(browser, "#notes")
     assert number_box(browser, "layer").get_attribute("value") == str(layer)
     assert browser.find_element(CSS, "#colour input[value=similarity]").is_selected()

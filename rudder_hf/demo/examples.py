@@ -1,4 +1,4 @@
-"""The annotated examples: their pictures, and what is in a picture if it is one of them."""
+"""The annotated examples: their images, and what is in an image if it is one of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..scenes.coco import file_name
 from ..scenes.embedded import EXAMPLE_SCALE, draw, examples
 
 
-def _digest(picture: Image.Image) -> str:
-    pixels = picture.convert("RGB")
+def _digest(image: Image.Image) -> str:
+    pixels = image.convert("RGB")
     return hashlib.sha256(repr(pixels.size).encode() + pixels.tobytes()).hexdigest()
 
 
 @cache
-def _known() -> dict[str, int]:
+def _numbers() -> dict[str, int]:
     """Pixels of an example, at the model's size or the shown one -> its number."""
     return {
         _digest(draw(scene, scale)): number
@@ -33,24 +33,23 @@ def count() -> int:
 
 
 def example(number: int) -> Image.Image:
-    """An example picture, counted from 1."""
+    """An example image, counted from 1."""
     return draw(examples()[number - 1], EXAMPLE_SCALE)
 
 
-def recognise(picture: Image.Image) -> int | None:
-    """The number of an example by its pixels, however it came in; None for any other picture."""
-    return _known().get(_digest(picture))
+def recognise(image: Image.Image) -> int | None:
+    """The number of an example by its pixels, wherever it comes from; None for any other image."""
+    return _numbers().get(_digest(image))
 
 
 def present(number: int | None) -> frozenset[str] | None:
-    """The COCO categories in an example; None if it is not known what is in the picture."""
+    """The COCO categories in an example; None if it is not known what is in the image."""
     return None if number is None else frozenset(examples()[number - 1].names)
 
 
 def write(folder: Path) -> list[Path]:
     """Write the examples as PNG files into a folder."""
-    paths = []
-    for number, scene in enumerate(examples(), start=1):
-        paths.append(folder / file_name(scene, "examples"))
-        example(number).save(paths[-1])
+    paths = [folder / file_name(scene, "examples") for scene in examples()]
+    for number, path in enumerate(paths, start=1):
+        example(number).save(path)
     return paths
