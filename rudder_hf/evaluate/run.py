@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..methods import Intervention
+from ..methods import Method
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.inputs import answers, encode, log_likelihoods
@@ -54,7 +54,7 @@ class RunOptions:
 
 
 def evaluate(
-    task: Task, subject: Subject, methods: Sequence[Intervention], decoding: Decoding, out: str | Path,
+    task: Task, subject: Subject, methods: Sequence[Method], decoding: Decoding, out: str | Path,
     options: RunOptions | None = None, scoring: Scoring | None = None, process: Process | None = None,
     progress: Progress = no_progress,
 ) -> EvaluationResult | None:  # fmt: skip
@@ -90,7 +90,7 @@ def evaluate(
 
 
 def write_answers(
-    task: Task, subject: Subject, methods: Sequence[Intervention], decoding: Decoding, out: str | Path,
+    task: Task, subject: Subject, methods: Sequence[Method], decoding: Decoding, out: str | Path,
     options: RunOptions | None = None, process: Process | None = None, progress: Progress = no_progress,
 ) -> tuple[RunFolder, int]:  # fmt: skip
     """Generate what this process has to and what is not there yet; arguments as for `evaluate`.
@@ -127,7 +127,7 @@ def write_answers(
 
 
 def _plan(
-    task: Task, subject: Subject, methods: Sequence[Intervention], decoding: Decoding, options: RunOptions
+    task: Task, subject: Subject, methods: Sequence[Method], decoding: Decoding, options: RunOptions
 ) -> dict[str, Any]:
     """Everything that a result depends on: two runs with the same plan are one run."""
     return {
@@ -157,7 +157,7 @@ def _launch(options: RunOptions, process: Process) -> dict[str, Any]:
 
 
 def answer_batch(
-    task: Task, subject: Subject, method: Intervention, samples: Sequence[Sample], decoding: Decoding,
+    task: Task, subject: Subject, method: Method, samples: Sequence[Sample], decoding: Decoding,
     options: RunOptions,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The answers of one method to one batch."""

@@ -7,7 +7,7 @@ less. Layer, strength, gate and answer span of a control are those of the RUDDER
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from ..core.backbones import attention_update
 from ..core.call import Call
 from ..core.configuration import MODES, RudderConfig
 from ..core.handle import SteeringHandle, attach
+from ..core.state import CardMap
 from ..core.steering import card as card_of
 from .base import (
     Generate,
@@ -35,9 +36,6 @@ from .base import (
 from .branches import Branch, arguments_of, without_image
 from .layers import captured
 from .rudder import RudderBeta
-
-CardMap = Callable[[Tensor, Sequence[bool]], Tensor]
-"""From the CARD of each prompt, (prompts, hidden size), and which prompts have an image, to what replaces it."""
 
 _CARD_MAP: ContextVar[CardMap] = ContextVar("rudder_control")
 
@@ -65,7 +63,10 @@ class RudderControl(RudderBeta):
 
     @abstractmethod
     def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
-        """What replaces CARD in one call of `generate`."""
+        """What replaces CARD in one call of `generate`.
+
+        The function takes the CARD of each prompt, (prompts, hidden size), and which prompts have an image.
+        """
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rudder_hf import methods as interventions
 from rudder_hf.evaluate import tables
 from rudder_hf.evaluate.paper import paper_rows, paper_value
 from rudder_hf.evaluate.rescore import compare_runs, rescore, save_rescored, score_captions
 from rudder_hf.evaluate.result import FORMAT, EvaluationResult
 from rudder_hf.evaluate.scoring import Scoring
 from rudder_hf.evaluate.tasks import DataOptions, make_task
+from rudder_hf.methods import get
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import SCORING, run_task
@@ -111,11 +111,11 @@ def test_comparing_within_a_run_is_what_the_run_says(run: Path) -> None:
 
 def test_comparing_different_things_is_refused(run: Path, tmp_path: Path) -> None:
     other = make_task("scenes", DataOptions(limit=4, seed=3))
-    run_task(tmp_path / "other", other, methods=[interventions.get("vanilla")], batch_size=4)
+    run_task(tmp_path / "other", other, methods=[get("vanilla")], batch_size=4)
     with pytest.raises(ValueError, match="same images"):
         compare_runs(str(run), str(tmp_path / "other"), SCORING)
     pope = make_task("scenes-pope", DataOptions(limit=4))
-    run_task(tmp_path / "pope", pope, methods=[interventions.get("vanilla")], batch_size=12)
+    run_task(tmp_path / "pope", pope, methods=[get("vanilla")], batch_size=12)
     with pytest.raises(ValueError, match="one kind"):
         compare_runs(str(run), str(tmp_path / "pope"), SCORING)
     for text, word in (
@@ -145,7 +145,7 @@ def test_mme_runs_with_pictures_from_its_folder(tmp_path: Path) -> None:
     task = make_task("mme", DataOptions(data=tmp_path / "mme"))
     assert len(task.samples) == 8
     assert "12 subtasks are missing" in task.notes[0]
-    result = run_task(tmp_path / "run", task, methods=[interventions.get("vanilla")], batch_size=8)
+    result = run_task(tmp_path / "run", task, methods=[get("vanilla")], batch_size=8)
     assert result is not None
     metrics = result.methods[0].metrics
     assert {"total", "perception", "cognition", "existence", "code_reasoning"} <= set(metrics)

@@ -65,9 +65,9 @@ NOTHING: dict[str, dict[str, Any]] = {
 LOOP_METHODS = tuple(name for name in NAMES if name != "opera")
 
 
-def decoded(intervention: Method, family: str, inputs: dict[str, Any], decoding: str, **options: Any) -> Tensor:
+def decoded(tested: Method, family: str, inputs: dict[str, Any], decoding: str, **options: Any) -> Tensor:
     torch.manual_seed(0)
-    output = run(intervention, built(family), inputs, **DECODINGS[decoding], **options)
+    output = run(tested, built(family), inputs, **DECODINGS[decoding], **options)
     sequences: Tensor = output.sequences
     return sequences
 
@@ -135,16 +135,16 @@ def test_side_branches_follow_the_beams(
     model = built(family)
     rows = [Row(seeds[0], 7), Row(seeds[1], 11)]
     changes = {"vcd": {"beta": 0.0, "alpha": 1.5}, "pai": {"alpha": 0.0, "gamma": 3.0, "cut_off": 0.0}}[name]
-    intervention = method(name, **changes)
+    tested = method(name, **changes)
     options = {"num_beams": 3, "output_scores": True, "sample_ids": IDS}
-    output = run(intervention, model, batch(family, rows), **options)
+    output = run(tested, model, batch(family, rows), **options)
     for index, row in enumerate(rows):
         inputs = batch(family, [row])
 
         def score(tokens: list[int], inputs: dict[str, Any] = inputs, index: int = index) -> Tensor:
             # One step of the method itself on the longer prompt: both branches start anew, without history.
             longer = extended(inputs, torch.tensor([tokens], dtype=torch.long))
-            result = run(intervention, model, longer, max_new_tokens=1, output_logits=True, sample_ids=[IDS[index]])
+            result = run(tested, model, longer, max_new_tokens=1, output_logits=True, sample_ids=[IDS[index]])
             return log_softmax(result.logits[0][0], dim=-1)
 
         tokens, value = slow_beam_search(score, beams=3, steps=4)
@@ -152,7 +152,7 @@ def test_side_branches_follow_the_beams(
         assert abs(float(output.sequences_scores[index]) - value) < 1e-3
     # The comparison means something: in these searches beams change places, and a branch left behind would show.
     monkeypatch.setattr(Branch, "reorder", lambda self, beams: None)
-    stuck = run(intervention, model, batch(family, rows), **options)
+    stuck = run(tested, model, batch(family, rows), **options)
     assert (stuck.sequences_scores - output.sequences_scores).abs().max() > 1e-2
 
 
@@ -233,18 +233,18 @@ def test_cost_is_what_the_method_says(name: str) -> None:
         else:
             prefills += 1
 
-    intervention = method(name)
+    tested = method(name)
     hook = model.get_submodule(FAMILIES["llava"].layers)[0].register_forward_pre_hook(count, with_kwargs=True)
     beams = 2 if name == "opera" else 1
-    run(intervention, model, inputs, num_beams=beams, max_new_tokens=5, sample_ids=IDS)
+    run(tested, model, inputs, num_beams=beams, max_new_tokens=5, sample_ids=IDS)
     hook.remove()
-    assert prefills == 1 + intervention.extra_prefills
+    assert prefills == 1 + tested.extra_prefills
     if name == "opera":
         # The candidates of the first token cost too; the last chosen token is not forwarded.
-        assert steps == 2 * beams * (5 * intervention.candidates + 4)  # type: ignore[attr-defined]
-        assert intervention.forwards_per_token == 1 + intervention.candidates  # type: ignore[attr-defined]
+        assert steps == 2 * beams * (5 * tested.candidates + 4)  # type: ignore[attr-defined]
+        assert tested.forwards_per_token == 1 + tested.candidates  # type: ignore[attr-defined]
     else:
-        assert steps == 2 * 4 * intervention.forwards_per_token
+        assert steps == 2 * 4 * tested.forwards_per_token
 
 
 def test_samples_do_not_depend_on_their_place() -> None:

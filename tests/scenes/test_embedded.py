@@ -14,7 +14,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedM
 
 import rudder_hf
 from rudder_hf import attach
-from rudder_hf import methods as interventions
+from rudder_hf.methods import get
 from rudder_hf.metrics.chair import CHAIR_METRICS, chair
 from rudder_hf.metrics.fluency import BROKEN_METRICS, broken
 from rudder_hf.metrics.statistics import Counts, compare, scores
@@ -52,7 +52,7 @@ def captions(name: str, method: str) -> tuple[list[str], list[str]]:
     ids = [str(scene.seed) for scene in scenes]
     inputs = encode(model, processor, [draw(scene) for scene in scenes], [DETAIL_PROMPT] * SCENES)
     settings = {} if method == "vanilla" else {"config": embedded.config(name)}
-    with interventions.get(method, **settings).applied(model) as generate:
+    with get(method, **settings).applied(model) as generate:
         out = generate(**inputs, do_sample=False, max_new_tokens=120, sample_ids=ids)
     return ids, processor.tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rudder_hf import RudderConfig
-from rudder_hf import methods as interventions
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.evaluate.run import RunOptions, evaluate
 from rudder_hf.evaluate.scoring import Scoring
 from rudder_hf.evaluate.tasks import DataOptions, Task, make_task
-from rudder_hf.methods import Generate, Intervention
+from rudder_hf.methods import Generate, Method, get
 from rudder_hf.runtime.decoding import Decoding
 from rudder_hf.runtime.models import Subject
 from rudder_hf.runtime.processes import Process
@@ -39,7 +38,7 @@ def scenes(limit: int = 5) -> Task:
 
 
 @dataclass(frozen=True)
-class Counting(Intervention):
+class Counting(Method):
     """A method that counts how often each sample is answered."""
 
     name = "vanilla"
@@ -59,13 +58,13 @@ class Counting(Intervention):
 
 
 def run_task(
-    out: Path, task: Task | None = None, methods: list[Intervention] | None = None, decoding: str = "greedy",
+    out: Path, task: Task | None = None, methods: list[Method] | None = None, decoding: str = "greedy",
     batch_size: int = 2, process: Process | None = None, progress: Progress = no_progress, seed: int = 0,
 ) -> EvaluationResult | None:  # fmt: skip
     """Evaluate the tiny model."""
     model = subject()
     if methods is None:
-        methods = [interventions.get("vanilla"), interventions.get("rudder-add", config=model.settings[""])]
+        methods = [get("vanilla"), get("rudder-add", config=model.settings[""])]
     return evaluate(
         task or scenes(),
         model,

@@ -51,10 +51,10 @@ def batch(family: str, rows: Sequence[Row] = (ROW, OTHER_ROW)) -> dict[str, Any]
     return FAMILIES[family].inputs(built(family), rows)
 
 
-def run(intervention: Method, model: Any, inputs: dict[str, Any], **options: Any) -> Any:
+def run(tested: Method, model: Any, inputs: dict[str, Any], **options: Any) -> Any:
     """Generate four tokens with a method."""
     defaults: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True}
-    with intervention.applied(model) as generate:
+    with tested.applied(model) as generate:
         return generate(**inputs, **{**defaults, **options})
 
 
