@@ -10,7 +10,6 @@ from ..methods import GROUPS, NAMES, Method, Sources, method_class
 from ..methods.base import Inputs
 from ..runtime.models import Subject
 
-DEFAULT = ("vanilla", "rudder-beta", "rudder-add")
 _STEERED = (*GROUPS["rudder"], *GROUPS["controls"])
 
 
@@ -135,8 +134,5 @@ def make_methods(
 
 def settings_record(method: Method) -> dict[str, Any]:
     """A method's settings as JSON values, and whether RUDDER's were calibrated for the model."""
-    record = dict(method.settings())
     config = getattr(method, "config", None)
-    if config is not None:
-        record["calibrated"] = config.calibration is not None
-    return json.loads(json.dumps(record))  # type: ignore[no-any-return]
+    return method.settings() | ({} if config is None else {"calibrated": config.calibration is not None})
