@@ -16,8 +16,6 @@ from .base import BUDGET, GROUPS, METHODS, NAMES, Generate, Method, Sources, get
 from .branches import Branch, text_branch
 from .runs import LoopMethod, Run
 
-Intervention = Method
-
 __all__ = [
     "BUDGET",
     "GROUPS",

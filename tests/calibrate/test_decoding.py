@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from transformers.cache_utils import DynamicLayer
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf import methods as interventions
 from rudder_hf.calibrate import VANILLA, Setting, decode_settings
 from rudder_hf.calibrate.prompts import RoomyLayer
+from rudder_hf.methods import get
 from tests.support.helpers import PLAIN, family_of, snapshot_of_used
 from tests.support.zoo import FAMILIES, Row
 
@@ -137,7 +137,7 @@ def test_another_images_card_is_the_shuffled_control() -> None:
     assert [[a.tokens for a in row] for row in decoded] != [[a.tokens for a in row] for row in own]
     for place, setting in enumerate(settings):
         config = RudderConfig(**setting.record())
-        method = interventions.get("rudder-shuffled", config=config, mode=setting.mode)
+        method = get("rudder-shuffled", config=config, mode=setting.mode)
         inputs = family.inputs(model, ROWS)
         with method.applied(model) as generate:
             written = generate(**inputs, max_new_tokens=NEW, do_sample=False)
