@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..metrics.chair_parsers import Lineage
-from ..metrics.mention_spans import mentions
+from ..metrics.highlight import mentions
 
 SIDES = {"vanilla": "vanilla", "steered": "RUDDER"}
 """The two answers to an image, and what the reader calls them."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -27,18 +26,7 @@ from .coco import Caption, CocoData
 from .coco import image_id as checked_id
 from .errors import InputError, listed
 from .resources import CATEGORIES, SYNONYMS
-from .statistics import (
-    Counts,
-    Floats,
-    Metric,
-    Sums,
-    f1,
-    ratio,
-    scores,
-    share,
-)
-
-Duplicates = Literal["error", "first", "all"]
+from .statistics import Counts, Floats, Metric, Sums, f1, ratio, scores, share
 
 COLUMNS = (
     "captions",
@@ -116,8 +104,7 @@ class CaptionDetail:
 class ChairResult:
     """Scores, their counts, and the detail of every caption.
 
-    `totals` are the sums of `COLUMNS`; `empty` captions have no text, `silent` ones no mention (they count for CHAIR_S
-    and recall only); `duplicates` says how many captions came after the first of their image.
+    `totals` are the sums of `COLUMNS`; `silent` captions have no mention (they count for CHAIR_S and recall only).
     """
 
     lineage: Lineage
@@ -125,14 +112,10 @@ class ChairResult:
     totals: dict[str, int]
     details: tuple[CaptionDetail, ...]
     counts: Counts
-    empty: int
     silent: int
-    duplicates: int
 
 
-def ground_truth(
-    data: CocoData, lineage: Lineage = "pattern", ids: Collection[int] | None = None
-) -> dict[int, frozenset[str]]:
+def ground_truth(data: CocoData, lineage: Lineage = "pattern") -> dict[int, frozenset[str]]:
     """The categories in each image: of its instance annotations and, by the lineage, of its reference captions."""
     check_lineage(lineage)
     unknown = [name for name in data.categories if name not in SYNONYMS]
@@ -140,15 +123,11 @@ def ground_truth(
         raise InputError(
             f"CHAIR is defined for the {len(CATEGORIES)} COCO categories; the annotations also have {listed(unknown)}"
         )
-    chosen = data.ids if ids is None else sorted({checked_id(i) for i in ids})
-    missing = [i for i in chosen if i not in data.objects]
-    if missing:
-        raise InputError(f"{len(missing)} image ids have no annotation: {listed(missing)}")
     return {
         i: frozenset(SYNONYMS[name] for name in data.objects[i]).union(
             *(parse(text, lineage).categories for text in data.references[i])
         )
-        for i in chosen
+        for i in data.ids
     }
 
 
@@ -156,42 +135,41 @@ def chair(
     captions: Iterable[Caption | tuple[int | str, str]],
     truth: Mapping[int, Collection[str]],
     lineage: Lineage = "pattern",
-    duplicates: Duplicates = "error",
 ) -> ChairResult:
     """Score captions against the categories in their images.
 
     Args:
-        captions: `Caption`s, or pairs of image id and text; an id given as digits in text is accepted.
+        captions: `Caption`s, or pairs of image id and text, one for each image; an id given as digits in text is
+            accepted.
         truth: from `ground_truth` of the same lineage. Every captioned image has to be in it.
         lineage: how mentions are found.
-        duplicates: what to do with a second caption of an image: refuse it, keep the first, or count all.
     """
     check_lineage(lineage)
     given = [c if isinstance(c, Caption) else Caption(checked_id(c[0]), c[1]) for c in captions]
+    if not given:
+        raise InputError("no caption to score")
     odd = [c.image_id for c in given if not isinstance(c.text, str)]
     if odd:
         raise InputError(f"the captions of {len(odd)} images are no text: {listed(odd)}")
-    chosen = _without_duplicates(given, duplicates)
-    missing = sorted({c.image_id for c in chosen if c.image_id not in truth})
+    twice = [image for image, count in Counter(c.image_id for c in given).items() if count > 1]
+    if twice:
+        raise InputError(f"{len(twice)} images have several captions: {listed(twice)}; keep one of each")
+    missing = sorted(c.image_id for c in given if c.image_id not in truth)
     if missing:
         raise InputError(
             f"{len(missing)} captioned images have no annotation: {listed(missing)}; "
             "give the annotation file of these images"
         )
-    if not chosen:
-        raise InputError("no caption to score")
-    details = tuple(_detail(c, frozenset(truth[c.image_id]), lineage) for c in chosen)
+    details = tuple(_detail(c, frozenset(truth[c.image_id]), lineage) for c in given)
     rows = np.asarray([d.counts() for d in details], dtype=np.float64)
-    counts = Counts(_sample_ids(chosen), COLUMNS, rows)
+    counts = Counts(tuple(str(c.image_id) for c in given), COLUMNS, rows)
     return ChairResult(
         lineage=lineage,
         scores=ChairScores(**scores(counts, CHAIR_METRICS)),
         totals={name: int(value) for name, value in counts.total().items()},
         details=details,
         counts=counts,
-        empty=sum(not c.text.strip() for c in chosen),
         silent=sum(not d.mentions for d in details),
-        duplicates=len(given) - len({c.image_id for c in given}),
     )
 
 
@@ -199,28 +177,3 @@ def _detail(caption: Caption, truth: frozenset[str], lineage: Lineage) -> Captio
     parsed = parse(caption.text, lineage)
     wrong = tuple(m for m in parsed.mentions if m.category not in truth)
     return CaptionDetail(caption.image_id, caption.text, parsed.mentions, wrong, truth, len(parsed.tokens))
-
-
-def _without_duplicates(captions: list[Caption], duplicates: Duplicates) -> list[Caption]:
-    if duplicates not in ("error", "first", "all"):
-        raise InputError(f"unknown way to treat duplicates {duplicates!r}; choose error, first or all")
-    number = Counter(c.image_id for c in captions)
-    twice = [i for i, n in number.items() if n > 1]
-    if twice and duplicates == "error":
-        raise InputError(
-            f"{len(twice)} images have several captions: {listed(twice)}; "
-            "remove them, or choose duplicates='first' (keep the first) or 'all' (count each)"
-        )
-    if duplicates == "first":
-        return list({c.image_id: c for c in reversed(captions)}.values())[::-1]
-    return captions
-
-
-def _sample_ids(captions: list[Caption]) -> tuple[str, ...]:
-    seen: Counter[int] = Counter()
-    ids = []
-    for caption in captions:
-        seen[caption.image_id] += 1
-        number = seen[caption.image_id]
-        ids.append(str(caption.image_id) if number == 1 else f"{caption.image_id}#{number}")
-    return tuple(ids)

@@ -10,8 +10,7 @@ captions = read_captions_file("answers.jsonl")  # [Caption(139, 'A room with ...
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,15 +38,6 @@ class CocoData:
     def ids(self) -> list[int]:
         """The image ids, sorted."""
         return sorted(self.files)
-
-    def sample(self, count: int | None, seed: int = 0) -> list[int]:
-        """`count` image ids, sorted: drawn from the sorted ids with this seed, so anyone can draw them again."""
-        ids = self.ids
-        if count is None or count == len(ids):
-            return ids
-        if not 0 < count <= len(ids):
-            raise InputError(f"cannot draw {count} images: the annotations have {len(ids)}")
-        return sorted(random.Random(seed).sample(ids, count))
 
 
 @dataclass(frozen=True)
@@ -88,12 +78,6 @@ def _rows(content: Any, key: str, fields: Sequence[str], path: PathLike) -> list
     return rows
 
 
-def _paths(given: PathLike | Sequence[PathLike] | None) -> list[PathLike]:
-    if given is None:
-        return []
-    return [given] if isinstance(given, str | Path) else list(given)
-
-
 def _names(content: Any, path: PathLike) -> dict[int, str]:
     names = {row["id"]: row["name"] for row in _rows(content, "categories", ("id", "name"), path)}
     odd = [value for value in names.values() if not isinstance(value, str)]
@@ -102,34 +86,29 @@ def _names(content: Any, path: PathLike) -> dict[int, str]:
     return names
 
 
-def read_coco(
-    instances: PathLike | Sequence[PathLike], captions: PathLike | Sequence[PathLike] | None = None
-) -> CocoData:
-    """Read `instances_*.json` and, if given, `captions_*.json`; several files of a kind are united.
+def read_coco(instances: PathLike, captions: PathLike | None = None) -> CocoData:
+    """Read `instances_*.json` and, if given, `captions_*.json`.
 
-    Without caption files, ground truth is what the instances say; CHAIR as published needs both.
+    Without captions, ground truth is what the instances say; CHAIR as published needs both.
     """
+    content = read_json(instances)
+    names = _names(content, instances)
     files: dict[int, str] = {}
+    _add_images(content, instances, files)
     objects: dict[int, dict[str, None]] = {}
-    categories: dict[str, None] = {}
-    for path in _paths(instances):
-        content = read_json(path)
-        names = _names(content, path)
-        categories |= dict.fromkeys(names.values())
-        _add_images(content, path, files)
-        for number, row in enumerate(_rows(content, "annotations", ("image_id", "category_id"), path)):
-            where = f"{path}: annotations[{number}]"
-            if row["category_id"] not in names:
-                raise InputError(f"{where} has category_id {row['category_id']!r}, which 'categories' does not define")
-            image = image_id(row["image_id"], f"{where}.image_id")
-            objects.setdefault(image, {})[names[row["category_id"]]] = None
-    references = _read_references(_paths(captions), files)
+    for number, row in enumerate(_rows(content, "annotations", ("image_id", "category_id"), instances)):
+        where = f"{instances}: annotations[{number}]"
+        if row["category_id"] not in names:
+            raise InputError(f"{where} has category_id {row['category_id']!r}, which 'categories' does not define")
+        image = image_id(row["image_id"], f"{where}.image_id")
+        objects.setdefault(image, {})[names[row["category_id"]]] = None
+    references = {} if captions is None else _read_references(captions, files)
     everything = {*files, *objects, *references}
     return CocoData(
         files={i: files.get(i, "") for i in everything},
         objects={i: tuple(objects.get(i, ())) for i in everything},
         references={i: tuple(references.get(i, ())) for i in everything},
-        categories=tuple(categories),
+        categories=tuple(dict.fromkeys(names.values())),
     )
 
 
@@ -140,46 +119,46 @@ def _add_images(content: Any, path: PathLike, files: dict[int, str]) -> None:
             raise InputError(f"{path}: image {image} is {row['file_name']!r} here and {files[image]!r} elsewhere")
 
 
-def _read_references(paths: Iterable[PathLike], files: dict[int, str]) -> dict[int, list[str]]:
+def _read_references(path: PathLike, files: dict[int, str]) -> dict[int, list[str]]:
+    content = read_json(path)
+    _add_images(content, path, files)
     references: dict[int, list[str]] = {}
-    for path in paths:
-        content = read_json(path)
-        _add_images(content, path, files)
-        for number, row in enumerate(_rows(content, "annotations", ("image_id", "caption"), path)):
-            if not isinstance(row["caption"], str):
-                raise InputError(f"{path}: annotations[{number}].caption is {row['caption']!r}; it has to be text")
-            image = image_id(row["image_id"], f"{path}: annotations[{number}].image_id")
-            references.setdefault(image, []).append(row["caption"])
+    for number, row in enumerate(_rows(content, "annotations", ("image_id", "caption"), path)):
+        if not isinstance(row["caption"], str):
+            raise InputError(f"{path}: annotations[{number}].caption is {row['caption']!r}; it has to be text")
+        image = image_id(row["image_id"], f"{path}: annotations[{number}].image_id")
+        references.setdefault(image, []).append(row["caption"])
     return references
 
 
-def read_json_rows(path: PathLike) -> list[Any]:
-    """The entries of a JSON list or of a JSONL file, whichever the file holds."""
+def read_json_rows(path: PathLike, fields: Sequence[str]) -> list[dict[str, Any]]:
+    """The entries of a JSON list or of a JSONL file, whichever the file holds, each with these fields."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
     if text.lstrip().startswith("["):
-        rows = read_json(path)
-        return list(rows)
-    rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise InputError(f"{path}, line {number} is not valid JSON ({error})") from error
+        rows = list(read_json(path))
+    else:
+        rows = []
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                try:
+                    rows.append(json.loads(line))
+                except json.JSONDecodeError as error:
+                    raise InputError(f"{path}, line {number} is not valid JSON ({error})") from error
+    for number, row in enumerate(rows, start=1):
+        missing = [name for name in fields if not isinstance(row, dict) or name not in row]
+        if missing:
+            raise InputError(f"{path}: entry {number} lacks {listed(missing)}; each needs {listed(fields)}")
     return rows
 
 
-def read_captions_file(path: PathLike, id_key: str = "image_id", caption_key: str = "caption") -> list[Caption]:
+def read_captions_file(path: PathLike) -> list[Caption]:
     """Generated captions from a JSON list or JSONL file of `{"image_id": 139, "caption": "..."}`."""
     captions = []
-    for number, row in enumerate(read_json_rows(path), start=1):
-        missing = [key for key in (id_key, caption_key) if not isinstance(row, dict) or key not in row]
-        if missing:
-            raise InputError(f"{path}: entry {number} lacks {listed(missing)}; each needs {id_key} and {caption_key}")
-        if not isinstance(row[caption_key], str):
-            raise InputError(f"{path}: entry {number}: {caption_key} is {row[caption_key]!r}; it has to be text")
-        captions.append(Caption(image_id(row[id_key], f"{path}: entry {number}: {id_key}"), row[caption_key]))
+    for number, row in enumerate(read_json_rows(path, ("image_id", "caption")), start=1):
+        if not isinstance(row["caption"], str):
+            raise InputError(f"{path}: entry {number}: caption is {row['caption']!r}; it has to be text")
+        captions.append(Caption(image_id(row["image_id"], f"{path}: entry {number}: image_id"), row["caption"]))
     return captions

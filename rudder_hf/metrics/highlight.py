@@ -1,21 +1,75 @@
-"""Objects that a caption names although they are not in the picture."""
+"""Objects in a caption: where it mentions them, to the character, and which of them are not in the image."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from .chair import ground_truth
+from .chair_parsers import DASHES, Lineage, parse
 from .coco import read_coco
-from .mention_spans import Span, absent, mentions
-
-__all__ = ["MARK", "Span", "absent", "annotations_beside", "marked", "mentions", "objects_by_file"]
+from .resources import DOUBLE_WORDS
+from .words import singular, words
 
 MARK = "(!)"
 
 
+@dataclass(frozen=True)
+class Span:
+    """A mention in a text: characters `start` to `stop`, and the COCO category it means."""
+
+    start: int
+    stop: int
+    category: str
+
+
+def mentions(text: str, lineage: Lineage = "pattern") -> list[Span]:
+    """The COCO objects that a text names, with their places in it."""
+    lowered = text.lower()
+    if lineage == "strict":
+        lowered = DASHES.sub(" ", lowered)  # as its parser does; places stay where they are
+    split = words(lowered)
+    places = _word_places(lowered, split)
+    found = []
+    for mention in parse(text, lineage).mentions:
+        start, stop = places[mention.place]
+        if _is_joined(split[mention.place : mention.place + 2], mention.word):
+            stop = places[mention.place + 1][1]
+        found.append(Span(start, stop, mention.category))
+    return found
+
+
+def _is_joined(pair: list[str], word: str) -> bool:
+    """Whether two words stand for the one that was matched, as "baby elephant" does for "elephant"."""
+    if len(pair) < 2:
+        return False
+    return any(DOUBLE_WORDS.get(f"{one} {two}") == word for one in _forms(pair[0]) for two in _forms(pair[1]))
+
+
+def _forms(word: str) -> tuple[str, str]:
+    return word, singular(word)
+
+
+def absent(text: str, present: Collection[str], lineage: Lineage = "pattern") -> list[Span]:
+    """The mentions of objects that are not in the image."""
+    return [span for span in mentions(text, lineage) if span.category not in present]
+
+
+def _word_places(lowered: str, split: list[str]) -> list[tuple[int, int]]:
+    """Where each word of CHAIR's tokenisation stands in the text."""
+    places, position = [], 0
+    for word in split:
+        found = lowered.find(word, position)
+        start = position if found < 0 else found  # rewritten words ("``" for quotes) have no place of their own
+        position = start + (0 if found < 0 else len(word))
+        places.append((start, position))
+    return places
+
+
 def marked(text: str, present: frozenset[str] | None) -> str:
-    """The text with a mark behind each object that is not in the picture; unchanged if that is not known."""
+    """The text with a mark behind each object that is not in the image; unchanged if that is not known."""
     if present is None:
         return text
     for span in reversed(absent(text, present)):
@@ -24,18 +78,18 @@ def marked(text: str, present: frozenset[str] | None) -> str:
 
 
 def objects_by_file(annotations: Path) -> dict[str, frozenset[str]]:
-    """File name -> categories in the picture, from a COCO instances file."""
+    """File name -> categories in the image, from a COCO instances file."""
     data = read_coco(annotations)
     truth = ground_truth(data, "pattern")
     return {name: truth[image] for image, name in data.files.items()}
 
 
-def annotations_beside(picture: Path) -> Path | None:
-    """The COCO annotations that lie beside a picture's folder, as `rudder_hf.scenes.coco` writes them."""
-    match = re.fullmatch(r"scenes_(\w+)_\d+\.png", picture.name)
+def annotations_beside(image: Path) -> Path | None:
+    """The COCO annotations that lie beside an image's folder, as `rudder_hf.scenes.coco` writes them."""
+    match = re.fullmatch(r"scenes_(\w+)_\d+\.png", image.name)
     if match is None:
         return None
-    for folder in (picture.parent / "annotations", picture.parent.parent / "annotations"):
+    for folder in (image.parent / "annotations", image.parent.parent / "annotations"):
         path = folder / f"instances_{match.group(1)}.json"
         if path.is_file():
             return path

@@ -17,20 +17,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
 from .coco import PathLike
 from .errors import InputError, listed
-from .statistics import (
-    Counts,
-    Floats,
-    Metric,
-    Sums,
-    ratio,
-    scores,
-)
+from .statistics import Counts, Floats, Metric, Sums, ratio, scores
 
 PERCEPTION = (
     "existence", "count", "position", "color", "posters", "celebrity", "scene", "landmark", "artwork", "OCR",
@@ -40,17 +33,18 @@ SUBTASKS = PERCEPTION + COGNITION
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 _KINDS = ("questions", "right", "images", "both_right", "other")
 
+Label = Literal["yes", "no"]
 Reply = Literal["yes", "no", "other"]
 
 
 @dataclass(frozen=True)
 class MmeQuestion:
-    """A question about an image; `image` is a path when read from the benchmark, a bare name when from results."""
+    """A question about an image."""
 
     subtask: str
     image: Path
     text: str
-    label: Literal["yes", "no"]
+    label: Label
 
     @property
     def sample_id(self) -> str:
@@ -60,22 +54,16 @@ class MmeQuestion:
 
 @dataclass(frozen=True)
 class MmeResult:
-    """Scores in points by metric name (subtasks, perception, cognition, total), replies, counts with a row per image.
+    """Scores in points by metric name (subtasks, perception, cognition, total), and counts with a row per image.
 
     `subtasks` are those that were asked; perception and cognition sum the ones that are there, so they compare with
-    published numbers only if `complete`. `other` counts answers that were neither yes nor no.
+    published numbers only if these are all 14. `other` counts answers that were neither yes nor no.
     """
 
     scores: dict[str, float]
     subtasks: tuple[str, ...]
-    replies: tuple[Reply, ...]
     counts: Counts
     other: int
-
-    @property
-    def complete(self) -> bool:
-        """Whether all 14 subtasks were asked."""
-        return set(self.subtasks) == set(SUBTASKS)
 
 
 def parse_mme_answer(text: str) -> Reply:
@@ -135,15 +123,13 @@ def mme(questions: Sequence[MmeQuestion], answers: Sequence[str]) -> MmeResult:
         ids.append(sample)
         rows.append([row[column] for column in columns])
     counts = Counts(tuple(ids), columns, np.asarray(rows, dtype=np.float64))
-    return MmeResult(
-        scores(counts, mme_metrics(subtasks)), subtasks, replies, counts, sum(reply == "other" for reply in replies)
-    )
+    return MmeResult(scores(counts, mme_metrics(subtasks)), subtasks, counts, replies.count("other"))
 
 
 def read_mme(folder: PathLike, subtasks: Collection[str] | None = None) -> list[MmeQuestion]:
-    """Questions of the benchmark's folder: one folder per subtask with pictures and a text file per picture.
+    """Questions of the benchmark's folder: one folder per subtask with images and a text file per image.
 
-    Both published layouts are read: pictures beside their text files, and `images/` with `questions_answers_YN/`.
+    Both published layouts are read: images beside their text files, and `images/` with `questions_answers_YN/`.
     All 14 subtasks have to be there unless `subtasks` names the ones to read.
     """
     root = Path(folder)
@@ -168,7 +154,7 @@ def _read_subtask(folder: Path) -> list[MmeQuestion]:
     files = sorted(texts.glob("*.txt"))
     lacking = [file.name for file in files if file.stem not in by_stem]
     if lacking:
-        raise InputError(f"{folder}: no picture for {listed(lacking)}; expected one of {listed(IMAGE_SUFFIXES)}")
+        raise InputError(f"{folder}: no image for {listed(lacking)}; expected one of {listed(IMAGE_SUFFIXES)}")
     if not files:
         raise InputError(f"{texts} has no text files with questions")
     questions = []
@@ -180,53 +166,8 @@ def _read_subtask(folder: Path) -> list[MmeQuestion]:
             fields = line.split("\t")
             if len(fields) != 2:
                 raise InputError(f"{file}: {line!r} is not a question, a tab and Yes or No")
-            questions.append(MmeQuestion(folder.name, by_stem[file.stem], fields[0], _label(fields[1], file)))
+            label = fields[1].strip().lower()
+            if label not in ("yes", "no"):
+                raise InputError(f"{file} has the label {fields[1]!r}; allowed are Yes and No")
+            questions.append(MmeQuestion(folder.name, by_stem[file.stem], fields[0], cast(Label, label)))
     return questions
-
-
-def _label(value: str, where: PathLike) -> Literal["yes", "no"]:
-    label = value.strip().lower()
-    if label not in ("yes", "no"):
-        raise InputError(f"{where} has the label {value!r}; allowed are Yes and No")
-    return label  # type: ignore[return-value]
-
-
-def write_mme_results(folder: PathLike, questions: Sequence[MmeQuestion], answers: Sequence[str]) -> None:
-    """Write answers in the form that MME's own program reads: a file per subtask with four columns.
-
-    Tabs and line breaks of an answer become spaces. Existing files are refused.
-    """
-    if len(answers) != len(questions):
-        raise InputError(f"{len(answers)} answers were given for {len(questions)} questions")
-    root = Path(folder)
-    root.mkdir(parents=True, exist_ok=True)
-    lines: dict[str, list[str]] = {}
-    for question, answer in zip(questions, answers, strict=True):
-        fields = (question.image.name, question.text, question.label.capitalize(), " ".join(answer.split()))
-        lines.setdefault(question.subtask, []).append("\t".join(fields) + "\n")
-    taken = [name for name in lines if (root / f"{name}.txt").exists()]
-    if taken:
-        raise InputError(f"{folder} already has results of {listed(taken)}; choose another folder")
-    for name, rows in lines.items():
-        with (root / f"{name}.txt").open("x", encoding="utf-8") as file:
-            file.writelines(rows)
-
-
-def read_mme_results(folder: PathLike) -> tuple[list[MmeQuestion], list[str]]:
-    """Questions and answers from result files in MME's own form."""
-    questions, answers = [], []
-    files = [Path(folder) / f"{name}.txt" for name in SUBTASKS]
-    files = [file for file in files if file.is_file()]
-    if not files:
-        raise InputError(f"{folder} has no result file such as existence.txt")
-    for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
-            if not line.strip():
-                continue
-            fields = line.split("\t")
-            if len(fields) != 4:
-                raise InputError(f"{file}, line {number} has {len(fields)} columns; image, question, label and answer")
-            label = _label(fields[2], f"{file}, line {number}")
-            questions.append(MmeQuestion(file.stem, Path(fields[0]), fields[1], label))
-            answers.append(fields[3])
-    return questions, answers

@@ -2,7 +2,7 @@
 
 ```python
 questions = read_questions("coco_pope_random.json")
-result = pope(questions, {1: "Yes, there is a snowboard.", 2: "No", ...})
+result = pope(questions, ["Yes, there is a snowboard.", "No", ...])  # in the order of the questions
 result.scores["accuracy"], result.scores["f1"], result.unclear
 ```
 
@@ -14,26 +14,17 @@ counted wrong and reported.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
 
 from .coco import PathLike, read_json_rows
 from .errors import InputError, listed
-from .statistics import (
-    Counts,
-    Floats,
-    Metric,
-    Sums,
-    ratio,
-    scores,
-)
+from .statistics import Counts, Floats, Metric, Sums, ratio, scores
 
 Label = Literal["yes", "no"]
 Reply = Literal["yes", "no", "unclear"]
@@ -53,67 +44,44 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answered:
-    """A question with its answer and what the parser made of it."""
-
-    question: Question
-    answer: str
-    reply: Reply
-
-    @property
-    def right(self) -> bool:
-        """Whether the answer is the label."""
-        return self.reply == self.question.label
-
-
-@dataclass(frozen=True)
 class PopeResult:
-    """Scores (fractions by metric name), sums of `COLUMNS`, every answer, and counts with one row per image."""
+    """Scores (fractions by metric name), counts with one row per image, and the questions that were asked.
 
-    parser: Parser
+    `unclear` is how many answers said neither yes nor no.
+    """
+
     scores: dict[str, float]
-    totals: dict[str, int]
-    details: tuple[Answered, ...]
     counts: Counts
-
-    @property
-    def unclear(self) -> int:
-        """How many answers said neither yes nor no."""
-        return self.totals["unclear"]
+    questions: tuple[Question, ...]
+    unclear: int
 
 
-def _score(kind: str, sums: Sums, prefix: str = "") -> Floats:
-    column = {name: sums[prefix + name] for name in COLUMNS}
-    if kind == "accuracy":
-        return ratio(column["right"], column["questions"])
-    if kind == "precision":
-        return ratio(column["true_yes"], column["said_yes"])
-    if kind == "recall":
-        return ratio(column["true_yes"], column["true_yes"] + column["missed_yes"])
-    if kind == "f1":
-        return ratio(2 * column["true_yes"], 2 * column["true_yes"] + column["false_yes"] + column["missed_yes"])
-    return ratio(column[{"yes_ratio": "said_yes", "unclear": "unclear"}[kind]], column["questions"])
+_SCORES: dict[str, Callable[[Sums], Floats]] = {
+    "accuracy": lambda sums: ratio(sums["right"], sums["questions"]),
+    "precision": lambda sums: ratio(sums["true_yes"], sums["said_yes"]),
+    "recall": lambda sums: ratio(sums["true_yes"], sums["true_yes"] + sums["missed_yes"]),
+    "f1": lambda sums: ratio(2 * sums["true_yes"], 2 * sums["true_yes"] + sums["false_yes"] + sums["missed_yes"]),
+    "yes_ratio": lambda sums: ratio(sums["said_yes"], sums["questions"]),
+    "unclear": lambda sums: ratio(sums["unclear"], sums["questions"]),
+}
+_LABELS = {"f1": "F1", "yes_ratio": "Yes"}
+_BETTER: dict[str, bool | None] = {"yes_ratio": None, "unclear": False}
 
 
-_KINDS: tuple[tuple[str, str, bool | None], ...] = (
-    ("accuracy", "Accuracy", True),
-    ("precision", "Precision", True),
-    ("recall", "Recall", True),
-    ("f1", "F1", True),
-    ("yes_ratio", "Yes", None),
-    ("unclear", "Unclear", False),
-)
+def _metric(name: str, splits: Sequence[str] = (), prefix: str = "") -> Metric:
+    """A score, or its plain mean over splits, whose columns have the split's name before theirs."""
+
+    def compute(sums: Sums) -> Floats:
+        if not splits:
+            return _SCORES[name](sums)
+        own = [{column: sums[f"{split}/{column}"] for column in COLUMNS} for split in splits]
+        return cast(Floats, np.mean([_SCORES[name](part) for part in own], axis=0))
+
+    label = f"{prefix} {_LABELS.get(name, name.capitalize())}".strip()
+    return Metric(f"{prefix}/{name}" if prefix else name, label, compute, _BETTER.get(name, True))
 
 
-def pope_metrics(prefix: str = "", label: str = "") -> tuple[Metric, ...]:
-    """The metrics of one split; `prefix` is put before the column and metric names, `label` before the headings."""
-    return tuple(
-        Metric(prefix + kind, label + heading, lambda sums, kind=kind: _score(kind, sums, prefix), better)  # type: ignore[misc]
-        for kind, heading, better in _KINDS
-    )
-
-
-POPE_METRICS = pope_metrics()
+POPE_METRICS = tuple(_metric(name) for name in _SCORES)
 
 
 def pope_mean(results: Mapping[str, PopeResult]) -> tuple[Counts, tuple[Metric, ...]]:
@@ -125,13 +93,13 @@ def pope_mean(results: Mapping[str, PopeResult]) -> tuple[Counts, tuple[Metric, 
     if not results:
         raise InputError("no split to average")
     present = {
-        split: {(a.question.image, a.question.text) for a in result.details if a.question.label == "yes"}
+        split: {(question.image, question.text) for question in result.questions if question.label == "yes"}
         for split, result in results.items()
     }
     first = next(iter(results))
     other = [split for split in results if present[split] != present[first]]
     if other:
-        sizes = ", ".join(f"{split} {len(result.details)}" for split, result in results.items())
+        sizes = ", ".join(f"{split} {len(result.questions)}" for split, result in results.items())
         raise InputError(
             f"the splits {first} and {listed(other)} do not ask about the same present objects (questions: {sizes}); "
             "use the files of one release"
@@ -139,59 +107,32 @@ def pope_mean(results: Mapping[str, PopeResult]) -> tuple[Counts, tuple[Metric, 
     ids = results[first].counts.ids
     tables = [result.counts.ordered(ids).values for result in results.values()]
     columns = tuple(f"{split}/{column}" for split in results for column in COLUMNS)
-    prefixes = [f"{split}/" for split in results]
-    means = tuple(
-        Metric(kind, heading, lambda s, kind=kind: np.mean([_score(kind, s, p) for p in prefixes], axis=0), better)  # type: ignore[misc]
-        for kind, heading, better in _KINDS
-    )
-    single = tuple(metric for split in results for metric in pope_metrics(f"{split}/", f"{split} "))
+    means = tuple(_metric(name, list(results)) for name in _SCORES)
+    single = tuple(_metric(name, [split], split) for split in results for name in _SCORES)
     return Counts(ids, columns, np.concatenate(tables, axis=1)), means + single
 
 
-def pope(
-    questions: Sequence[Question], answers: Mapping[int, str] | Sequence[str], parser: Parser = "robust"
-) -> PopeResult:
-    """Score answers, given by question id or in the order of the questions."""
-    texts = _aligned(questions, answers)
-    details = tuple(Answered(q, text, parse_answer(text, parser)) for q, text in zip(questions, texts, strict=True))
+def pope(questions: Sequence[Question], answers: Sequence[str], parser: Parser = "robust") -> PopeResult:
+    """Score answers in the order of the questions."""
+    if not questions:
+        raise InputError("no question to score")
+    if len(answers) != len(questions):
+        raise InputError(f"{len(answers)} answers were given for {len(questions)} questions")
+    odd = [text for text in answers if not isinstance(text, str)]
+    if odd:
+        raise InputError(f"answers have to be text, not {listed(map(repr, odd), 3)}")
     rows: dict[str, Counter[str]] = {}
-    for answered in details:
-        row, present, yes = (
-            rows.setdefault(answered.question.image, Counter()),
-            answered.question.label == "yes",
-            False,
-        )
-        yes = answered.reply == "yes"
-        row.update({
-            "questions": 1, "right": answered.right, "true_yes": present and yes, "false_yes": not present and yes,
-            "missed_yes": present and not yes, "said_yes": yes, "unclear": answered.reply == "unclear",
+    for question, text in zip(questions, answers, strict=True):
+        reply, present = parse_answer(text, parser), question.label == "yes"
+        yes = reply == "yes"
+        rows.setdefault(question.image, Counter()).update({
+            "questions": 1, "right": reply == question.label, "true_yes": present and yes,
+            "false_yes": not present and yes, "missed_yes": present and not yes, "said_yes": yes,
+            "unclear": reply == "unclear",
         })  # fmt: skip
     values = np.asarray([[row[name] for name in COLUMNS] for row in rows.values()], dtype=np.float64)
     counts = Counts(tuple(rows), COLUMNS, values)
-    totals = {name: int(value) for name, value in counts.total().items()}
-    return PopeResult(parser, scores(counts, POPE_METRICS), totals, details, counts)
-
-
-def _aligned(questions: Sequence[Question], answers: Mapping[int, str] | Sequence[str]) -> list[str]:
-    if not questions:
-        raise InputError("no question to score")
-    if isinstance(answers, Mapping):
-        asked = {q.question_id for q in questions}
-        missing, extra = sorted(asked - set(answers)), sorted(set(answers) - asked)
-        if missing or extra:
-            raise InputError(
-                f"answers do not match the questions: {len(missing)} without an answer ({listed(missing) or 'none'}), "
-                f"{len(extra)} answers to no question ({listed(extra) or 'none'})"
-            )
-        texts = [answers[q.question_id] for q in questions]
-    else:
-        texts = list(answers)
-        if len(texts) != len(questions):
-            raise InputError(f"{len(texts)} answers were given for {len(questions)} questions")
-    odd = [text for text in texts if not isinstance(text, str)]
-    if odd:
-        raise InputError(f"answers have to be text, not {listed(map(repr, odd), 3)}")
-    return texts
+    return PopeResult(scores(counts, POPE_METRICS), counts, tuple(questions), int(counts.total()["unclear"]))
 
 
 _QUOTED = re.compile(r'"[^"]*(?:"|$)|“[^”]*(?:”|$)')
@@ -241,11 +182,7 @@ def parse_answer(text: str, parser: Parser = "robust") -> Reply:
 def read_questions(path: PathLike) -> list[Question]:
     """Questions of a file in the published form: JSON lines of question_id, image, text and label."""
     questions = []
-    for number, row in enumerate(read_json_rows(path), start=1):
-        fields = ("question_id", "image", "text", "label")
-        missing = [name for name in fields if not isinstance(row, dict) or name not in row]
-        if missing:
-            raise InputError(f"{path}: entry {number} lacks {listed(missing)}; each needs {listed(fields)}")
+    for number, row in enumerate(read_json_rows(path, ("question_id", "image", "text", "label")), start=1):
         label = str(row["label"]).strip().lower()
         if label not in ("yes", "no"):
             raise InputError(f"{path}: entry {number} has the label {row['label']!r}; allowed are yes and no")
@@ -260,9 +197,3 @@ def read_questions(path: PathLike) -> list[Question]:
     if not questions:
         raise InputError(f"{path} has no question")
     return questions
-
-
-def write_questions(path: PathLike, questions: Sequence[Question]) -> None:
-    """Write questions in the published form; an existing file is refused."""
-    with Path(path).open("x", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(question)) + "\n" for question in questions)

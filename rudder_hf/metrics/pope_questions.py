@@ -22,6 +22,7 @@ from .pope import Question
 
 Strategy = Literal["random", "popular", "adversarial"]
 STRATEGIES: tuple[Strategy, ...] = ("random", "popular", "adversarial")
+_PER_IMAGE = 3  # objects that are there, each followed by one that is not
 
 
 def question_text(name: str) -> str:
@@ -30,31 +31,24 @@ def question_text(name: str) -> str:
 
 
 def build_questions(
-    data: CocoData,
-    strategy: Strategy,
-    images: int | Collection[int] | None = 500,
-    seed: int = 0,
-    per_image: int = 3,
+    data: CocoData, strategy: Strategy, images: int | Collection[int] | None = 500, seed: int = 0
 ) -> list[Question]:
-    """Balanced questions about images with at least `per_image` objects.
+    """Balanced questions about images with at least three objects.
 
     Args:
         data: annotations; frequencies and co-occurrences are counted over all of its images.
         strategy: how the absent objects are chosen.
         images: how many images to draw (fewer if fewer qualify), which image ids to use, or None for all.
         seed: of the drawing of images and, for `random`, of objects.
-        per_image: how many present objects to ask for per image.
     """
     if strategy not in STRATEGIES:
         raise InputError(f"unknown POPE strategy {strategy!r}; choose {listed(STRATEGIES)}")
-    if per_image < 1:
-        raise InputError(f"per_image is {per_image}; ask for at least one object")
-    chosen = _choose_images(data, images, seed, per_image)
+    chosen = _choose_images(data, images, seed)
     ranking = _rankings(data, strategy, seed)
     questions: list[Question] = []
     for image in chosen:
         used = set(data.objects[image])
-        for name in data.objects[image][:per_image]:
+        for name in data.objects[image][:_PER_IMAGE]:
             absent = next(other for other in ranking(image, name) if other not in used)
             used.add(absent)
             for asked, label in ((name, "yes"), (absent, "no")):
@@ -63,13 +57,15 @@ def build_questions(
     return questions
 
 
-def _choose_images(data: CocoData, images: int | Collection[int] | None, seed: int, per_image: int) -> list[int]:
+def _choose_images(data: CocoData, images: int | Collection[int] | None, seed: int) -> list[int]:
     fitting = [
-        i for i in data.ids if per_image <= len(data.objects[i]) <= len(data.categories) - per_image and data.files[i]
+        i
+        for i in data.ids
+        if _PER_IMAGE <= len(data.objects[i]) <= len(data.categories) - _PER_IMAGE and data.files[i]
     ]
     if not fitting:
         raise InputError(
-            f"no image has a file name, at least {per_image} kinds of objects and {per_image} kinds that are absent"
+            f"no image has a file name, at least {_PER_IMAGE} kinds of objects and {_PER_IMAGE} kinds that are absent"
         )
     if images is None:
         return fitting
@@ -79,7 +75,7 @@ def _choose_images(data: CocoData, images: int | Collection[int] | None, seed: i
         return sorted(random.Random(seed).sample(fitting, min(images, len(fitting))))
     unfit = sorted(set(images) - set(fitting))
     if unfit:
-        raise InputError(f"{len(unfit)} images have no annotation or fewer than {per_image} objects: {listed(unfit)}")
+        raise InputError(f"{len(unfit)} images have no annotation or fewer than {_PER_IMAGE} objects: {listed(unfit)}")
     return sorted(set(images))
 
 

@@ -12,7 +12,7 @@ compare(vanilla, steered, CHAIR_METRICS)["chair_s"]  # Difference(left=..., righ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -127,76 +127,72 @@ def scores(counts: Counts, metrics: Sequence[Metric]) -> dict[str, float]:
     return {metric.name: float(metric.compute(sums)) for metric in metrics}
 
 
-def interval(
-    counts: Counts, metrics: Sequence[Metric], samples: int = SAMPLES, seed: int = 0, level: float = 0.95
-) -> dict[str, Estimate]:
-    """Every metric with its percentile bootstrap interval over samples."""
-    _check_draws(counts, samples, level)
-    draws: dict[str, list[Floats]] = {metric.name: [] for metric in metrics}
-    for weights in bootstrap_weights(len(counts.ids), samples, seed):
-        sums = _by_column(weights @ counts.values, counts.columns)
-        for metric in metrics:
-            draws[metric.name].append(metric.compute(sums))
+def interval(counts: Counts, metrics: Sequence[Metric], samples: int = SAMPLES, seed: int = 0) -> dict[str, Estimate]:
+    """Every metric with its 95 % percentile bootstrap interval over samples."""
+    _check_draws(counts, samples)
+    drawn = _gathered(
+        _computed(weights @ counts.values, counts.columns, metrics)
+        for weights in bootstrap_weights(len(counts.ids), samples, seed)
+    )
     values = scores(counts, metrics)
-    return {name: Estimate(values[name], *_ends(drawn, level)) for name, drawn in draws.items()}
+    return {name: Estimate(values[name], *percentile_interval(draws)) for name, draws in drawn.items()}
 
 
 def compare(
-    left: Counts,
-    right: Counts,
-    metrics: Sequence[Metric],
-    samples: int = SAMPLES,
-    seed: int = 0,
-    level: float = 0.95,
+    left: Counts, right: Counts, metrics: Sequence[Metric], samples: int = SAMPLES, seed: int = 0
 ) -> dict[str, Difference]:
     """Right minus left for every metric, on the same samples.
 
-    The interval is a paired percentile bootstrap: both runs are drawn with the same samples. The two-sided p-value
-    comes from a permutation test that swaps the two runs' rows sample by sample; it is never 0, because the observed
-    assignment counts as one of the permutations.
+    The interval is a paired 95 % percentile bootstrap: both runs are drawn with the same samples. The two-sided
+    p-value comes from a permutation test that swaps the two runs' rows sample by sample; it is never 0, because the
+    observed assignment counts as one of the permutations.
     """
     _check_same_samples(left, right)
     if left.columns != right.columns:
         raise InputError("the two runs count different things; compare runs of one task")
-    _check_draws(left, samples, level)
+    _check_draws(left, samples)
     ids = sorted(left.ids)
     left, right = left.ordered(ids), right.ordered(ids)
+    one, two, change = left.values, right.values, right.values - left.values
+
+    def differences(left_sums: Floats, right_sums: Floats) -> dict[str, Floats]:
+        before, after = (_computed(sums, left.columns, metrics) for sums in (left_sums, right_sums))
+        return {name: after[name] - before[name] for name in after}
+
+    drawn = _gathered(differences(w @ one, w @ two) for w in bootstrap_weights(len(ids), samples, seed))
+    moves = (swaps @ change for swaps in _swap_weights(len(ids), samples, seed + 1))
+    swapped = _gathered(differences(one.sum(0) + moved, two.sum(0) - moved) for moved in moves)
     first, second = scores(left, metrics), scores(right, metrics)
-    both = np.concatenate([left.values, right.values], axis=1)
-    draws: dict[str, list[Floats]] = {metric.name: [] for metric in metrics}
-    for weights in bootstrap_weights(len(ids), samples, seed):
-        _differences(weights @ both, left.columns, metrics, draws)
-    swapped: dict[str, list[Floats]] = {metric.name: [] for metric in metrics}
-    change = right.values - left.values
-    for swaps in _swap_weights(len(ids), samples, seed + 1):
-        moved = swaps @ change
-        sums = np.concatenate([left.values.sum(0) + moved, right.values.sum(0) - moved], axis=1)
-        _differences(sums, left.columns, metrics, swapped)
     result = {}
-    for name, drawn in draws.items():
+    for name, draws in drawn.items():
         value = second[name] - first[name]
         # Equal up to rounding counts as equally far: sums in another order may differ in the last bit.
-        extreme = np.abs(np.concatenate(swapped[name])) >= abs(value) - 1e-12 * max(1.0, abs(value))
+        extreme = np.abs(swapped[name]) >= abs(value) - 1e-12 * max(1.0, abs(value))
         p_value = (1 + int(extreme.sum())) / (1 + samples)
-        result[name] = Difference(first[name], second[name], value, *_ends(drawn, level), p_value)
+        result[name] = Difference(first[name], second[name], value, *percentile_interval(draws), p_value)
     return result
 
 
-def _differences(
-    sums: Floats, columns: tuple[str, ...], metrics: Sequence[Metric], into: dict[str, list[Floats]]
-) -> None:
-    left, right = _by_column(sums[:, : len(columns)], columns), _by_column(sums[:, len(columns) :], columns)
-    for metric in metrics:
-        into[metric.name].append(metric.compute(right) - metric.compute(left))
+def percentile_interval(draws: Floats) -> tuple[float, float]:
+    """The middle 95 % of bootstrap draws."""
+    low, high = np.quantile(draws, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _computed(sums: Floats, columns: tuple[str, ...], metrics: Sequence[Metric]) -> dict[str, Floats]:
+    """Every metric of sums by draw and column."""
+    by_column = _by_column(sums, columns)
+    return {metric.name: metric.compute(by_column) for metric in metrics}
+
+
+def _gathered(blocks: Iterable[dict[str, Floats]]) -> dict[str, Floats]:
+    """Blocks of draws joined, by metric."""
+    parts = list(blocks)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _by_column(sums: Floats, columns: tuple[str, ...]) -> dict[str, Floats]:
     return {column: sums[..., place] for place, column in enumerate(columns)}
-
-
-def _ends(drawn: list[Floats], level: float) -> tuple[float, float]:
-    low, high = np.quantile(np.concatenate(drawn), ((1 - level) / 2, (1 + level) / 2))
-    return float(low), float(high)
 
 
 def _blocks(size: int, samples: int) -> Iterator[int]:
@@ -220,13 +216,11 @@ def _swap_weights(size: int, samples: int, seed: int) -> Iterator[Floats]:
         yield random.integers(2, size=(block, size)).astype(np.float64)
 
 
-def _check_draws(counts: Counts, samples: int, level: float) -> None:
+def _check_draws(counts: Counts, samples: int) -> None:
     if not counts.ids:
         raise InputError("no sample to score")
     if samples < 1:
         raise InputError(f"samples is {samples}; draw at least one")
-    if not 0 < level < 1:
-        raise InputError(f"level is {level}; give a fraction between 0 and 1, such as 0.95")
 
 
 def _check_same_samples(left: Counts, right: Counts) -> None:

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rudder_hf.analyze.figures.answers import COLUMNS, lay_out
 from rudder_hf.analyze.tokens import GrowingText, answer_mentions, token_view
-from rudder_hf.metrics.mention_spans import mentions
+from rudder_hf.metrics.highlight import mentions
 from tests.support.analyzing import traced
 from tests.support.toy import toy_processor
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from rudder_hf.metrics.pope import (
     pope,
     pope_mean,
     read_questions,
-    write_questions,
 )
 from rudder_hf.metrics.pope_questions import STRATEGIES, build_questions, question_text
 from rudder_hf.metrics.statistics import compare, scores
@@ -122,13 +122,7 @@ def test_nothing_said_yes() -> None:
     assert (result.scores["f1"], result.scores["precision"], result.scores["accuracy"]) == (0, 0, 0.5)
 
 
-def test_answers_by_id_need_not_be_in_order() -> None:
-    assert pope(ask("yn"), {2: "No", 1: "Yes"}).scores["accuracy"] == 1
-
-
 def test_answers_that_do_not_match_are_refused() -> None:
-    with pytest.raises(InputError, match=r"1 without an answer \(2\), 1 answers to no question \(7\)"):
-        pope(ask("yn"), {1: "Yes", 7: "No"})
     with pytest.raises(InputError, match="1 answers were given for 2 questions"):
         pope(ask("yn"), ["Yes"])
     with pytest.raises(InputError, match="have to be text, not None"):
@@ -169,11 +163,9 @@ def test_published_questions() -> None:
     assert len(counts.ids) == 500
 
 
-def test_question_files_round_trip_and_are_not_overwritten(tmp_path: Path) -> None:
-    write_questions(tmp_path / "q.json", ask("yny"))
+def test_question_files_are_read_in_the_published_form(tmp_path: Path) -> None:
+    (tmp_path / "q.json").write_text("\n".join(json.dumps(asdict(question)) for question in ask("yny")))
     assert read_questions(tmp_path / "q.json") == ask("yny")
-    with pytest.raises(FileExistsError):
-        write_questions(tmp_path / "q.json", ask("y"))
 
 
 @pytest.mark.parametrize(
@@ -263,5 +255,3 @@ def test_images_to_ask_about_are_checked() -> None:
         build_questions(data, "hard")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="images is 0"):
         build_questions(data, "random", 0)
-    with pytest.raises(InputError, match="per_image is 0"):
-        build_questions(data, "random", per_image=0)

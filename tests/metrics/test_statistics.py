@@ -131,7 +131,5 @@ def test_what_cannot_be_compared_is_refused() -> None:
         Counts(("a",), ("hits",), np.zeros((2, 1)))
     with pytest.raises(InputError, match="no sample"):
         interval(table(np.zeros((0, 2))), METRICS)
-    with pytest.raises(InputError, match="level is 95"):
-        interval(left, METRICS, level=95)
     with pytest.raises(InputError, match="at least one"):
         interval(left, METRICS, samples=0)
