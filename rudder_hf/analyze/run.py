@@ -15,7 +15,6 @@ from ..runtime.environment import versions
 from ..runtime.inputs import encode
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store, to_json, write_new
-from .ablations import ablations
 from .gather import Gatherer, gather, sample_batches
 from .numbers import (
     Material,
@@ -68,7 +67,7 @@ def analyze(
     """
     plan: dict[str, Any] = {"version": __version__, "parts": list(options.parts), "seed": options.seed}
     if calibration is not None:
-        plan["calibration"] = calibration.get("record", {}).get("date")
+        plan["calibration"] = calibration["date"]
     if study is not None:
         plan |= study.record(options)
         _check_token_image(study, options)
@@ -83,8 +82,8 @@ def analyze(
         if calibration is None:
             notes.left_out("Ablations", "there is no --calibration FOLDER of `rudder calibrate`")
         else:
-            numbers["ablations"] = ablations(calibration)
-            if not numbers["ablations"]["pope"]:
+            numbers["ablations"] = calibration
+            if not calibration["pope"]:
                 notes.left_out("POPE around the chosen setting", "the calibration was run without --check pope")
     numbers["notes"] = notes
     images = {}

@@ -1,4 +1,8 @@
-"""The paper's figures of a calibration: heatmaps over alpha_max and k, bars over layers. Needs the extra `plots`."""
+"""The paper's figures of a calibration: heatmaps over alpha_max and k, bars over layers. Needs the extra `plots`.
+
+They are drawn from `calibration.json` alone: `rudder calibrate` saves them beside its report, and `rudder analyze
+--calibration` shows them with what they support and what they do not.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..metrics.statistics import scores
 from ..runtime.figures import BLUE, DARK, SKY, VERMILION, new_figure, save_figure, styled
-from .outcome import Outcome
-from .report import GridTable, grid_tables, k_label, mark
-from .settings import VANILLA
+from .report import k_label
+from .settings import Setting
 
 _BARS = (
     ("alignment", "cosine of CARD and hidden state"),
@@ -24,126 +26,175 @@ _BARS = (
     ("coherence", "cosine within the layer group"),
 )
 
+_MARKS = {"dropped": "‡", "breaks": "†", "limits_held_in_draws": "§"}
+
+Numbers = dict[str, Any]
+"""What `calibration.json` holds."""
+
+
+class _Metric(NamedTuple):
+    name: str
+    label: str
+    factor: float = 100.0
+    higher_is_better: bool = False
+
+    def of(self, row: dict[str, Any]) -> float:
+        return float(self.factor * row["scores"][self.name])
+
+
+_LABELLED = (
+    _Metric("chair_s", "CHAIR_S in percent"),
+    _Metric("chair_i", "CHAIR_I in percent"),
+    _Metric("recall", "Recall in percent", higher_is_better=True),
+)
+_LABEL_FREE = (_Metric("grounding", "Grounding in nats", 1.0, True),)
+
+
+def _metrics(vanilla: dict[str, Any]) -> tuple[_Metric, ...]:
+    return _LABELLED if "chair_s" in vanilla["scores"] else _LABEL_FREE
+
+
+def vanilla_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The row of the unsteered model."""
+    return next(row for row in rows if row.get("vanilla"))
+
 
 @dataclass(frozen=True)
-class Cell:
-    """One setting of a heatmap: its score, a mark behind it, and whether it was chosen."""
+class GridRows:
+    """The settings that differ in alpha_max and k alone.
 
-    alpha_max: float
-    k: float
-    value: float
-    mark: str = ""
-    chosen: bool = False
+    Attributes:
+        layer: Their layer.
+        rest: Their other settings that differ from the defaults, in words.
+        rows: What `calibration.json` says about each.
+    """
+
+    layer: int
+    rest: tuple[str, ...]
+    rows: list[dict[str, Any]]
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the chosen setting is one of them."""
+        return any(row["chosen"] for row in self.rows)
+
+    @property
+    def name(self) -> str:
+        """The name of the figure's files."""
+        words = [f"-{word}" for word in re.findall(r"[\w.]+", " ".join(self.rest))]
+        return f"heatmaps-layer{self.layer}{''.join(words)}"
 
 
-def save_figures(outcome: Outcome, folder: Path) -> list[Path]:
+def grids(numbers: Numbers) -> list[GridRows]:
+    """The grids over alpha_max and k that were tried; the one of the chosen setting first."""
+    found: dict[tuple[int, tuple[str, ...]], GridRows] = {}
+    for row in numbers["settings"]:
+        if not row.get("vanilla"):
+            setting = Setting.of(row)
+            key = setting.layer, tuple(setting.unusual)
+            found.setdefault(key, GridRows(*key, [])).rows.append(row)
+    return sorted(found.values(), key=lambda grid: not grid.chosen)
+
+
+def save_figures(numbers: Numbers, folder: Path) -> list[Path]:
     """Draw the layers' statistics, their sweep, and the heatmaps of every layer that was tried.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
     with styled():
-        paths = [save_figure(_layers(outcome), folder / "layers")]
-        if outcome.probes:
-            paths.append(save_figure(_sweep(outcome), folder / "layer-sweep"))
-        for layer in outcome.layers:
-            for title, table in grid_tables(outcome, layer).items():
-                suffix = "".join(f"-{word}" for word in re.findall(r"\w+", title))
-                made = _heatmaps(outcome, table, f"layer {layer}{title}")
-                paths.append(save_figure(made, folder / f"heatmaps-layer{layer}{suffix}"))
+        paths = [save_figure(_draw_layers(numbers), folder / "layers")]
+        if numbers["probes"]:
+            paths.append(save_figure(draw_sweep(numbers), folder / "layer-sweep"))
+        for grid in grids(numbers):
+            paths.append(save_figure(draw_heatmaps(numbers, grid), folder / grid.name))
     return paths
 
 
-def _metrics(outcome: Outcome) -> list[tuple[Any, float]]:
-    """What is drawn, and the factor that its unit needs."""
-    wanted = ("chair_s", "chair_i", "recall") if outcome.data.labelled else ("grounding",)
-    return [(m, 100.0 if m.unit == "percent" else 1.0) for m in outcome.metrics if m.name in wanted]
+def draw_heatmaps(numbers: Numbers, grid: GridRows) -> Any:
+    """Scores over alpha_max and k, one heatmap for each score."""
+    vanilla = vanilla_row(numbers["settings"])
+    metrics = _metrics(vanilla)
+    # Mode "add" has no gate, and so no k.
+    places = [(row["alpha_max"], row["k"] if row["mode"] == "beta" else 0.0) for row in grid.rows]
+    alphas, ks = (sorted({place[axis] for place in places}) for axis in (0, 1))
+    size = len(metrics) * (1.0 + 0.6 * len(ks)) + 0.6, 1.5 + 0.45 * len(alphas)
+    drawing, axes = new_figure(*size, 1, len(metrics))
+    for axis, metric in zip(axes, metrics, strict=True):
+        values = np.full((len(alphas), len(ks)), np.nan)
+        for (alpha, k), row in zip(places, grid.rows, strict=True):
+            values[alphas.index(alpha), ks.index(k)] = metric.of(row)
+        image = axis.imshow(values, cmap="Blues" if metric.higher_is_better else "Blues_r", aspect="auto")
+        for (alpha, k), row in zip(places, grid.rows, strict=True):
+            _draw_cell(axis, image, metric, row, alphas.index(alpha), ks.index(k))
+        axis.set_xticks(range(len(ks)), [k_label(k) for k in ks])
+        axis.set_yticks(range(len(alphas)), [f"{alpha:.3g}" for alpha in alphas])
+        axis.set(xlabel="k", ylabel="alpha_max", title=f"{metric.label} (vanilla {metric.of(vanilla):.3g})")
+    drawing.suptitle(
+        f"{', '.join([f'layer {grid.layer}', *grid.rest])}, n = {vanilla['images']} images; darker is better, frame: "
+        "chosen, †: breaks a limit, §: keeps them, but not safely, ‡: dropped early",
+        size=8.5, x=0.01, ha="left",
+    )  # fmt: skip
+    return drawing
 
 
-def _heatmaps(outcome: Outcome, table: GridTable, title: str) -> Any:
-    metrics = _metrics(outcome)
-    alphas, ks = ({key[place] for key in table} for place in (0, 1))
-    figure, axes = new_figure(len(metrics) * (1.2 + 0.6 * len(ks)), 1.4 + 0.5 * len(alphas), 1, len(metrics))
-    for axis, (metric, factor) in zip(axes, metrics, strict=True):
-        cells = [
-            Cell(
-                *place,
-                value=factor * scores(outcome.counts[setting], [metric])[metric.name],
-                mark=mark(outcome, setting),
-                chosen=setting == outcome.choice.best,
-            )
-            for place, setting in table.items()
-        ]
-        draw_heatmap(axis, cells, bool(metric.higher_is_better), 1 if factor == 100 else 3)
-        axis.set_title(f"{metric.label}, {title}")
-    return figure
-
-
-def draw_heatmap(axes: Any, cells: Sequence[Cell], higher_is_better: bool, digits: int) -> None:
-    """Draw scores over alpha_max (down) and k (across); darker is better, the chosen setting has a frame."""
-    alphas, ks = sorted({cell.alpha_max for cell in cells}), sorted({cell.k for cell in cells})
-    values = np.full((len(alphas), len(ks)), np.nan)
-    for cell in cells:
-        values[alphas.index(cell.alpha_max), ks.index(cell.k)] = cell.value
-    image = axes.imshow(values, cmap="Blues" if higher_is_better else "Blues_r", aspect="auto")
-    for cell in cells:
-        row, column = alphas.index(cell.alpha_max), ks.index(cell.k)
-        # Luminance of what is behind the text.
-        dark = float(np.dot(image.cmap(image.norm(cell.value))[:3], (0.299, 0.587, 0.114))) < 0.5
-        axes.text(
-            column, row, f"{cell.value:.{digits}f}{cell.mark}", ha="center", va="center",
-            color="white" if dark else "black", weight="bold" if cell.chosen else "normal", size=9,
-        )  # fmt: skip
-        if cell.chosen:
-            axes.add_patch(_frame(column, row))
-    axes.set_xticks(range(len(ks)), [k_label(k) for k in ks])
-    axes.set_yticks(range(len(alphas)), [f"{alpha:.3g}" for alpha in alphas])
-    axes.set_xlabel("k")
-    axes.set_ylabel("alpha_max")
-
-
-def _frame(column: int, row: int) -> Any:
+def _draw_cell(axes: Any, image: Any, metric: _Metric, row: dict[str, Any], down: int, across: int) -> None:
+    """The score as a number, with a mark if the setting could not be chosen, and a frame if it was."""
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import withStroke
 
-    # Black in a white seam: seen on any shade, in greyscale too.
-    seam = [withStroke(linewidth=5, foreground="white")]
-    box = (column - 0.46, row - 0.46)
-    return Rectangle(box, 0.92, 0.92, fill=False, edgecolor="black", linewidth=2.2, path_effects=seam)
+    value = metric.of(row)
+    mark = next((sign for name, sign in _MARKS.items() if name in row), "")
+    # Luminance of what is behind the text.
+    dark = float(np.dot(image.cmap(image.norm(value))[:3], (0.299, 0.587, 0.114))) < 0.5
+    axes.text(
+        across, down, f"{value:.{1 if metric.factor == 100 else 3}f}{mark}", ha="center", va="center",
+        color="white" if dark else "black", weight="bold" if row["chosen"] else "normal", size=9,
+    )  # fmt: skip
+    if row["chosen"]:
+        # Black in a white seam: seen on any shade, in greyscale too.
+        seam = [withStroke(linewidth=5, foreground="white")]
+        corner = across - 0.46, down - 0.46
+        axes.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, edgecolor="black", lw=2.2, path_effects=seam))
 
 
-def _sweep(outcome: Outcome) -> Any:
+def draw_sweep(numbers: Numbers) -> Any:
     """Scores over layers at the settings of the sweep, as the paper's ablation of layers; dashed: vanilla."""
-    metrics, spans = _metrics(outcome), outcome.options.grid.spans
-    layers = [s.layer for s in outcome.statistics]
-    figure, axes = new_figure(max(5.0, 0.35 * len(layers) + 2), 2.0 * len(metrics), len(metrics))
-    for axis, (metric, factor) in zip(axes, metrics, strict=True):
-        values = {s: factor * scores(counts, [metric])[metric.name] for s, counts in outcome.probes.items()}
-        for layer in layers:
-            probes = sorted((s for s in values if s.layer == layer and s != VANILLA), key=lambda s: s.gentleness)
-            for place, setting in enumerate(probes):
+    vanilla = vanilla_row(numbers["probes"])
+    metrics, layers = _metrics(vanilla), [row["layer"] for row in numbers["layers"]]
+    probes: dict[int, list[Any]] = {layer: [] for layer in layers}
+    for row in numbers["probes"]:
+        if row is not vanilla:
+            probes[row["layer"]].append((Setting.of(row), row))
+    spans = dict.fromkeys(setting.span for rows in probes.values() for setting, _ in rows)
+    drawing, axes = new_figure(max(5.0, 0.35 * len(layers) + 2), 2.0 * len(metrics), len(metrics))
+    for axis, metric in zip(axes, metrics, strict=True):
+        for layer, rows in probes.items():
+            rows.sort(key=lambda entry: entry[0].gentleness)
+            for place, (setting, row) in enumerate(rows):
                 axis.bar(
-                    layer + 0.8 * (place + 0.5) / len(probes) - 0.4, values[setting], width=0.8 / len(probes),
-                    color=SKY if setting.alpha_max == probes[0].alpha_max else BLUE, edgecolor="white",
-                    hatch="" if setting.span == spans[0] else "//",
+                    layer + 0.8 * (place + 0.5) / len(rows) - 0.4, metric.of(row), width=0.8 / len(rows),
+                    color=SKY if setting.alpha_max == rows[0][0].alpha_max else BLUE, edgecolor="white",
+                    hatch="" if setting.span == next(iter(spans)) else "//",
                 )  # fmt: skip
-        axis.axhline(values[VANILLA], color=DARK, linestyle="--", linewidth=1)
-        axis.set_title(metric.label)
+        axis.axhline(metric.of(vanilla), color=DARK, linestyle="--", linewidth=1)
+        axis.set_title(f"{metric.label}, n = {vanilla['images']} images")
         axis.set_xticks(layers, [str(layer) for layer in layers], size=8)
-    hatched = f"; hatched: span {', '.join(spans[1:])}" if len(spans) > 1 else ""
+    hatched = f"; hatched: span {', '.join([*spans][1:])}" if len(spans) > 1 else ""
     axes[-1].set_xlabel(f"layer (light: the milder setting{hatched}; dashed: vanilla)")
-    return figure
+    return drawing
 
 
-def _layers(outcome: Outcome) -> Any:
-    layers = [s.layer for s in outcome.statistics]
-    figure, axes = new_figure(max(5.0, 0.22 * len(layers) + 2), 1.6 * len(_BARS), len(_BARS))
+def _draw_layers(numbers: Numbers) -> Any:
+    rows, tried = numbers["layers"], numbers["shortlist"]["layers"]
+    layers = [row["layer"] for row in rows]
+    drawing, axes = new_figure(max(5.0, 0.22 * len(layers) + 2), 1.6 * len(_BARS), len(_BARS))
     for axis, (name, label) in zip(axes, _BARS, strict=True):
-        heights = [getattr(s, name) for s in outcome.statistics]
-        axis.bar(layers, heights, color=[VERMILION if layer in outcome.layers else SKY for layer in layers])
+        heights = [row[name] for row in rows]
+        axis.bar(layers, heights, color=[VERMILION if layer in tried else SKY for layer in layers])
         if min(heights) > 0 and max(heights) > 20 * float(np.median(heights)):
             axis.set_yscale("log")  # one layer must not hide the others
         axis.set_title(f"{name}: {label}")
         axis.tick_params(labelsize=8)
     axes[-1].set_xlabel("layer (dark: tried)")
-    return figure
+    return drawing

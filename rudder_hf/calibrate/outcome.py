@@ -268,7 +268,7 @@ def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: 
     if figures_available():
         from .figures import save_figures
 
-        save_figures(outcome, folder)
+        save_figures(numbers, folder)
     # Last: a folder with this file is complete.
     write_new(folder / NUMBERS, to_json(numbers))
     return folder

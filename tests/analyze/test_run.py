@@ -19,11 +19,9 @@ from typer.testing import CliRunner, Result
 
 from rudder_hf import RudderConfig, attach
 from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images, read_calibration, settings_for
-from rudder_hf.analyze.ablations import ablations
 from rudder_hf.analyze.gather import Gatherer, open_gate
 from rudder_hf.analyze.numbers import present_objects
 from rudder_hf.calibrate import (
-    VANILLA,
     CalibrationOptions,
     Grid,
     Limits,
@@ -32,6 +30,8 @@ from rudder_hf.calibrate import (
     pope_task,
     save_outcome,
 )
+from rudder_hf.calibrate.figures import grids
+from rudder_hf.calibrate.settings import Setting
 from rudder_hf.cli.main import app
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.chair import chair
@@ -289,28 +289,21 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
     wanted = CalibrationOptions(grid=tried, layers=(1, 2), limits=limits, max_new_tokens=NEW, bootstrap=50)
     outcome = calibrate(subject(), data, tmp_path / "cal", wanted, pope=pope_task(data))
     save_outcome(outcome, tmp_path / "cal", "toy", None)
-    found = ablations(read_calibration(tmp_path / "cal"))
-    assert found["images"] == 4
-    assert {(grid["layer"], len(grid["cells"])) for grid in found["grids"]} == {(1, 4), (2, 4)}
-    chosen = [cell for grid in found["grids"] for cell in grid["cells"] if cell["chosen"]]
-    assert len(chosen) == (outcome.choice.best is not None)
-    for name, value in scores(outcome.counts[VANILLA], outcome.metrics).items():
-        assert found["vanilla"].get(name, 100 * value) == pytest.approx(100 * value, abs=1e-3)
-    for grid in found["grids"]:
-        for cell in grid["cells"]:
-            counts = next(
-                counts
-                for setting, counts in outcome.counts.items()
-                if (setting.layer, setting.alpha_max, setting.k) == (grid["layer"], cell["alpha_max"], cell["k"])
-            )
-            assert cell["recall"] == pytest.approx(100 * scores(counts, outcome.metrics)["recall"], abs=1e-3)
+    found = read_calibration(tmp_path / "cal")
+    (chosen, other) = grids(found)
+    assert {(grid.layer, len(grid.rows)) for grid in (chosen, other)} == {(1, 4), (2, 4)}
+    assert chosen.chosen == (outcome.choice.best is not None)
+    assert not other.chosen
+    for row in (*chosen.rows, *other.rows):
+        (counts,) = (counts for setting, counts in outcome.counts.items() if setting == Setting.of(row))
+        assert row["scores"]["recall"] == pytest.approx(scores(counts, outcome.metrics)["recall"], abs=1e-5)
     out = tmp_path / "out"
     result = rudder("analyze", "--parts", "ablations", "--calibration", tmp_path / "cal", "--out", out)
     assert result.exit_code == 0, result.output
     numbers, _ = check_folder(out)
-    assert numbers["ablations"]["grids"] == found["grids"]
-    assert (out / "figures" / "heatmaps.png").is_file()
-    assert (out / "figures" / "pope.png").is_file() == bool(found["pope"])
+    assert numbers["ablations"] == found
+    drawn = {path.stem for path in (out / "figures").glob("*.png")}
+    assert drawn == {"heatmaps-layer1", "heatmaps-layer2", *(["pope"] if found["pope"] else [])}
 
 
 @pytest.mark.parametrize(

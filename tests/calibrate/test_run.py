@@ -303,7 +303,7 @@ def test_figures(tmp_path: Path) -> None:
     from rudder_hf.calibrate.figures import save_figures
 
     outcome = calibrate(subject(), images(4, 2), tmp_path / "run", options(layers=None, probe=2, shortlist=1))
-    paths = save_figures(outcome, tmp_path)
+    paths = save_figures(outcome.to_dict(), tmp_path)
     assert [path.name for path in paths] == ["layers.png", "layer-sweep.png", f"heatmaps-layer{outcome.layers[0]}.png"]
     for path in paths:
         with Image.open(path) as figure:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...calibrate.figures import Cell, draw_heatmap
+from ...calibrate.figures import draw_heatmaps, draw_sweep, grids, vanilla_row
 from ...runtime.figures import BLUE, DARK, LIGHT, ORANGE, SKY, new_figure
-from ..ablations import METRICS
 from .common import Figure
 
 _PANELS = (
@@ -72,95 +71,43 @@ def _draw_dynamics(numbers: dict[str, Any]) -> Any:
 
 def ablations(numbers: dict[str, Any]) -> Iterator[Figure]:
     """Heatmaps over strength and sensitivity, bars over layers, POPE; what the calibration has of them."""
-    used: set[str] = set()
-    for grid in numbers["grids"]:
-        # The first is the chosen setting's, and has the plain name.
-        name = f"heatmaps-layer{grid['layer']}-{grid['mode']}-{grid['span']}-{grid['pool']}" if used else "heatmaps"
-        while name in used:
-            name += "-more"
-        used.add(name)
-        yield _grid(numbers, grid, name)
-    if numbers["sweep"]:
-        yield _sweep(numbers["sweep"])
+    for grid in grids(numbers):
+        shows = (
+            "CHAIR_S and CHAIR_I (less is better) and recall (more is better) over strength and sensitivity in layer "
+            f"{grid.layer}, {'the chosen layer' if grid.chosen else 'another layer that was tried'}; darker is better "
+            "in each."
+        )
+        limits = (
+            "These are the images that the setting was chosen on, so that the best cell flatters itself; neighbouring "
+            "cells often cannot be told apart (see the plateau in the calibration's report)."
+        )
+        title = f"Strength and sensitivity, {', '.join([f'layer {grid.layer}', *grid.rest])}"
+        yield Figure(grid.name, title, draw_heatmaps(numbers, grid), shows, limits)
+    if numbers["probes"]:
+        yield _sweep(numbers)
     if numbers["pope"]:
         yield _pope(numbers["pope"])
 
 
-def _grid(numbers: dict[str, Any], grid: dict[str, Any], name: str) -> Figure:
-    where = "the chosen layer" if grid["chosen"] else "another layer that was tried"
-    shows = (
-        f"CHAIR_S and CHAIR_I (less is better) and recall (more is better) over strength and sensitivity in layer "
-        f"{grid['layer']}, {where}; darker is better in each."
-    )
-    limits = (
-        "These are the images that the setting was chosen on, so that the best cell flatters itself; neighbouring "
-        "cells often cannot be told apart (see the plateau in the calibration's report)."
-    )
-    title = f"Strength and sensitivity, layer {grid['layer']}"
-    return Figure(name, title, _draw_grid(numbers, grid), shows, limits)
-
-
-def _draw_grid(numbers: dict[str, Any], grid: dict[str, Any]) -> Any:
-    cells = grid["cells"]
-    ks, alphas = {cell["k"] for cell in cells}, {cell["alpha_max"] for cell in cells}
-    drawing, axes = new_figure(3 * (1.0 + 0.52 * len(ks)) + 0.6, 1.5 + 0.42 * len(alphas), 1, 3)
-    for axis, (name, label) in zip(axes, METRICS.items(), strict=True):
-        shown = [Cell(cell["alpha_max"], cell["k"], cell[name], cell["mark"], cell["chosen"]) for cell in cells]
-        draw_heatmap(axis, shown, higher_is_better=name == "recall", digits=1)
-        axis.set_title(f"{label} in percent (vanilla {numbers['vanilla'][name]:.1f})", size=9)
-    unusual = [
-        f"{grid[name]} {name}" for name, usual in (("mode", "beta"), ("pool", "mean"), ("span", "prompt"))
-        if grid[name] != usual
-    ]  # fmt: skip
-    unusual += ["first token steered"] if grid["steer_first_token"] else []
-    rest = f" ({', '.join(unusual)})" if unusual else ""
-    drawing.suptitle(
-        f"layer {grid['layer']}{rest}, n = {numbers['images']} images; "
-        "darker is better, frame: chosen, †: breaks a limit, ‡: dropped early",
-        size=8.5, x=0.01, ha="left",
-    )  # fmt: skip
-    return drawing
-
-
 def _sweep(numbers: dict[str, Any]) -> Figure:
-    chair_s, layer = min(
-        (setting["chair_s"], row["layer"]) for row in numbers["layers"] for setting in row["settings"]
-    )
-    vanilla = numbers["vanilla"]["chair_s"]
-    finding = f"The least CHAIR_S of single layers is {chair_s:.1f}, in layer {layer} (vanilla {vanilla:.1f})."
+    vanilla = vanilla_row(numbers["probes"])
+    best = min((row for row in numbers["probes"] if row is not vanilla), key=lambda row: row["scores"]["chair_s"])
+    least, before = (100 * row["scores"]["chair_s"] for row in (best, vanilla))
+    finding = f"The least CHAIR_S of single layers is {least:.1f}, in layer {best['layer']} (vanilla {before:.1f})."
     shows = "Scores at the settings of the sweep, whose strengths are relative to each layer's hidden states."
     limits = (
-        f"{numbers['images']} images are few, and the best of many bars is partly luck: the calibration's report has "
+        f"{vanilla['images']} images are few, and the best of many bars is partly luck: the calibration's report has "
         "the choice on more images and its check on others. A low CHAIR with a low recall is no gain."
     )
-    return Figure("layer-ablation", "Which layer to steer", _draw_sweep(numbers), shows, limits, finding)
-
-
-def _draw_sweep(numbers: dict[str, Any]) -> Any:
-    rows = numbers["layers"]
-    drawing, axes = new_figure(max(6.0, 0.36 * len(rows) + 2), 5.6, 3)
-    for axis, (name, label) in zip(axes, METRICS.items(), strict=True):
-        for place, row in enumerate(rows):
-            width = 0.8 / len(row["settings"])
-            for number, setting in enumerate(row["settings"]):
-                colour, hatch = (SKY, "//") if number == 0 and len(row["settings"]) > 1 else (BLUE, "")
-                bar = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.4}
-                axis.bar(place + width * (number + 0.5) - 0.4, setting[name], width=width, **bar)
-        vanilla = numbers["vanilla"][name]
-        axis.axhline(vanilla, color=DARK, linestyle="--", linewidth=1.2, label=f"vanilla {vanilla:.1f}")
-        axis.set(ylabel=f"{label} in percent", title=f"{label}, n = {numbers['images']} images")
-        axis.set_ylim(0, axis.get_ylim()[1] * 1.18)
-        axis.legend(loc="upper right")
-        axis.set_xticks(range(len(rows)), [str(row["layer"]) for row in rows], size=8)
-    axes[-1].set_xlabel("steered decoder layer (light, hatched: the milder setting of the sweep)")
-    return drawing
+    return Figure("layer-ablation", "Which layer to steer", draw_sweep(numbers), shows, limits, finding)
 
 
 def _pope(rows: list[dict[str, Any]]) -> Figure:
-    steered = [row["accuracy"] for row in rows[1:] if row["steer_first_token"]]
+    accuracies = [100 * row["scores"]["accuracy"] for row in rows]
+    steered = [value for row, value in zip(rows[1:], accuracies[1:], strict=True) if row["steer_first_token"]]
     shows = (
         f"Yes/no questions with the chosen setting and its neighbours; vanilla has an accuracy of "
-        f"{rows[0]['accuracy']:.1f}. Settings that leave the first token unsteered cannot change a one-word answer; "
+        f"{accuracies[0]:.1f}. Settings that leave the first token unsteered cannot change a one-word answer; "
     )
     if steered:
         shows += f"steering it gives accuracies of {min(steered):.1f} to {max(steered):.1f}."
@@ -177,7 +124,7 @@ def _draw_pope(rows: list[dict[str, Any]]) -> Any:
     """Accuracy and F1 of every setting that was asked POPE's questions."""
     drawing, (axes,) = new_figure(9.0, 0.34 * len(rows) + 1.4)
     places, side = [-place for place in range(len(rows))], axes.get_yaxis_transform()
-    accuracy, f1 = ([row[name] for row in rows] for name in ("accuracy", "f1"))
+    accuracy, f1 = ([100 * row["scores"][name] for row in rows] for name in ("accuracy", "f1"))
     axes.hlines(places, accuracy, f1, color=LIGHT, linewidth=1, zorder=1)
     axes.plot(accuracy, places, "o", color=BLUE, markersize=7, label="accuracy")
     axes.plot(f1, places, "s", color=ORANGE, markeredgecolor=DARK, markersize=6, label="F1")
