@@ -15,7 +15,17 @@ from .layers import around_attention
 from .opera_parts import AttentionRecorder, Beams, add_row, column_score, column_sums, gather, take_rows
 from .runs import LoopMethod, Run
 
-_RECORDS = ("output_logits", "output_attentions", "output_hidden_states")
+# Options that OPERA's own token loop does not know.
+_REFUSED_OPTIONS = {
+    "do_sample": "it is a beam search without sampling",
+    "constraints": "it is no constrained beam search",
+    "force_words_ids": "it is no constrained beam search",
+    "streamer": "beams change earlier tokens",
+    "stop_strings": "transformers does not hand custom loops the tokenizer",
+    "output_logits": "prompts are searched one after the other",
+    "output_attentions": "prompts are searched one after the other",
+    "output_hidden_states": "prompts are searched one after the other",
+}
 # What a token gets that is no candidate, or that was chosen before the search went back.
 _REJECTED = -999.0
 # Response tokens whose candidates are judged by their attention to the image, and before which it never goes back.
@@ -70,28 +80,17 @@ class Opera(LoopMethod):
 
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`: the token loop is replaced."""
-        self._refuse_unsupported(run)
+        if run.beams == 1:
+            raise ValueError(f"{self.refuses('greedy')}: pass num_beams (published with 5).")
+        if run.option("num_beam_groups", 1) > 1:
+            raise ValueError("opera is no group beam search: unset num_beam_groups.")
+        run.refuse(_REFUSED_OPTIONS)
+        if run.option("use_cache", True) is False or run.option("cache_implementation") not in (None, "dynamic"):
+            raise ValueError("opera needs the dynamic cache: unset use_cache and cache_implementation.")
         backbone, recorder = run.backbone, AttentionRecorder()
         image = image_positions(backbone.model, run.call)
         run.exits.enter_context(around_attention(backbone.loop, [backbone.layers[-1]], recorder.around))
         run.arguments["custom_generate"] = self._loop(recorder, image)
-
-    def _refuse_unsupported(self, run: Run) -> None:
-        option = run.option
-        if run.beams == 1:
-            raise ValueError(f"{self.refuses('greedy')}: pass num_beams (published with 5).")
-        if option("do_sample", False):
-            raise ValueError("opera is a beam search without sampling: pass do_sample=False.")
-        if option("num_beam_groups", 1) not in (None, 1) or option("constraints") or option("force_words_ids"):
-            raise ValueError("opera cannot run as a group or constrained beam search.")
-        if option("use_cache", True) is False or option("cache_implementation") not in (None, "dynamic"):
-            raise ValueError("opera needs the dynamic cache: unset use_cache and cache_implementation.")
-        if run.arguments.get("streamer") is not None:
-            raise ValueError("opera cannot stream: beams change earlier tokens.")
-        if run.arguments.get("stop_strings") is not None:
-            raise ValueError("opera cannot stop at strings: transformers does not hand custom loops the tokenizer.")
-        if given := [name for name in _RECORDS if option(name, False)]:
-            raise ValueError(f"opera does not record {', '.join(given)}: prompts are searched one after the other.")
 
     def _loop(self, recorder: AttentionRecorder, image: Tensor) -> Any:
         """The token loop, as `generate(custom_generate=...)` calls it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -69,19 +69,20 @@ class Run:
         self._inside = False
         self._cache: Any = None
         self._tokens: Tensor | None = None
-        self._refuse_unsupported()
-
-    def _refuse_unsupported(self) -> None:
-        for name, reason in _REFUSED_OPTIONS.items():
-            if self.arguments.get(name) is not None or self.option(name) not in (None, False):
-                raise ValueError(f"{self.method} cannot run with `{name}`: {reason}. Unset it.")
+        self.refuse(_REFUSED_OPTIONS)
         if self.option("cache_implementation") == "paged":
-            raise ValueError(f"{self.method} cannot run with continuous batching (cache_implementation='paged').")
-        if self.call.cached_length:
+            raise ValueError(f"{method} cannot run with continuous batching (cache_implementation='paged').")
+        if call.cached_length:
             raise ValueError(
-                f"{self.method} needs the whole prompt in one call, but `past_key_values` already holds "
-                f"{self.call.cached_length} positions. Pass the whole conversation without a cache."
+                f"{method} needs the whole prompt in one call, but `past_key_values` already holds "
+                f"{call.cached_length} positions. Pass the whole conversation without a cache."
             )
+
+    def refuse(self, options: Mapping[str, str]) -> None:
+        """Raise ValueError for options that are set and cannot work, with the reason of each."""
+        for name, reason in options.items():
+            if self.option(name) not in (None, False):
+                raise ValueError(f"{self.method} cannot run with `{name}`: {reason}. Unset it.")
 
     # What the call is
 

@@ -349,8 +349,9 @@ def test_text_to_stop_at() -> None:
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("opera", {}, "no greedy variant"),
     ("opera", {"num_beams": 2, "do_sample": True}, "without sampling"),
-    ("opera", {"num_beams": 2, "output_logits": True}, "does not record output_logits"),
+    ("opera", {"num_beams": 2, "output_logits": True}, "cannot run with `output_logits`"),
     ("opera", {"num_beams": 2, "cache_implementation": "static"}, "dynamic cache"),
+    ("opera", {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1.0}, "no group beam search"),
     ("vcd", {"num_beams": 2, "do_sample": True}, "cannot sample from beams"),
     ("pai", {"num_beams": 2, "do_sample": True}, "cannot sample from beams"),
     ("dola-high", {"num_beams": 2, "do_sample": True}, "cannot sample from beams"),
