@@ -25,17 +25,18 @@ class Conversation:
         reading: How they were read.
         start: Number of positions of the cache up to the end of the last prompt.
         end: Number of positions up to the end of its answer, as far as the cache holds it.
-        total: Number of positions with the whole answer; its last token is emitted but not forwarded.
-        pooled: Sum of the updates, (rows, hidden size).
-        with_image: For each row whether its prompts had an image.
+        pooled: Sum of the updates for each prompt, (prompts, hidden size); its beams and return sequences share it.
+        with_image: For each prompt whether it had an image.
+        answer: Tokens of the returned sequences, (prompts * sequences, new tokens). The last one is emitted but not
+            forwarded.
     """
 
     reading: Reading
     start: int
     end: int
-    total: int
     pooled: Tensor
     with_image: list[bool]
+    answer: Tensor
 
     def covers(self, call: Call, reading: Reading) -> bool:
         """Whether every prompt token in the cache of a call was read, the same way, for the same rows.
@@ -47,11 +48,22 @@ class Conversation:
 
     def unread(self, call: Call) -> int:
         """Positions at the start of a call's prompt that belong to the earlier answer: its last token."""
-        return self.total - self.end if self.end == call.cached_length else 0
+        return self.start + self.answer.shape[1] - self.end if self.end == call.cached_length else 0
+
+    def continued(self, call: Call) -> int:
+        """Number of answer tokens that a call repeats in order to go on with them; 0 if it brings a new prompt."""
+        repeated = self.start + self.answer.shape[1] - call.cached_length
+        if call.input_ids is None or not 0 < repeated == call.remaining_prompt:
+            return 0
+        prompts = len(self.with_image)
+        asked = call.input_ids[:, -repeated:].reshape(prompts, -1, 1, repeated)
+        known = self.answer[:, -repeated:].reshape(prompts, 1, -1, repeated).to(asked.device)
+        # Each row goes on with any of the sequences that were returned for its prompt.
+        return repeated if bool((asked == known).all(-1).any(-1).all()) else 0
 
     def images_of(self, rows: int) -> list[bool]:
         """For each of `rows` rows whether its earlier prompts had an image."""
-        return repeat_rows(self.with_image, rows)
+        return [image for image in self.with_image for _ in range(rows // len(self.with_image))]
 
 
 class Conversations:
@@ -82,19 +94,14 @@ class Conversations:
         if cache is None or state.pooled is None:
             return
         sequences = output if isinstance(output, Tensor) else output.sequences
-        start = call.cached_length + call.remaining_prompt
+        prompts = len(state.with_image)
         conversation = Conversation(
             reading=state.reading,
-            start=start,
+            start=call.cached_length + call.remaining_prompt,
             end=int(cache.get_seq_length()),
-            total=start + sequences.shape[1] - call.prompt_length,
-            pooled=state.pooled,
-            with_image=repeat_rows(state.with_image, state.pooled.shape[0]),
+            pooled=state.pooled[:: state.pooled.shape[0] // prompts],
+            with_image=state.with_image,
+            answer=sequences[:, call.prompt_length :],
         )
         with self._lock:
             self._by_cache[cache] = conversation
-
-
-def repeat_rows(values: list[bool], rows: int) -> list[bool]:
-    """Each value as often as rows were made of it (beams, return sequences)."""
-    return [value for value in values for _ in range(rows // len(values))]

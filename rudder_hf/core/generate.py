@@ -136,6 +136,8 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
     with_image = call.rows_with_image(image_tokens)
     if earlier is not None:
         with_image = [any(pair) for pair in zip(with_image, earlier.images_of(len(with_image)), strict=True)]
+    # A call that only repeats what was emitted goes on with its answer: there is no new prompt in it.
+    continued = 0 if earlier is None else earlier.continued(call)
     if not all(with_image) and not settings.force and call.rudder is not False:
         _warn_without_image(with_image)
         if not any(with_image) and not call.traced:
@@ -144,8 +146,9 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
         layer=handle.layer,
         settings=settings,
         with_image=with_image,
-        prompt_length=call.prompt_length,
-        remaining_prompt=call.remaining_prompt,
+        prompt_length=call.prompt_length - continued,
+        remaining_prompt=call.remaining_prompt - continued,
+        continued=continued,
         image_tokens=image_tokens,
         multiplier=handle.multiplier,
         pooled=None if earlier is None else earlier.pooled,

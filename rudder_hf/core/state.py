@@ -41,9 +41,10 @@ class GenerationState:
             reused.
         settings: The call's settings.
         with_image: For each prompt, whether it has an image; the others are steered only if the settings force it.
-        prompt_length: Length of `input_ids` at the start of `generate`.
+        prompt_length: Length of `input_ids` at the start of `generate`, without tokens of an answer that goes on.
         remaining_prompt: Number of prompt positions that are still to be forwarded (less than the prompt's length
             when a cache already holds its beginning).
+        continued: Number of tokens of an earlier answer that the call repeats in order to go on with it.
         image_tokens: Ids of image placeholders, for spans.
         multiplier: Factor that the layer applies to its attention output.
         pooled: Sum of the updates of all prompt spans so far, those of earlier turns included.
@@ -57,6 +58,7 @@ class GenerationState:
     with_image: list[bool]
     prompt_length: int
     remaining_prompt: int
+    continued: int = 0
     image_tokens: tuple[int, ...] = ()
     multiplier: float = 1.0
     pooled: Tensor | None = None
@@ -70,7 +72,7 @@ class GenerationState:
         # Set while the prompt is read, before anything is steered.
         self.card: Tensor
         self.strength: Tensor
-        self.constants: StepConstants
+        self.constants: StepConstants | None = None
         # The plan of the coming forward.
         self.forwards = 0
         self.fired = False
@@ -118,7 +120,7 @@ class GenerationState:
         self.steer_count = answer + int(has_last_prompt and self.settings.steer_first_token)
         # The trace has the last prompt position, which emits the first token, also where it is not steered.
         self.watch_count = answer + int(has_last_prompt) if self.traced else 0
-        self.first_token = generated - (self.watch_count - 1)
+        self.first_token = generated - self.continued - (self.watch_count - 1)
         # Without a cache earlier positions are seen again, with beams in another order than when they emitted tokens.
         self._observe_newest_only = not cached
 
@@ -187,18 +189,19 @@ class GenerationState:
         return self._steer(h, update)
 
     def _steer(self, h: Tensor, update: Tensor) -> Tensor:
-        if self.prompt_span[1] > self.prompt_span[0]:
-            self._read(update)
+        constants = self.constants
+        if constants is None or self.prompt_span[1] > self.prompt_span[0]:
+            constants = self._read(update)
         if self.watch_count:
-            self._observe(h[:, -self.watch_count :])
+            self._observe(h[:, -self.watch_count :], constants)
         if self.steer_count == 0:
             return update
         if self.steer_count == update.shape[1]:
-            return self._push(h, update)
+            return self._push(h, update, constants)
         cut = update.shape[1] - self.steer_count
-        return torch.cat([update[:, :cut], self._push(h[:, cut:], update[:, cut:])], dim=1)
+        return torch.cat([update[:, :cut], self._push(h[:, cut:], update[:, cut:], constants)], dim=1)
 
-    def _read(self, update: Tensor) -> None:
+    def _read(self, update: Tensor) -> StepConstants:
         """Add the new prompt positions to the pooled sum and fold CARD into the constants of the coming steps."""
         start, stop = self.prompt_span
         rows = update.shape[0]
@@ -220,16 +223,17 @@ class GenerationState:
         constants = step_constants(self.card, **settings)
         push = constants.push if self.gated else constants.push * constants.high
         self.constants = constants._replace(push=push / self.multiplier)
+        return self.constants
 
-    def _push(self, h: Tensor, update: Tensor) -> Tensor:
+    def _push(self, h: Tensor, update: Tensor, constants: StepConstants) -> Tensor:
         """Steer every position of `update`."""
-        return steer_step(h, update, self.constants) if self.gated else inject(update, self.constants.push)
+        return steer_step(h, update, constants) if self.gated else inject(update, constants.push)
 
-    def _observe(self, h: Tensor) -> None:
+    def _observe(self, h: Tensor, constants: StepConstants) -> None:
         """Keep similarity, gate and relative push of the positions that emit tokens until `collect`."""
-        column, _, *gate = self.constants
+        column, _, *gate = constants
         s = similarity(h, column)
-        g = beta_gate(s, *gate) if self.gated else self.constants.high.expand_as(s)
+        g = beta_gate(s, *gate) if self.gated else constants.high.expand_as(s)
         g = torch.where(self.strength > 0, g, 0.0)
         if self.watch_count > self.steer_count:
             # The last prompt position, which is not steered, comes before the answer's.

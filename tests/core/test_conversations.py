@@ -340,3 +340,102 @@ def test_nothing_is_written_onto_the_cache(chat: Chat) -> None:
     steered, vanilla = chat.turn().past_key_values, run(chat.family.build(), Chat(chat.family, chat.model).whole())
     assert vars(steered).keys() == vars(vanilla.past_key_values).keys()
     assert_same(vanilla, run(chat.model, Chat(chat.family, chat.model).whole(), rudder=False))
+
+
+# An answer that goes on: stock transformers gives the same as in one call, and so does RUDDER.
+
+
+def go_on(model: Any, inputs: dict[str, Any], first: int, only_new: bool = False, **options: Any) -> tuple[Any, Any]:
+    """The first tokens of an answer, and the rest of it in a second call on their cache."""
+    start = run(model, inputs, max_new_tokens=first, **options)
+    cache, ids = start.past_key_values, start.sequences
+    mask = torch.cat([inputs["attention_mask"], torch.ones_like(ids[:, inputs["input_ids"].shape[1] :])], dim=1)
+    again = {"input_ids": ids[:, cache.get_seq_length() :] if only_new else ids, "attention_mask": mask}
+    types = {name: token_types(ids) for name in ("mm_token_type_ids", "token_type_ids") if name in inputs}
+    options.pop("cache_implementation", None)
+    return start, run(model, {**again, **types}, max_new_tokens=NEW - first, past_key_values=cache, **options)
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen2_5_vl", "idefics2", "gemma3"])
+@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize("mode", ["beta", "add"])
+def test_an_answer_that_goes_on_equals_one_call(name: str, first: int, mode: str) -> None:
+    model = FAMILIES[name].build()
+    inputs = FAMILIES[name].inputs(model, (ROW, OTHER_ROW))
+    options: dict[str, Any] = {"output_rudder": True, "rudder": {"alpha_max": [6.0, 3.0], "mode": mode}}
+    with attach(model, settings()), no_warning():
+        whole = run(model, inputs, **options)
+        start, rest = go_on(model, inputs, first, **options)
+        assert torch.equal(rest.sequences, whole.sequences)
+        torch.testing.assert_close(torch.stack(rest.logits), torch.stack(whole.logits[first:]), rtol=2e-5, atol=2e-5)
+        for part in ("similarity", "gate", "push"):
+            parts = [getattr(output.rudder, part) for output in (start, rest)]
+            torch.testing.assert_close(torch.cat(parts, dim=1), getattr(whole.rudder, part), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(rest.rudder.card, whole.rudder.card, rtol=0, atol=2e-6)
+        assert rest.rudder.gate.min() > 0
+
+
+def test_an_answer_goes_on_again_and_again_and_then_a_turn_follows(chat: Chat) -> None:
+    model, inputs = chat.model, chat.inputs
+    with no_warning():
+        whole = run(model, inputs)
+        output = run(model, inputs, max_new_tokens=1)
+        for _ in range(NEW - 1):
+            ids = output.sequences
+            again = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            output = run(model, again, max_new_tokens=1, past_key_values=output.past_key_values)
+        assert torch.equal(output.sequences, whole.sequences)
+        # CARD of the next turn pools its prompt with the first one's, and none of the answer's tokens.
+        chat.ids, chat.cache, chat.unforwarded = output.sequences, output.past_key_values, 1
+        chat.mask = torch.ones_like(chat.ids)
+        chat.prompt = torch.ones_like(chat.ids[:, :-1])
+        chat.prompt[:, inputs["input_ids"].shape[1] :] = 0
+        chat.say(3)
+        assert_card(chat.turn(output_rudder=True), chat.expected_card())
+
+
+def test_new_ids_alone_and_a_static_cache(chat: Chat) -> None:
+    model, inputs = chat.model, chat.inputs
+    with no_warning():
+        whole = run(model, inputs)
+        _, rest = go_on(model, inputs, 2, only_new=True)
+        assert torch.equal(rest.sequences[:, -(NEW - 2) :], whole.sequences[:, -(NEW - 2) :])
+        cache = StaticCache(model.config, max_cache_len=64)
+        start = run(model, inputs, max_new_tokens=2, past_key_values=cache)
+        again = {"input_ids": start.sequences, "attention_mask": torch.ones_like(start.sequences)}
+        rest = run(model, again, max_new_tokens=NEW - 2, past_key_values=cache)
+        assert torch.equal(rest.sequences, whole.sequences)
+
+
+def test_one_of_the_returned_sequences_goes_on(chat: Chat) -> None:
+    """The cache of the chosen beam, cut out as transformers offers it, goes on with CARD of its prompt."""
+    model, inputs = chat.model, chat.inputs
+    with no_warning():
+        beams = run(model, inputs, max_new_tokens=3, num_beams=3, num_return_sequences=3, output_rudder=True)
+        best = {"input_ids": beams.sequences[:1], "attention_mask": torch.ones_like(beams.sequences[:1])}
+        cache = beams.past_key_values
+        cache.batch_select_indices(torch.tensor([0]))
+        output = run(model, best, past_key_values=cache, output_rudder=True)
+    torch.testing.assert_close(output.rudder.card, beams.rudder.card[:1])
+    assert output.rudder.gate.min() > 0  # the first new token's position included: it is no prompt
+    plain = run(model, inputs, max_new_tokens=3, output_rudder=True)
+    assert plain.rudder.gate[0, 0] == 0
+
+
+def test_other_tokens_are_a_new_turn(chat: Chat) -> None:
+    """As many tokens as are missing in the cache, but not those that were emitted: a prompt."""
+    model, inputs = chat.model, chat.inputs
+    start = run(model, inputs, max_new_tokens=2)
+    ids = start.sequences.clone()
+    ids[:, -1] = (ids[:, -1] + 1) % 100
+    again = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    output = run(model, again, past_key_values=start.past_key_values, output_rudder=True)
+    assert output.rudder.gate[0, 0] == 0
+
+
+def test_an_unknown_cache_that_goes_on_warns(chat: Chat) -> None:
+    model, inputs = chat.model, chat.inputs
+    start = run(model, inputs, max_new_tokens=2, rudder=False)
+    again = {"input_ids": start.sequences, "attention_mask": torch.ones_like(start.sequences)}
+    with pytest.warns(RudderWarning, match=UNREAD):
+        run(model, again, past_key_values=start.past_key_values, rudder={"force": True})
