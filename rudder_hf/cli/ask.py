@@ -1,11 +1,10 @@
-"""Loading a model and asking it about pictures: as it is, and steered."""
+"""Asking a model about images: as it is, and steered."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from PIL.Image import Image
@@ -20,7 +19,7 @@ from ..runtime.prompts import to_model
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says about one picture.
+    """What a model says about one image.
 
     Attributes:
         vanilla: Without RUDDER; None if it was not asked for.
@@ -29,7 +28,7 @@ class Answer:
         similarity: s_t of each token.
         gate: g_t of each token, 0 where nothing was added.
         push: Length of the push relative to the hidden state, for each token.
-        settings: RUDDER's settings on this picture.
+        settings: RUDDER's settings on this image.
     """
 
     vanilla: str | None
@@ -40,11 +39,11 @@ class Answer:
     push: list[float]
     settings: dict[str, Any]
 
-    def record(self) -> dict[str, Any]:
-        """The answer as JSON values; the settings are told once for all pictures."""
-        record = asdict(self)
-        record.pop("settings")
-        return record
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts that were asked for, by their names."""
+        found = {"vanilla": self.vanilla, "steered": self.steered}
+        return {name: text for name, text in found.items() if text is not None}
 
     def summary(self) -> str:
         """One line about how similarity and gate went."""
@@ -52,79 +51,69 @@ class Answer:
         if not gates:
             return f"steered tokens: 0 of {len(self.tokens)}"
         return (
-            f"steered tokens: {len(gates)} of {len(self.tokens)}; gate {_span(gates)}; "
-            f"similarity {_span(self.similarity)}; push {100 * statistics.mean(self.push):.1f} % of the hidden state"
+            f"steered tokens: {len(gates)} of {len(self.tokens)}; gate {_range(gates)}; "
+            f"similarity {_range(self.similarity)}; push {100 * statistics.mean(self.push):.1f} % of the hidden state"
         )
 
+    def trace_table(self) -> Table:
+        """One row per token of the steered answer."""
+        table = Table("token", title="what RUDDER saw and did, token by token")
+        for heading in ("similarity s", "gate g", "push / hidden state"):
+            table.add_column(heading, justify="right")
+        for token, s, g, push in zip(self.tokens, self.similarity, self.gate, self.push, strict=True):
+            table.add_row(Text(token), f"{s:+.3f}", f"{g:.3f}", f"{100 * push:.1f} %")
+        return table
 
-def _span(values: list[float]) -> str:
+
+def _range(values: list[float]) -> str:
     return f"{statistics.mean(values):.3f} on average ({min(values):.3f} to {max(values):.3f})"
 
 
 def ask(
     model: RudderForConditionalGeneration,
     processor: Any,
-    pictures: list[Image],
+    images: list[Image],
     prompt: str,
     max_new_tokens: int,
     compare: bool = True,
     streamer: Callable[[str], Any] | None = None,
 ) -> list[Answer]:
-    """Ask one question about each picture, all in one batch, greedily.
+    """Ask one question about each image, all in one batch, greedily.
 
     With `compare`, the unsteered model is asked too. `streamer` makes the streamer of an answer from its name,
-    "vanilla" or "steered"; it takes one picture.
+    "vanilla" or "steered"; it takes one image.
     """
-    inputs = to_model(encode(processor, pictures, [prompt] * len(pictures)), model)
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
-    vanilla: Tensor | None = (
-        model.generate(**inputs, **options, rudder=False, **_streamed(streamer, "vanilla")) if compare else None
-    )
-    steered = model.generate(
-        **inputs, **options, return_dict_in_generate=True, output_rudder=True, **_streamed(streamer, "steered")
-    )
+    inputs = to_model(encode(processor, images, [prompt] * len(images)), model)
+
+    def generate(name: str, **options: Any) -> Any:
+        streamed = {} if streamer is None else {"streamer": streamer(name)}
+        return model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, **streamed, **options)
+
+    vanilla = generate("vanilla", rudder=False) if compare else None
+    steered = generate("steered", return_dict_in_generate=True, output_rudder=True)
     trace = steered.rudder
+    # All rows have the same settings here.
+    settings = {name: value[0] if isinstance(value, list) else value for name, value in trace.settings.items()}
     # Some models return the prompt with the answer and some do not: the trace knows how long the answer is.
     start = steered.sequences.shape[1] - trace.similarity.shape[1]
     answers = []
-    for row in range(len(pictures)):
-        columns = [table[row].tolist() for table in (trace.similarity, trace.gate, trace.push)]
-        length = sum(not math.isnan(value) for value in columns[0])
+    for row in range(len(images)):
+        length = int((~trace.similarity[row].isnan()).sum())
         ids = steered.sequences[row, start : start + length]
-        similarity, gate, push = (column[:length] for column in columns)
         answers.append(
             Answer(
                 vanilla=None if vanilla is None else _decode(processor, vanilla[row, start:]),
                 steered=_decode(processor, ids),
                 tokens=[processor.tokenizer.decode([token]) for token in ids.tolist()],
-                similarity=similarity,
-                gate=gate,
-                push=push,
-                settings=_shared_settings(trace.settings),
+                similarity=trace.similarity[row, :length].tolist(),
+                gate=trace.gate[row, :length].tolist(),
+                push=trace.push[row, :length].tolist(),
+                settings=settings,
             )
         )
     return answers
 
 
-def _streamed(streamer: Callable[[str], Any] | None, name: str) -> dict[str, Any]:
-    return {} if streamer is None else {"streamer": streamer(name)}
-
-
 def _decode(processor: Any, ids: Tensor) -> str:
     text: str = processor.tokenizer.decode(ids, skip_special_tokens=True)
     return text.strip()
-
-
-def _shared_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """A trace's settings with one value instead of a list with one per row: all rows have the same here."""
-    return {name: value[0] if isinstance(value, list) else value for name, value in settings.items()}
-
-
-def trace_table(answer: Answer) -> Table:
-    """One row per token of the steered answer."""
-    table = Table("token", title="what RUDDER saw and did, token by token")
-    for heading in ("similarity s", "gate g", "push / hidden state"):
-        table.add_column(heading, justify="right")
-    for token, s, g, push in zip(answer.tokens, answer.similarity, answer.gate, answer.push, strict=True):
-        table.add_row(Text(token), f"{s:+.3f}", f"{g:.3f}", f"{100 * push:.1f} %")
-    return table

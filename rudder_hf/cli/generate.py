@@ -1,8 +1,10 @@
-"""`rudder generate`: the answer of a model to a picture, without and with RUDDER."""
+"""`rudder generate`: the answer of a model to an image, without and with RUDDER."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +15,7 @@ from .common import choose_device, copyable, refusing_bad_input, reporting_failu
 
 if TYPE_CHECKING:
     from .ask import Answer
-    from .inputs import Subject
+    from .inputs import NamedImage
 
 EXAMPLES = copyable(
     "rudder generate",
@@ -22,14 +24,11 @@ EXAMPLES = copyable(
     "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
     "rudder generate a.jpg b.jpg --model FOLDER --layer 20 --alpha-max 5 --json",
 )
-BATCH = 8
 PROMPT = "Please help me describe the image in detail"
 
 
 def generate(
-    images: Annotated[
-        list[Path] | None, typer.Argument(metavar="IMAGE", help="Pictures; none shows an example picture.")
-    ] = None,
+    images: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE", help="None shows an example.")] = None,
     model: options.ModelOption = None,
     prompt: Annotated[str, typer.Option(help="What to ask.")] = PROMPT,
     layer: options.LayerOption = None,
@@ -44,19 +43,19 @@ def generate(
         bool | None, typer.Option("--steer-first-token/--no-steer-first-token", help="Steer the first token too.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
-    example: Annotated[int, typer.Option(min=1, help="Which of the example pictures, if no picture is given.")] = 4,
+    example: Annotated[int, typer.Option(min=1, help="Which of the examples, if no image is given.")] = 4,
     annotations: Annotated[
-        Path | None, typer.Option(help="COCO instances file: marks objects that are not in the picture.")
+        Path | None, typer.Option(help="COCO instances file: marks objects that are not in the image.")
     ] = None,
-    batch_size: options.BatchSizeOption = BATCH,
+    batch_size: options.BatchSizeOption = 8,
     compare: Annotated[bool, typer.Option("--compare/--no-compare", help="Show the unsteered answer too.")] = True,
     trace: Annotated[bool, typer.Option("--trace", help="Show similarity, gate and push of every token.")] = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Print words as they come, picture by picture.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print words as they come, image by image.")] = False,
     as_json: options.JsonOption = False,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = options.DtypeChoice.AUTO,
 ) -> None:
-    """Answer a question about pictures, without and with RUDDER, and mark objects that are not there.
+    """Answer a question about images, without and with RUDDER, and mark objects that are not there.
 
     Settings that are not given come from the model's preset. Models without one need --layer and --alpha-max.
     """
@@ -74,58 +73,58 @@ def generate(
     with refusing_bad_input():
         if stream and as_json:
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
-        from . import inputs as subjects
+        from .inputs import find_images
 
-        shown = subjects.subjects(images or [], example, annotations)
+        shown = find_images(images or [], example, annotations)
     with reporting_failure():
         with refusing_bad_input():
             from ..runtime.models import load_steered
-            from . import ask as answers
+            from ..runtime.progress import ProgressBar
+            from .ask import ask
 
             steered, processor = load_steered(model, settings, choose_device(device), dtype.value)
-        show = _Shown(model, prompt, trace, stream, as_json)
-        results: list[Answer] = []
-        for part in subjects.batches(shown, 1 if stream else batch_size, quiet=stream or as_json):
-            pictures = [subject.picture for subject in part]
-            told = show.streamer(part[0], processor) if stream else None
-            fresh = answers.ask(steered, processor, pictures, prompt, max_new_tokens, compare, told)
-            for subject, answer in zip(part, fresh, strict=True):
-                show.answer(subject, answer)
-            results += fresh
-        show.finish(shown, results)
+        size = 1 if stream else batch_size
+        printer = _Printer(model, prompt, trace, stream)
+        answers: list[Answer] = []
+        with ProgressBar(shown=not (stream or as_json)) as bar:
+            for start in range(0, len(shown), size):
+                part = shown[start : start + size]
+                bar("images", start, len(shown))
+                streamer = printer.streamer(part[0], processor) if stream else None
+                found = ask(steered, processor, [one.image for one in part], prompt, max_new_tokens, compare, streamer)
+                answers += found
+                if not as_json:
+                    for image, answer in zip(part, found, strict=True):
+                        printer.answer(image, answer)
+        if as_json:
+            typer.echo(json.dumps(_document(model, prompt, shown, answers), indent=2))
 
 
-class _Shown:
-    """What the user sees, as it comes."""
+class _Printer:
+    """Prints answers as they come."""
 
-    def __init__(self, model: str | None, prompt: str, trace: bool, stream: bool, as_json: bool) -> None:
-        self.model, self.prompt, self.trace = model, prompt, trace
-        self.stream, self.as_json, self.started = stream, as_json, False
-
-    def note(self) -> str | None:
-        """What users have to know about the embedded model."""
-        from ..scenes.embedded import NOTE
-
-        return NOTE if self.model is None else None
+    def __init__(self, model: str | None, prompt: str, trace: bool, stream: bool) -> None:
+        self.note, self.prompt, self.trace, self.stream = _note(model), prompt, trace, stream
+        self.started = False
 
     def head(self, settings: dict[str, Any] | None) -> None:
-        """Printed once, before the first answer."""
+        """Print the note, the prompt and the settings, once, before the first answer."""
         if self.started:
             return
         self.started = True
-        if self.note():
-            typer.echo(f"{self.note()}\n")
+        if self.note:
+            typer.echo(f"{self.note}\n")
         typer.echo(f"prompt:  {self.prompt}")
         if settings is not None:
             used = f"mode {settings['mode']}, layer {settings['layer']}, alpha_max {settings['alpha_max']:g}"
             typer.echo(f"rudder:  {used}, k {settings['k']:g}")
 
-    def streamer(self, subject: Subject, processor: Any) -> Any:
-        """Makes streamers that print the words of an answer behind its name."""
+    def streamer(self, image: NamedImage, processor: Any) -> Callable[[str], Any]:
+        """A function that makes streamers, which print the words of an answer behind its name."""
         from transformers import TextStreamer
 
         self.head(None)
-        typer.echo(f"\nimage:   {subject.title}")
+        typer.echo(f"\nimage:   {image.title}")
 
         def make(name: str) -> TextStreamer:
             typer.echo(f"{name}: ", nl=False)
@@ -133,37 +132,46 @@ class _Shown:
 
         return make
 
-    def answer(self, subject: Subject, answer: Answer) -> None:
-        """Print one answer, unless it goes into the JSON."""
-        if self.as_json:
-            return
+    def answer(self, image: NamedImage, answer: Answer) -> None:
+        """Print one answer, or what is to be said after its words were streamed."""
         from rich.console import Console
 
-        from .ask import trace_table
+        from ..metrics.highlight import marked
 
         if not self.stream:
             self.head(answer.settings)
-            typer.echo(f"\nimage:   {subject.title}")
-            if answer.vanilla is not None:
-                typer.echo(f"vanilla: {subject.marked(answer.vanilla)}")
-            typer.echo(f"steered: {subject.marked(answer.steered)}")
-        if subject.present is not None:
-            told = [("vanilla", answer.vanilla), ("steered", answer.steered)]
-            wrong = [f"{name} {subject.absent_words(text)}" for name, text in told if text is not None]
-            typer.echo(f"not in the picture: {'; '.join(wrong)}")
+            typer.echo(f"\nimage:   {image.title}")
+            for name, text in answer.texts.items():
+                typer.echo(f"{name}: {marked(text, image.present)}")
+        if image.present is not None:
+            wrong = [f"{name} {', '.join(image.absent(text)) or 'nothing'}" for name, text in answer.texts.items()]
+            typer.echo(f"not in the image: {'; '.join(wrong)}")
         typer.echo(answer.summary())
         if self.trace:
-            Console().print(trace_table(answer))
+            Console().print(answer.trace_table())
 
-    def finish(self, shown: list[Subject], results: list[Answer]) -> None:
-        """Print the JSON document."""
-        if not self.as_json:
-            return
-        record = {
-            "model": self.model or "embedded:llava",
-            "note": self.note(),
-            "prompt": self.prompt,
-            "settings": results[0].settings,
-            "answers": [subject.record(answer) for subject, answer in zip(shown, results, strict=True)],
-        }
-        typer.echo(json.dumps(record, indent=2))
+
+def _note(model: str | None) -> str | None:
+    """What users have to know about the embedded model."""
+    from ..scenes.embedded import NOTE
+
+    return NOTE if model is None else None
+
+
+def _document(model: str | None, prompt: str, images: list[NamedImage], answers: list[Answer]) -> dict[str, Any]:
+    """The JSON document; the settings are the same for all images."""
+    records = []
+    for image, answer in zip(images, answers, strict=True):
+        record = {"image": image.name, **asdict(answer)}
+        record.pop("settings")
+        if image.present is not None:
+            record["present"] = sorted(image.present)
+            record["absent"] = {name: image.absent(text) for name, text in answer.texts.items()}
+        records.append(record)
+    return {
+        "model": model or "embedded:llava",
+        "note": _note(model),
+        "prompt": prompt,
+        "settings": answers[0].settings,
+        "answers": records,
+    }

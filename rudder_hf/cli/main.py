@@ -7,22 +7,12 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import (
-    analyze,
-    benchmark,
-    calibrate,
-    compare,
-    demo,
-    env,
-    evaluate,
-    generate,
-    push,
-)
+from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push
 from .common import copyable
 
 app = typer.Typer(
     name="rudder",
-    help="Steer vision-language models towards what is in the picture (RUDDER).",
+    help="Steer vision-language models towards what is in the image (RUDDER).",
     epilog=copyable(
         "rudder generate",
         "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
@@ -39,15 +29,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
-app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
-app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
-app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
-app.command("analyze", epilog=analyze.EXAMPLES)(analyze.analyze)
-app.command("benchmark", epilog=benchmark.EXAMPLES)(benchmark.benchmark)
-app.command("demo", epilog=demo.EXAMPLES)(demo.demo)
-app.command("push", epilog=push.EXAMPLES)(push.push)
-app.command("env", epilog=env.EXAMPLES)(env.env)
+for module in (generate, evaluate, calibrate, compare, analyze, benchmark, demo, push, env):
+    name = module.__name__.rpartition(".")[2]
+    app.command(name, epilog=module.EXAMPLES)(getattr(module, name))
 
 
 def _print_version(wanted: bool) -> None:
@@ -62,4 +46,4 @@ def main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Steer vision-language models towards what is in the picture (RUDDER)."""
+    """Steer vision-language models towards what is in the image (RUDDER)."""

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import (
-    BAD_INPUT,
-    FAILED,
-    copyable,
-    refusing_bad_input,
-    reporting_failure,
-    stop,
-)
+from .common import BAD_INPUT, FAILED, copyable, refusing_bad_input, reporting_failure, stop
 
 if TYPE_CHECKING:
     from ..core.configuration import RudderConfig
@@ -89,13 +82,13 @@ def push(
 
 
 def read_source(source: str, repo_id: str) -> tuple[RudderConfig, str | None]:
-    """The settings in a folder or of a preset, and the folder's card if somebody edited it.
+    """The settings in a folder or of a preset, and the folder's card if it was edited.
 
     Raises:
         ValueError: There is neither a folder with settings nor a preset of that name.
     """
-    from ..core.configuration import RudderConfig
     from ..hub.card import render_card
+    from ..hub.loading import read_settings
     from ..presets import get_preset, list_presets
 
     folder = Path(source)
@@ -106,10 +99,10 @@ def read_source(source: str, repo_id: str) -> tuple[RudderConfig, str | None]:
         return get_preset(source).config(), None
     if not (folder / "config.json").is_file():
         raise ValueError(f"There is no config.json in {folder}: save_pretrained writes one.")
-    config: RudderConfig = RudderConfig.from_pretrained(folder)
-    if not (folder / CARD).is_file():
-        return config, None
-    card = (folder / CARD).read_text(encoding="utf-8")
+    config = read_settings(folder)
+    if config is None:
+        raise ValueError(f"{folder} holds no RUDDER settings, but a model.")
+    card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else None
     return config, None if card in (render_card(config), render_card(config, repo_id)) else card
 
 

@@ -1,4 +1,4 @@
-"""`rudder generate`: the embedded model, real pictures, marks on absent objects, exit codes."""
+"""`rudder generate`: the embedded model, real images, marks on absent objects, exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from rudder_hf import RudderConfig
-from rudder_hf.cli import ask as answers
 from rudder_hf.cli.main import app
 from rudder_hf.metrics import highlight as marks
 from rudder_hf.scenes import captions, coco, embedded
@@ -33,7 +32,7 @@ def answer_json(*arguments: object) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Example pictures on disk, with COCO annotations beside them."""
+    """Example images on disk, with COCO annotations beside them."""
     folder = tmp_path_factory.mktemp("examples")
     coco.write_split(folder, "examples", embedded.examples()[:3], scale=2)
     return sorted(folder.rglob("*.png"))
@@ -64,7 +63,7 @@ def test_without_arguments_the_embedded_model_describes_an_example() -> None:
         assert captions.broken_sentences(text) == 0
         absent = [n for n in captions.mentions(text) if n not in scene.names]
         assert shown.count(marks.MARK) == len(absent)
-        told = line_of(result.stdout, "not in the picture:")
+        told = line_of(result.stdout, "not in the image:")
         assert f"{name} {', '.join(absent) or 'nothing'}" in told
 
 
@@ -83,7 +82,7 @@ def test_trace_has_a_row_per_token() -> None:
     assert result.stdout.count(" % │") == 3
 
 
-def test_pictures_in_one_batch_answer_as_one_by_one(examples: list[Path]) -> None:
+def test_images_in_one_batch_answer_as_one_by_one(examples: list[Path]) -> None:
     together = answer_json(*examples)["answers"]
     alone = answer_json(*examples, "--batch-size", 1)["answers"]
     assert [answer["image"] for answer in together] == [str(path) for path in examples]
@@ -101,7 +100,7 @@ def test_streaming_prints_the_same_words(examples: list[Path]) -> None:
     for answer in answer_json(*examples[:2])["answers"]:
         for name in ("vanilla", "steered"):
             assert f"{name}: {answer[name]}" in streamed.stdout.replace(f"{name}:  ", f"{name}: ")
-    assert line_of(streamed.stdout, "not in the picture:") == line_of(plain.stdout, "not in the picture:")
+    assert line_of(streamed.stdout, "not in the image:") == line_of(plain.stdout, "not in the image:")
     refused(generate("--stream", "--json"), "choose one of them")
 
 
@@ -112,11 +111,11 @@ def test_annotations_beside_or_given(examples: list[Path], tmp_path: Path) -> No
         assert answer["vanilla"] is None
         wrong = [n for n in captions.mentions(answer["steered"]) if n not in scenes[path.name].names]
         assert answer["absent"] == {"steered": wrong}
-    copy = tmp_path / "picture.png"
+    copy = tmp_path / "image.png"
     copy.write_bytes(examples[0].read_bytes())
     assert "present" not in answer_json(copy, "--no-compare", "--max-new-tokens", 2)["answers"][0]
     annotations = next(examples[0].parent.parent.rglob("instances_examples.json"))
-    refused(generate(copy, "--annotations", annotations), "says nothing about picture.png")
+    refused(generate(copy, "--annotations", annotations), "says nothing about image.png")
     refused(generate(copy, "--annotations", tmp_path / "none.json"), "none.json")
     broken = tmp_path / "broken.json"
     broken.write_text("{}")
@@ -151,15 +150,15 @@ def test_every_embedded_model_answers() -> None:
     refused(generate("--model", "embedded:gpt"), ", ".join(embedded.names()))
 
 
-def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
     broken, cut = tmp_path / "broken.png", tmp_path / "cut.png"
-    broken.write_bytes(b"not a picture")
+    broken.write_bytes(b"not an image")
     Image.new("RGB", (64, 64), "red").save(cut)
     cut.write_bytes(cut.read_bytes()[:60])
     refused(generate(tmp_path / "missing.png"), "missing.png")
-    refused(generate(broken), "not a picture")
+    refused(generate(broken), "is not an image")
     refused(generate(cut), "cut.png")
-    refused(generate(tmp_path), "is a folder")
+    refused(generate(tmp_path), "cannot be read")
     refused(generate("--example", 99), "1 to 12")
 
 
@@ -190,15 +189,15 @@ def test_a_failure_while_generating_is_told_apart_from_bad_input(monkeypatch: py
     def fail(*arguments: object) -> None:
         raise RuntimeError("out of\nmemory")
 
-    monkeypatch.setattr(answers, "ask", fail)
+    monkeypatch.setattr("rudder_hf.cli.ask.ask", fail)
     refused(generate(), "RuntimeError: out of memory", code=1)
 
 
-def test_a_picture_of_any_size_and_kind_is_taken(tmp_path: Path) -> None:
+def test_an_image_of_any_size_and_kind_is_taken(tmp_path: Path) -> None:
     scene = split_scenes("examples")[1]
-    picture = draw(scene, 4)
+    image = draw(scene, 4)
     whole, grey = tmp_path / "whole.jpg", tmp_path / "grey.png"
-    picture.save(whole, quality=95)
-    picture.convert("LA").resize((300, 200)).save(grey)
+    image.save(whole, quality=95)
+    image.convert("LA").resize((300, 200)).save(grey)
     for path in (whole, grey):
         assert captions.broken_sentences(answer_json(path, "--no-compare")["answers"][0]["steered"]) == 0
