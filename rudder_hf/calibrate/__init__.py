@@ -16,10 +16,9 @@ from .choice import Choice, choose
 from .data import CalibrationData, data_source, find_data, pope_task
 from .decoding import Decoded, decode_settings
 from .layers import LayerStatistics, layer_statistics, shortlist
-from .options import CalibrationOptions
+from .options import CalibrationOptions, Limits
 from .outcome import Outcome, save_outcome
 from .run import calibrate
-from .scoring import Limits
 from .settings import VANILLA, Grid, Setting
 
 __all__ = [

@@ -24,12 +24,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ..metrics.statistics import Counts, Floats, bootstrap_weights
-from .scoring import OBJECTIVES, Limits
+from .options import OBJECTIVES, Limits
 
 C = TypeVar("C", bound=Hashable)
 """A candidate: a `Setting`, or whatever else names what was run."""
 
-BOOTSTRAP = 2000
 DELTA = 0.01
 # Scores closer than this are the same score: sums of integers divided by integers differ by more.
 _SAME = 1e-9
@@ -75,7 +74,7 @@ def choose(
     objective: str,
     limits: Limits,
     labelled: bool,
-    bootstrap: int = BOOTSTRAP,
+    bootstrap: int = 2000,
     seed: int = 0,
     confidence: float = 0.0,
 ) -> Choice[C]:

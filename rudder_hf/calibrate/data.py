@@ -12,11 +12,7 @@ from ..evaluate.tasks import DataOptions, Sample, Task, make_task
 from ..evaluate.tasks.base import choose_ids
 from ..evaluate.tasks.chair import IMAGES as EVALUATED
 from ..evaluate.tasks.images import has_annotations, images_task
-from ..evaluate.tasks.pope import pope_samples
-from ..metrics.coco import CocoData
 from ..metrics.errors import InputError
-from ..metrics.pope import Question
-from ..metrics.pope_questions import STRATEGIES, build_questions
 from ..runtime.inputs import encode
 from ..runtime.models import Subject
 
@@ -30,6 +26,7 @@ class CalibrationData:
         choosing: Samples that settings are chosen on.
         check_task: Reads the images to check with.
         checking: Samples that are looked at once, after the choice.
+        check_options: Where these come from.
         record: Where they come from, for the config.
     """
 
@@ -37,6 +34,7 @@ class CalibrationData:
     choosing: list[Sample]
     check_task: Task
     checking: list[Sample]
+    check_options: DataOptions
     record: dict[str, Any]
 
     @property
@@ -91,7 +89,7 @@ def find_data(
         used = excluded | {sample.id for sample in choosing}
         _, checking = _draw(check_task, used, check_options.seed, 0, check, skip_unreadable)
         record["checked_on"] = {"task": check_task.name, **check_task.data}
-    return CalibrationData(task, choosing, check_task, checking, record)
+    return CalibrationData(task, choosing, check_task, checking, check_options or options, record)
 
 
 def _draw(
@@ -145,22 +143,11 @@ def pope_task(data: CalibrationData, seed: int = 0, limit: int | None = None) ->
     """
     if not data.labelled or not data.checking:
         raise InputError("--check pope needs annotated images that are not used for choosing (--check-limit)")
-    asked = data.checking[:limit]
+    wanted = [sample.image_id for sample in data.checking[:limit]]
+    asked = replace(data.check_options, wanted=wanted, limit=None, prompt=None, seed=seed)
     if data.check_task.name == "scenes":
-        split, wanted = data.check_task.data["split"], [sample.image_id for sample in asked]
-        return make_task("scenes-pope", DataOptions(split=split, wanted=wanted, seed=seed))
-    objects = {int(sample.image_id): tuple(sample.reference["objects"]) for sample in asked}
-    coco = CocoData(
-        files={int(sample.image_id): sample.image for sample in asked},
-        objects=objects,
-        references=dict.fromkeys(objects, ()),
-        categories=tuple(dict.fromkeys(name for names in objects.values() for name in names)),
-    )
-    questions: dict[str, list[Question]] = {
-        strategy: build_questions(coco, strategy, images=None, seed=seed) for strategy in STRATEGIES
-    }
-    record = {"source": "annotations of the held-out images"}
-    return Task("pope", "pope", pope_samples(questions), record, data.check_task.image, 16)
+        return make_task("scenes-pope", replace(asked, split=data.check_task.data["split"]))
+    return make_task("pope", asked)
 
 
 def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:

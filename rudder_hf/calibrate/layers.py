@@ -107,31 +107,69 @@ def layer_statistics(model: Any, batches: Iterable[dict[str, Any]]) -> list[Laye
     """
     ends = torch.tensor(sorted(end_ids(model)), dtype=torch.long)
     with _Reader(model) as reader:
-        gathered = _Gathered(len(reader.layers))
         for inputs in batches:
             reader.begin(inputs.get("attention_mask"))
             written = model.generate(**inputs, max_new_tokens=_ANSWER_TOKENS, do_sample=False, num_beams=1)
             new = without_prompt(written, inputs["input_ids"]).cpu()
             # The forward at step t reads token t: it counts while the answer goes on.
-            gathered.add(reader, torch.isin(new, ends).cumsum(1) == 0)
-        return gathered.statistics(reader.layers)
+            reader.end(torch.isin(new, ends).cumsum(1) == 0)
+    if not reader.cards[0]:
+        raise ValueError("no image to look at")
+    cards = torch.stack([torch.cat(layer) for layer in reader.cards])
+    count = cards.shape[1]
+    together = torch.einsum("lnd,mnd->lm", cards, cards) / count
+    # All pairs of images, without those of an image with itself.
+    between = (cards.double().sum(1).square().sum(-1) - count) / max(1, count * (count - 1))
+    groups = layer_groups(len(reader.layers))
+    found = []
+    for place, layer in enumerate(reader.layers):
+        others = [other for other, group in enumerate(groups) if group == groups[place] and other != place]
+        update_norm, leverage, concentration = torch.cat(reader.prompts[place], dim=1).double().mean(1).tolist()
+        cosines, lengths = torch.cat(reader.answers[place], dim=1)
+        found.append(
+            LayerStatistics(
+                layer=layer,
+                update_norm=update_norm,
+                leverage=leverage,
+                hidden_norm=float(lengths.median()),
+                alignment=float(cosines.mean()),
+                concentration=concentration,
+                specificity=float(1 - between[place]) if count > 1 else 0.0,
+                coherence=float(together[place, others].mean()) if others else 1.0,
+            )
+        )
+    return found
 
 
 class _Reader:
-    """Hooks on every layer with self-attention, for one batch at a time."""
+    """Hooks on every layer with self-attention.
+
+    Attributes:
+        cards: For each layer the CARDs of the images, a tensor (rows, hidden size) for each batch.
+        prompts: For each layer (3, rows): length, relative length and concentration of the updates of each prompt.
+        answers: For each layer (2, positions): cosine with CARD and length of the hidden states of answers.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._backbone = find_backbone(model)
         self.layers = steerable_layers(self._backbone)
+        self.cards: list[list[Tensor]] = [[] for _ in self.layers]
+        self.prompts: list[list[Tensor]] = [[] for _ in self.layers]
+        self.answers: list[list[Tensor]] = [[] for _ in self.layers]
         self._handles: list[Any] = []
-        self.begin(None)
 
     def begin(self, mask: Tensor | None) -> None:
-        """Forget the last batch; `mask` marks the prompt's real positions in the next."""
+        """Begin a batch; `mask` marks the real positions of its prompts."""
         self._mask = mask
-        self.prompt: dict[int, dict[str, Tensor]] = {}
-        self.steps: dict[int, list[tuple[Tensor, Tensor]]] = {place: [] for place in range(len(self.layers))}
-        self._h: Tensor = torch.empty(0)
+        self._cards: dict[int, Tensor] = {}
+        self._steps: list[list[Tensor]] = [[] for _ in self.layers]
+
+    def end(self, running: Tensor) -> None:
+        """End a batch; `running` says for each row and step whether its answer goes on."""
+        for place, steps in enumerate(self._steps):
+            self.cards[place].append(self._cards[place].cpu())
+            for step, seen in enumerate(steps):
+                self.answers[place].append(seen.cpu()[:, running[:, min(step, running.shape[1] - 1)]])
 
     def __enter__(self) -> _Reader:
         for place, index in enumerate(self.layers):
@@ -152,71 +190,20 @@ class _Reader:
             handle.remove()
 
     def _before(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        self._h = args[0] if args else kwargs["hidden_states"]
+        self._h: Tensor = args[0] if args else kwargs["hidden_states"]
 
     def _read(self, place: int, update: Tensor) -> None:
         h = self._h.float()
-        if place in self.prompt:
-            card = self.prompt[place]["card"]
-            self.steps[place].append((similarity(h, card.unsqueeze(-1))[:, -1, 0], h[:, -1].norm(dim=-1)))
+        if place in self._cards:
+            cosines = similarity(h[:, -1:], self._cards[place].unsqueeze(-1)).flatten()
+            self._steps[place].append(torch.stack([cosines, h[:, -1].norm(dim=-1)]))
             return
         update = update.float()
         mask = self._mask if self._mask is not None and self._mask.shape == update.shape[:2] else None
         weights = torch.ones(update.shape[:2], device=update.device) if mask is None else (mask > 0).float()
         lengths, total = update.norm(dim=-1) * weights, weights.sum(1)
-        pooled = pool_updates(update, mask)
         relative = torch.where(weights > 0, lengths / h.norm(dim=-1).clamp_min(1e-12), 0.0)
-        self.prompt[place] = {
-            "card": unit(pooled),
-            "update_norm": lengths.sum(1) / total,
-            "leverage": relative.sum(1) / total,
-            "concentration": pooled.norm(dim=-1) / lengths.sum(1).clamp_min(1e-12),
-        }
-
-
-class _Gathered:
-    """Sums over images."""
-
-    def __init__(self, layers: int) -> None:
-        self.count = 0
-        self.groups = layer_groups(layers)
-        means = ("update_norm", "leverage", "concentration", "coherence")
-        self.sums = {name: torch.zeros(layers, dtype=torch.float64) for name in means}
-        self.alignment: list[list[Tensor]] = [[] for _ in range(layers)]
-        self.lengths: list[list[Tensor]] = [[] for _ in range(layers)]
-        self.cards: Tensor = torch.zeros(layers, 1, dtype=torch.float64)
-
-    def add(self, reader: _Reader, running: Tensor) -> None:
-        """Add one batch; `running` says for each row and step whether its answer goes on."""
-        read = [reader.prompt[place] for place in range(len(self.groups))]
-        cards = torch.stack([layer["card"].cpu() for layer in read]).double()
-        self.count += cards.shape[1]
-        self.cards = self.cards + cards.sum(1)
-        for name in ("update_norm", "leverage", "concentration"):
-            self.sums[name] += torch.stack([layer[name].double().sum().cpu() for layer in read])
-        between = torch.einsum("lnd,mnd->lmn", cards, cards).sum(-1)
-        for place, group in enumerate(self.groups):
-            others = [o for o, g in enumerate(self.groups) if g == group and o != place]
-            self.sums["coherence"][place] += between[place, others].mean() if others else cards.shape[1]
-        for place, steps in reader.steps.items():
-            for step, (cosines, lengths) in enumerate(steps):
-                keep = running[:, min(step, running.shape[1] - 1)]
-                self.alignment[place].append(cosines.cpu()[keep])
-                self.lengths[place].append(lengths.cpu()[keep])
-
-    def statistics(self, layers: Sequence[int]) -> list[LayerStatistics]:
-        """The averages."""
-        if not self.count:
-            raise ValueError("no image to look at")
-        pairs = self.count * (self.count - 1)
-        between = (self.cards.square().sum(-1) - self.count) / pairs if pairs else torch.ones(len(layers))
-        return [
-            LayerStatistics(
-                layer=layer,
-                hidden_norm=float(torch.cat(self.lengths[place]).median()),
-                alignment=float(torch.cat(self.alignment[place]).mean()),
-                specificity=float(1 - between[place]),
-                **{name: float(sums[place] / self.count) for name, sums in self.sums.items()},
-            )
-            for place, layer in enumerate(layers)
-        ]
+        pooled = pool_updates(update, mask)
+        concentration = pooled.norm(dim=-1) / lengths.sum(1).clamp_min(1e-12)
+        self._cards[place] = unit(pooled)
+        self.prompts[place].append(torch.stack([lengths.sum(1) / total, relative.sum(1) / total, concentration]).cpu())

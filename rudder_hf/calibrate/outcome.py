@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from ..core.configuration import RudderConfig
-from ..metrics.statistics import Counts, Difference, Metric, compare, interval, scores
+from ..metrics.statistics import Counts, Difference, Metric, compare, interval, ratio, scores
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.figures import figures_available
 from ..runtime.store import numbered_path, read_json, to_json, write_new
-from .checks import broken_by_limit, compare_label_free
 from .choice import Choice
 from .data import CalibrationData
 from .layers import LayerStatistics
-from .options import CalibrationOptions
-from .scoring import LABELLED, OBJECTIVES
+from .options import LABELLED, OBJECTIVES, CalibrationOptions, Limits, recall
 from .settings import VANILLA, Setting
 
 NUMBERS, REPORT = "calibration.json", "report.md"
 # Recall on the held-out images may miss the floor by so much before the settings are refused: by chance it does.
 _SLACK = 0.02
+# Share of the gain that the criterion without labels has to keep to be called good enough.
+_ENOUGH = 0.8
 # What a config's record says of the held-out images.
 _RECORDED = (
     "chair_s", "chair_i", "chair_i_distinct", "recall", "log_likelihood", "distinct_2", "broken_sentences",
@@ -170,15 +170,10 @@ class Outcome:
         }
 
     @property
-    def fluency(self) -> list[dict[str, Any]]:
-        """How many broken sentences each limit of the likelihood lets through, where those can be counted."""
-        return broken_by_limit(self.counts, self.options.limits) if self.data.labelled else []
-
-    @property
     def label_free(self) -> dict[str, Any] | None:
         """How close the choice without labels comes to the one with labels; None if only one of them was made."""
         free = self.without_labels
-        return None if free is None else compare_label_free(self.counts, self.choice, free, self.options.limits)
+        return None if free is None else judge_label_free(self.counts, self.choice, free, self.options.limits)
 
     def _entry(self, setting: Setting, counts: Counts) -> dict[str, Any]:
         """A setting and its scores, as JSON values."""
@@ -226,11 +221,32 @@ class Outcome:
             "by_mode": {mode: _record(choice.best) for mode, choice in self.by_mode.items()},
             "held_out": [self._checked(*checked) for checked in self.held_out.items()],
             "without_labels": free and {"chosen": _record(free.best), "agreement": self.label_free},
-            "fluency": self.fluency,
             "pope": self.pope,
             "seconds": self.seconds,
             "environment": {"versions": versions(), "hardware": hardware()},
         }
+
+
+def judge_label_free(
+    counts: Mapping[Setting, Counts], labelled: Choice[Setting], free: Choice[Setting], limits: Limits
+) -> dict[str, Any]:
+    """How close a choice without labels comes to the one with labels, on the same images.
+
+    Returns:
+        The share of the labelled choice's gain that the other keeps; its recall relative to vanilla's; whether both
+        chose the same; and whether that is good enough: 80 % of the gain, within the recall floor.
+    """
+    chosen, vanilla = counts[free.best or VANILLA].total(), counts[VANILLA].total()
+    possible = labelled.vanilla - labelled.score
+    reached = labelled.vanilla - float(OBJECTIVES[labelled.objective](chosen))
+    kept = reached / possible if possible > 0 else 0.0
+    found = float(ratio(recall(chosen), recall(vanilla)))
+    return {
+        "share_of_gain": round(kept, 4),
+        "recall": round(found, 4),
+        "same_choice": free.best == labelled.best,
+        "good_enough": kept >= _ENOUGH and found >= limits.recall_floor,
+    }
 
 
 def _record(setting: Setting | None) -> dict[str, Any] | None:

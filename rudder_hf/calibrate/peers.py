@@ -19,7 +19,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from .. import methods
@@ -35,33 +34,10 @@ from ..runtime.models import Subject
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
 from .data import CalibrationData, batches
-from .options import CalibrationOptions
-from .scoring import LABELLED, OBJECTIVES
+from .options import LABELLED, OBJECTIVES, CalibrationOptions
 from .search import Search
 
 BATCH_SIZE = 25
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One setting and what it reached on the images that it got to.
-
-    Attributes:
-        settings: Of the method.
-        images: How many it was run on.
-        objective: What was minimised.
-        scores: All metrics.
-        dropped: The limit for which it was stopped early; empty if it was not.
-        breaks: The limits that it breaks on all images, or in which share of bootstrap draws it keeps them, where that
-            is too rarely to be chosen.
-    """
-
-    settings: dict[str, Any]
-    images: int
-    objective: float
-    scores: dict[str, float]
-    dropped: str
-    breaks: list[str]
 
 
 @dataclass(frozen=True)
@@ -75,7 +51,10 @@ class Tuning:
         limits: What a setting must not break, against vanilla.
         images: On which.
         vanilla: The unsteered model's scores.
-        tried: All settings, gentle first.
+        tried: All settings, gentle first: each with `settings` of the method, number of `images` that it was run on,
+            `objective`, all `scores`, the limit for which it was `dropped` early (empty if it was not), and what it
+            `breaks`: limits on all images, or in which share of bootstrap draws it keeps them, where that is too
+            rarely to be chosen.
         chosen: Place of the chosen one; None if none within the limits is better than vanilla.
         won_draws: Share of bootstrap draws of the images in which it would have been chosen.
         out_of_bag: Change of the objective against vanilla without the optimism of choosing: mean and 95 % interval.
@@ -88,7 +67,7 @@ class Tuning:
     limits: dict[str, float]
     images: list[int | str]
     vanilla: dict[str, float]
-    tried: list[Tried]
+    tried: list[dict[str, Any]]
     chosen: int | None
     won_draws: float
     out_of_bag: list[float]
@@ -96,7 +75,7 @@ class Tuning:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+        return asdict(self)
 
 
 class MethodSearch(Search[str]):
@@ -146,16 +125,6 @@ class MethodSearch(Search[str]):
             }
         )
 
-    def __enter__(self) -> MethodSearch:
-        self.store.__enter__()
-        self.refresh()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.store.__exit__(kind, error, trace)
-
     def _take(self, batch: Mapping[str, Any]) -> None:
         key = batch["method"]
         self.answers.setdefault(key, {}).update({row["id"]: row for row in batch["rows"]})
@@ -198,14 +167,14 @@ class MethodSearch(Search[str]):
             images=[sample.image_id for sample in self.samples],
             vanilla=_rounded(self.scored(self.vanilla)),
             tried=[
-                Tried(
-                    settings=settings_record(method),
-                    images=len(scored[key].counts.ids),
-                    objective=round(float(OBJECTIVES[choice.objective](scored[key].counts.total())), 6),
-                    scores=_rounded(scored[key]),
-                    dropped=dropped.get(key, ""),
-                    breaks=breaks.get(key, []),
-                )
+                {
+                    "settings": settings_record(method),
+                    "images": len(scored[key].counts.ids),
+                    "objective": round(float(OBJECTIVES[choice.objective](scored[key].counts.total())), 6),
+                    "scores": _rounded(scored[key]),
+                    "dropped": dropped.get(key, ""),
+                    "breaks": breaks.get(key, []),
+                }
                 for key, method in zip(keys, candidates, strict=True)
             ],
             chosen=None if choice.best is None else keys.index(choice.best),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..metrics.statistics import Counts, Difference, Estimate, Metric, interval, scores
 from ..runtime.environment import versions
@@ -37,11 +37,9 @@ def report(outcome: Outcome) -> str:
         _verdict(outcome),
         _held_out(outcome),
         _rivals(outcome),
-        _specificity(outcome),
         _certainty(outcome),
         _pope(outcome),
         _limits(outcome),
-        _fluency(outcome),
         _without_labels(outcome),
         _layers(outcome),
         *(_grids(outcome, layer) for layer in outcome.layers),
@@ -71,13 +69,9 @@ def _some(outcome: Outcome, names: Sequence[str]) -> list[Metric]:
     return [metric for metric in outcome.metrics if metric.name in names]
 
 
-def _score_table(metrics: Sequence[Metric], rows: Iterable[tuple[Sequence[str], Counts]], labels: int = 1) -> str:
-    """One row of scores for each labelled row of counts."""
-    cells = []
-    for names, counts in rows:
-        values = scores(counts, metrics)
-        cells.append([*names, *(shown(metric, values[metric.name]) for metric in metrics)])
-    return Table([*[""] * labels, *(metric.label for metric in metrics)], cells).markdown()
+def _scores(metrics: Sequence[Metric], counts: Counts) -> list[str]:
+    values = scores(counts, metrics)
+    return [shown(metric, values[metric.name]) for metric in metrics]
 
 
 def _objective(outcome: Outcome, value: float) -> str:
@@ -140,38 +134,21 @@ def _title(outcome: Outcome, setting: Setting) -> str:
 
 
 def _rivals(outcome: Outcome) -> str:
-    """All finalists in one table, each with the CARD of another image below its own."""
+    """All finalists in one table, each with the CARD of another image, and what is left of it then."""
+    metrics = _some(outcome, _COMPARED)
     rows = []
     for setting, counts in outcome.held_out.items():
-        rows.append(([_title(outcome, setting)], counts))
+        rows.append([_title(outcome, setting), *_scores(metrics, counts)])
         if setting in outcome.other_card:
-            rows.append((["… with another image's CARD"], outcome.other_card[setting]))
+            rows.append(["… with another image's CARD", *_scores(metrics, outcome.other_card[setting])])
+            own = outcome.specific[setting]
+            rows.append(["… own minus other CARD", *(_shown_interval(m, own[m.name], sign=True) for m in metrics)])
     if not rows:
         return ""
-    table = _score_table(_some(outcome, _COMPARED), rows)
-    return f"The same images with the settings that came next:\n\n{table}"
-
-
-def _specificity(outcome: Outcome) -> str:
-    """How much of the effect is about the image."""
-    if not outcome.specific:
-        return ""
-    metrics = _some(outcome, _MAIN)
-    rows = []
-    for setting, differences in outcome.specific.items():
-        row = [_title(outcome, setting)]
-        for metric in metrics:
-            whole, own = outcome.changes[setting][metric.name], differences[metric.name]
-            # A share of something that may be nothing says nothing.
-            clear = whole.low > 0 or whole.high < 0
-            part = f", {100 * own.value / whole.value + 0.0:.0f} %" if clear else ""
-            row.append(_shown_interval(metric, own, sign=True) + part)
-        rows.append(row)
-    table = Table(["own minus other CARD", *(metric.label for metric in metrics)], rows).markdown()
     return (
-        "How much of the effect is specific to the image: settings with the image's own CARD minus the same settings "
-        "with another image's, paired, and as a share of the whole effect where there is one. What another image's "
-        f"CARD does as well (a share near 0 %) is not about this image: shorter captions, say.\n\n{table}"
+        "The same images with the settings that came next, and with the CARD of another image, paired: what another "
+        "image's CARD does as well (a difference near 0) is not about this image: shorter captions, say.\n\n"
+        f"{Table(['', *(metric.label for metric in metrics)], rows).markdown()}"
     )
 
 
@@ -225,35 +202,22 @@ def _limits(outcome: Outcome) -> str:
     )
 
 
-def _fluency(outcome: Outcome) -> str:
-    if not outcome.fluency:
-        return ""
-    rows = [
-        [
-            "none" if row["nll_rise"] is None else f"{row['nll_rise']:g}",
-            str(row["settings"]),
-            *(f"{100 * row[name]:.1f} %" for name in ("mean_broken", "most_broken")),
-        ]
-        for row in outcome.fluency
-    ]
-    headings = ["limit of the rise, nats per token", "settings within it and the recall floor", "broken", "most"]
-    return (
-        "The scenes' captions come from a grammar, so that broken sentences can be counted, and seen what each limit "
-        f"of the log-likelihood lets through:\n\n{Table(headings, rows).markdown()}"
-    )
-
-
 def _without_labels(outcome: Outcome) -> str:
     free, found = outcome.without_labels, outcome.label_free
     if free is None or found is None:
         return ""
     compared = {"vanilla": None, "chosen with labels": outcome.choice.best, "chosen without labels": free.best}
-    rows = [([title, _name(setting)], outcome.counts[setting or VANILLA]) for title, setting in compared.items()]
+    metrics = _some(outcome, _MAIN)
+    rows = [
+        [title, _name(setting), *_scores(metrics, outcome.counts[setting or VANILLA])]
+        for title, setting in compared.items()
+    ]
+    table = Table(["", "setting", *(metric.label for metric in metrics)], rows).markdown()
     verdict = "good enough on this model" if found["good_enough"] else "**not good enough** on this model"
     return (
         f"## What the criterion without labels would have chosen\n\n{_GROUNDING} Where there are no labels, the most "
         "grounded setting within the limits of length and fluency is taken.\n\n"
-        f"{_score_table(_some(outcome, _MAIN), rows, labels=2)}\n\n"
+        f"{table}\n\n"
         f"It keeps {100 * found['share_of_gain']:.0f} % of the gain of the choice with labels, at "
         f"{100 * found['recall']:.1f} % of vanilla's recall: {verdict} (asked for: 80 % of the gain within the recall "
         "floor). Settings chosen without labels are not called calibrated either way: on another model nothing is "
@@ -273,7 +237,9 @@ def _layers(outcome: Outcome) -> str:
     text = f"## Layers\n\nTried: {outcome.reason}.\n\n{Table(headings, rows).markdown()}"
     if not outcome.probes:
         return text
-    sweep = _score_table(_some(outcome, _COMPARED), (([_name(s)], counts) for s, counts in outcome.probes.items()))
+    metrics = _some(outcome, _COMPARED)
+    rows = [[_name(setting), *_scores(metrics, counts)] for setting, counts in outcome.probes.items()]
+    sweep = Table(["", *(metric.label for metric in metrics)], rows).markdown()
     return f"{text}\n\nThe sweep, on {len(outcome.probes[VANILLA].ids)} images:\n\n{sweep}"
 
 
@@ -321,11 +287,11 @@ def _grid(outcome: Outcome, table: GridTable, metric: Metric) -> str:
     def cell(setting: Setting | None) -> str:
         if setting is None:
             return ""
-        text = shown(metric, scores(outcome.counts[setting], [metric])[metric.name])
+        (text,) = _scores([metric], outcome.counts[setting])
         return (f"**{text}**" if setting == outcome.choice.best else text) + mark(outcome, setting)
 
     alphas, ks = (sorted({key[place] for key in table}) for place in (0, 1))
-    vanilla = shown(metric, scores(outcome.counts[VANILLA], [metric])[metric.name])
+    (vanilla,) = _scores([metric], outcome.counts[VANILLA])
     rows = [[f"{alpha:.4g}", *(cell(table.get((alpha, k))) for k in ks)] for alpha in alphas]
     return Table([f"alpha_max \\ k (vanilla {vanilla})", *map(k_label, ks)], rows).markdown()
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..core.backbones import find_backbone, resolve_layer
 from ..evaluate.tasks import Task
 from ..metrics.errors import InputError
-from ..metrics.statistics import Counts
+from ..metrics.statistics import Counts, compare, scores
 from ..runtime.models import Subject
 from ..runtime.processes import Process
 from ..runtime.progress import Progress, no_progress
+from ..runtime.report import with_interval
 from ..runtime.store import Store
-from .checks import check_held_out, check_pope, finalists
-from .choice import choose
+from .choice import Choice, choose
 from .data import CalibrationData
 from .layers import LayerStatistics, shortlist, stored_layer_statistics
-from .options import CalibrationOptions
+from .options import LABELLED, OBJECTIVES, CalibrationOptions
 from .outcome import Outcome
-from .scoring import LABELLED
 from .search import SettingSearch
-from .settings import VANILLA, Setting
+from .settings import VANILLA, Setting, neighbours
 
 _STATISTICS_IMAGES = 100
 
@@ -58,9 +58,7 @@ def calibrate(
     given = None if options.layers is None else _resolved(subject, options.layers)
     store = Store(out, "calibrate", process)
     store.start(_plan(subject, data, options))
-    with store:
-        search = SettingSearch(subject, data.task, data.choosing, store, options, progress=progress)
-        search.refresh()
+    with SettingSearch(subject, data.task, data.choosing, store, options, progress=progress) as search:
         seen = data.choosing[:_STATISTICS_IMAGES]
         statistics = stored_layer_statistics(out / "layers.json", subject, data.task, seen, progress)
         layers, reason, probes = (given, "given by the user", {}) if given else _short_list(search, statistics)
@@ -149,3 +147,77 @@ def _short_list(
         f"all layers on {len(samples)} images, among equals by alignment x specificity of CARD: {values}"
     )
     return [s.layer for s in ranked], reason, probes
+
+
+def finalists(choices: Sequence[Choice[Setting]], counts: Mapping[Setting, Counts], runners_up: int) -> list[Setting]:
+    """Who is checked: the choice, those that come next, and the best by other rules (of each mode, without labels).
+
+    Args:
+        choices: The choice first.
+        counts: Of all settings, on the images to choose with.
+        runners_up: How many come next, if they are better than vanilla.
+    """
+    first = choices[0]
+    if first.best is None:
+        return []
+    better = [c for c in first.feasible if OBJECTIVES[first.objective](counts[c].total()) < first.vanilla]
+    following = [c for c in better if c != first.best][:runners_up]
+    others = [choice.best for choice in choices if choice.best is not None]
+    return list(dict.fromkeys([first.best, *following, *others]))
+
+
+def check_held_out(
+    search: SettingSearch, data: CalibrationData, chosen: Sequence[Setting]
+) -> tuple[dict[Setting, Counts], dict[Setting, Counts]]:
+    """Decode vanilla and the finalists on the held-out images, and the finalists with another image's CARD.
+
+    Returns:
+        Counts of vanilla and of the finalists; and of the finalists where each image is steered by the CARD of another
+        one: what is left of the effect then is not about the image.
+    """
+    if not data.checking or not chosen:
+        return {}, {}
+    own = replace(search, task=data.check_task, samples=data.checking)
+    own.decode([VANILLA, *chosen], data.checking)
+    found = {setting: own.scored(setting).counts for setting in (VANILLA, *chosen)}
+    if len(data.checking) < 2:
+        return found, {}
+    other = replace(own, other_card=True, answers={})
+    other.refresh()
+    other.decode(chosen, data.checking)
+    return found, {setting: other.scored(setting).counts for setting in chosen}
+
+
+def check_pope(search: SettingSearch, task: Task, best: Setting, tried: Sequence[Setting]) -> list[dict[str, Any]]:
+    """Answer POPE's questions with the chosen setting and its neighbours, the first token unsteered and steered.
+
+    Args:
+        search: What decoded the images to choose with.
+        task: POPE's questions, about images that were not used for choosing.
+        best: The chosen setting.
+        tried: The settings that were tried.
+
+    Returns:
+        For each setting, vanilla first, its description, scores, and the change of accuracy against vanilla.
+    """
+    options = replace(search.options, max_new_tokens=task.max_new_tokens, label_free=False, objective="mean")
+    asked = replace(search, task=task, samples=task.samples, options=options)
+    around = [best, *neighbours(best, tried)]
+    varied = [replace(setting, steer_first_token=first) for first in (False, True) for setting in around]
+    settings = list(dict.fromkeys([VANILLA, best, *varied]))
+    asked.decode(settings, task.samples)
+    scored = {setting: asked.scored(setting) for setting in settings}
+    found = []
+    for setting, answers in scored.items():
+        counts, metrics = answers.counts, answers.metrics
+        change = compare(scored[VANILLA].counts, counts, metrics, options.bootstrap, options.seed)["accuracy"]
+        values = (100 * change.value, 100 * change.low, 100 * change.high)
+        found.append(
+            {
+                "setting": ("chosen: " if setting == best else "") + setting.describe(),
+                **setting.record(),
+                "scores": {name: round(value, 6) for name, value in scores(counts, metrics).items()},
+                "change": with_interval(*values, "percent", sign=True),
+            }
+        )
+    return found

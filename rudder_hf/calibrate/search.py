@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
+import numpy as np
 import torch
 
-from ..evaluate.scoring import Scored
+from ..evaluate.scoring import Scored, Scoring, score_answers
 from ..evaluate.tasks.base import Sample, Task
 from ..metrics.statistics import Counts
 from ..runtime.models import Subject
@@ -18,8 +19,7 @@ from ..runtime.store import Store
 from .choice import C, Choice, choose, hopeless, looks
 from .data import encode_samples
 from .decoding import Decoded, decode_settings
-from .options import CalibrationOptions
-from .scoring import score
+from .options import GROUNDING, CalibrationOptions
 from .settings import VANILLA, Setting
 
 Answers = dict[str, dict[str, Any]]
@@ -28,7 +28,7 @@ Answers = dict[str, dict[str, Any]]
 
 @dataclass
 class Search(ABC, Generic[C]):
-    """Runs candidates on images, remembers the answers, and chooses by them.
+    """Runs candidates on images, remembers the answers, and chooses by them; a context manager.
 
     Attributes:
         subject: The stock model and its processor.
@@ -56,6 +56,14 @@ class Search(ABC, Generic[C]):
     @abstractmethod
     def _take(self, batch: Mapping[str, Any]) -> None:
         """Put the answers of a stored batch among `self.answers`."""
+
+    def __enter__(self) -> Self:
+        self.store.__enter__()
+        self.refresh()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.store.__exit__(*exception)
 
     def refresh(self) -> None:
         """Read what all processes have stored."""
@@ -94,7 +102,16 @@ class Search(ABC, Generic[C]):
 
     def scored(self, candidate: C, first: int | None = None) -> Scored:
         """Counts of a candidate on those of the first samples that it was run on, and their metrics."""
-        return score(self.task, self.samples[:first], self.answers.get(candidate, {}), self.options.lineage)
+        rows = self.answers.get(candidate, {})
+        samples = [sample for sample in self.samples[:first] if sample.id in rows]
+        answers = [rows[sample.id] for sample in samples]
+        scored = score_answers(self.task.name, self.task.kind, samples, answers, Scoring(self.options.lineage))
+        contrasts = [answer.get("contrast") for answer in answers]
+        if None in contrasts:
+            return scored
+        ids = tuple(str(sample.image_id) for sample in samples)
+        column = Counts(ids, ("contrast",), np.asarray(contrasts, dtype=np.float64)[:, None])
+        return Scored(scored.counts.joined(column), (*scored.metrics, GROUNDING))
 
     def choose(self, candidates: Mapping[C, Counts], label_free: bool = False) -> Choice[C]:
         """Choose among candidates in their order of preference, by the objective of the options or without labels."""

@@ -122,8 +122,7 @@ def compare(
 
 def _options(given: dict[str, Any], names: tuple[str, ...]) -> Any:
     from ..benchmark.costs import CostSettings
-    from ..calibrate.options import CalibrationOptions
-    from ..calibrate.scoring import Limits
+    from ..calibrate.options import CalibrationOptions, Limits
     from ..compare.options import CompareOptions
 
     limits = Limits(recall_floor=given["recall_floor"], nll_rise=given["nll_rise"])

@@ -94,12 +94,12 @@ def score_answers(task: str, kind: str, samples: Sequence[Sample], rows: Rows, s
 
     Args:
         task: The task's name; sentences of the scenes are checked against their grammar.
-        kind: "chair", "pope" or "mme".
+        kind: "chair", "pope", "mme", or "images", of which nothing is known: fluency and length alone.
         samples: The samples.
         rows: The answer to each of them.
         scoring: How to score.
     """
-    scorer = {"chair": _score_chair, "pope": _score_pope, "mme": _score_mme}[kind]
+    scorer = {"chair": _score_chair, "pope": _score_pope, "mme": _score_mme, "images": _score_images}[kind]
     scored = scorer(samples, rows, scoring)
     empty, cut = sum(not row["answer"] for row in rows), sum(not row.get("finished", True) for row in rows)
     notes = [f"{empty} of {len(rows)} answers are empty"] if empty else []
@@ -164,6 +164,12 @@ def _score_mme(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Score
     result = mme(questions, [row["answer"] for row in rows])
     note = f"{result.other} of {len(rows)} answers are neither yes nor no: they count as wrong"
     return Scored(result.counts, mme_metrics(result.subtasks), [note] if result.other else [])
+
+
+def _score_images(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
+    """Numbers of words."""
+    values = np.asarray([[len(row["answer"].split())] for row in rows], dtype=np.float64).reshape(len(rows), 1)
+    return Scored(Counts(tuple(str(sample.image_id) for sample in samples), ("words",), values), ())
 
 
 def score_run(plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> dict[str, Scored]:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from rudder_hf import RudderConfig
 from rudder_hf.calibrate import VANILLA, CalibrationOptions, Choice, Grid, Limits, Setting
-from rudder_hf.calibrate.checks import broken_by_limit, compare_label_free, finalists
 from rudder_hf.calibrate.choice import choose as choose_in_order
 from rudder_hf.calibrate.choice import hopeless, looks, student_quantile
+from rudder_hf.calibrate.outcome import judge_label_free
+from rudder_hf.calibrate.run import finalists
 from rudder_hf.calibrate.settings import neighbours
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.statistics import Counts
@@ -110,32 +111,6 @@ def test_finalists_are_the_choice_those_that_come_next_and_the_best_by_other_rul
     assert finalists([choose(weak, counts[VANILLA], "chair_s", Limits(), True, 50)], counts, 2) == []
 
 
-def with_broken(counts: Counts, share: float) -> Counts:
-    size = len(counts.ids)
-    values = np.stack([np.full(size, 10.0), np.full(size, 10.0 * share)], axis=1)
-    return counts.joined(Counts(counts.ids, ("scene_sentences", "broken_sentences"), values))
-
-
-def test_broken_sentences_are_counted_by_limit() -> None:
-    def setting(rise: float, found: float = 1.0) -> Counts:
-        return table(log_likelihood=[-1.0 - rise] * 10, found=[found] * 10)
-
-    counts = {
-        VANILLA: with_broken(setting(0.0), 0.0),
-        candidate(1.0): with_broken(setting(0.02), 0.01),
-        candidate(2.0): with_broken(setting(0.08), 0.05),
-        candidate(3.0): with_broken(setting(0.5), 0.4),
-        candidate(4.0): with_broken(setting(0.01, found=0.5), 0.9),  # loses recall: no limit of fluency is needed
-    }
-    by_limit = {row["nll_rise"]: row for row in broken_by_limit(counts, Limits())}
-    assert {limit: row["settings"] for limit, row in by_limit.items()} == {
-        0.02: 1, 0.03: 1, 0.05: 1, 0.1: 2, 0.2: 2, None: 3
-    }  # fmt: skip
-    assert by_limit[0.03]["most_broken"] == pytest.approx(0.01)
-    assert by_limit[None]["most_broken"] == pytest.approx(0.4)
-    assert broken_by_limit({VANILLA: setting(0.0)}, Limits()) == []
-
-
 def test_the_choice_without_labels_is_judged_by_the_one_with_labels() -> None:
     def setting(wrong: int, grounding: float, found: float = 1.0) -> Counts:
         counts = table(hallucinated_captions=[1.0] * wrong + [0.0] * (10 - wrong), found=[found] * 10)
@@ -146,7 +121,7 @@ def test_the_choice_without_labels_is_judged_by_the_one_with_labels() -> None:
         steered = {c: found for c, found in counts.items() if c != VANILLA}
         labelled = choose(steered, vanilla, "chair_s", Limits(), True, 20)
         free = choose(steered, vanilla, "grounding", Limits(), False, 20)
-        return compare_label_free(counts, labelled, free, Limits())
+        return judge_label_free(counts, labelled, free, Limits())
 
     counts = {VANILLA: setting(8, 0.1), candidate(1.0): setting(4, 0.3), candidate(2.0): setting(3, 0.4)}
     good = evidence({**counts, candidate(3.0): setting(2, 0.6)})

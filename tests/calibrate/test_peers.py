@@ -75,10 +75,10 @@ def test_tuning_finds_the_planted_best(tmp_path: Path, strengths: tuple[int, ...
     # 3 names nothing absent, 4 neither anything present; of equals the first, which is the gentlest.
     assert tuning.chosen == strengths.index(3)
     best = tuning.tried[tuning.chosen]
-    assert (best.scores["chair_s"], best.breaks) == (0.0, [])
-    assert [entry.settings for entry in tuning.tried] == [{"strength": s} for s in strengths]
+    assert (best["scores"]["chair_s"], best["breaks"]) == (0.0, [])
+    assert [entry["settings"] for entry in tuning.tried] == [{"strength": s} for s in strengths]
     if 4 in strengths:
-        assert tuning.tried[strengths.index(4)].breaks == ["recall"]
+        assert tuning.tried[strengths.index(4)]["breaks"] == ["recall"]
     assert json.loads(json.dumps(tuning.to_dict()))["method"] == "planted"
 
 

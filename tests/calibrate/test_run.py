@@ -288,7 +288,7 @@ def test_results_hold_what_was_found(tmp_path: Path) -> None:
     text = (folder / "report.md").read_text()
     assert text == report(outcome)
     layers = [f"## Layer {layer}" for layer in outcome.layers]
-    for heading in ("How sure the choice is", "The sweep", *layers, "Limits", "without labels", "broken sentences"):
+    for heading in ("How sure the choice is", "The sweep", *layers, "Limits", "without labels"):
         assert heading in text
     config = RudderConfig.from_pretrained(folder)
     assert Setting.of(config) == outcome.choice.best == winner

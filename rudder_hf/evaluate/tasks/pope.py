@@ -11,6 +11,7 @@ from ...metrics.pope import Question, read_questions
 from ...metrics.pope_questions import STRATEGIES, build_questions
 from .base import DataOptions, Sample, Task, images_in
 from .chair import coco_annotations, coco_images
+from .images import has_annotations
 
 PROMPT = "{question}"
 IMAGES = 500  # as in the published files
@@ -23,12 +24,12 @@ def pope_task(options: DataOptions) -> Task:
     """
     assert options.data is not None
     data, images = options.data, options.images
-    if (data / "annotations").is_dir():
+    built = has_annotations(data) if data.is_dir() else data.is_file() and _is_coco(data)
+    if built:
         data, _ = coco_annotations(options)
         images = coco_images(options, data)
     if images is None:
         raise InputError("the task pope needs --images, the folder of the images that the questions name")
-    built = data.is_file() and _is_coco(data)
     splits = _build(data, options) if built else _read(data)
     sizes = {split: len(questions) for split, questions in splits.items()}
     if len(set(sizes.values())) > 1:
