@@ -109,7 +109,7 @@ class SampleNoise(LogitsProcessor):
 
 def gumbel_noise(seeds: Sequence[int], step: int, vocabulary: int, device: torch.device) -> Tensor:
     """Gumbel noise of shape (rows, vocabulary) that depends on seed, step and token, and on nothing else."""
-    rows = torch.tensor([_mixed_int(seed + _GOLDEN * (step + 1)) for seed in seeds], device=device)
+    rows = _mix(torch.tensor([_signed(seed + _GOLDEN * (step + 1)) for seed in seeds], device=device))
     tokens = torch.arange(vocabulary, device=device)
     bits = _mix(rows[:, None] + tokens[None, :] * _signed(_GOLDEN))
     # 52 bits and a half: never 0, never 1.
@@ -126,13 +126,6 @@ _MASK = (1 << 64) - 1
 def _signed(value: int) -> int:
     value &= _MASK
     return value - (1 << 64) if value >> 63 else value
-
-
-def _mixed_int(value: int) -> int:
-    value &= _MASK
-    value = ((value ^ (value >> 30)) * _FACTORS[0]) & _MASK
-    value = ((value ^ (value >> 27)) * _FACTORS[1]) & _MASK
-    return _signed(value ^ (value >> 31))
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:

@@ -48,6 +48,9 @@ _BATCHES = "batches"
 _POLL = 0.5
 # What version 0.1 had in place of plan.json.
 _FILES_OF_0_1 = ("run.json", "analysis.json", "state/plan.json")
+_VERSION_0_1 = (
+    "{} holds results of rudder_hf 0.1, which this version neither continues nor reads: choose a new folder."
+)
 
 
 class Store:
@@ -83,12 +86,9 @@ class Store:
         if (self.path / PLAN_FILE).exists():
             self.plan()
             return True
-        if not self.path.is_dir():
-            return False
-        if any((self.path / name).exists() for name in _FILES_OF_0_1):
-            raise self._old_version_error()
+        self._refuse_version_0_1()
         # Names that begin with a dot are drafts of a process that begins at this moment, or was killed then.
-        others = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
+        others = sorted(entry.name for entry in self.path.glob("*") if not entry.name.startswith("."))
         if others:
             raise InputError(
                 f"{self.path} is not empty and holds no results of rudder {self.command} ({listed(others, 3)}): "
@@ -125,12 +125,11 @@ class Store:
         """
         path = self.path / PLAN_FILE
         if not path.is_file():
-            if any((self.path / name).exists() for name in _FILES_OF_0_1):
-                raise self._old_version_error()
+            self._refuse_version_0_1()
             raise InputError(f"{self.path} is no results folder of rudder {self.command}: it has no {PLAN_FILE}.")
         record = read_json(path)
         if not isinstance(record, dict) or "format" not in record:
-            raise self._old_version_error()
+            raise InputError(_VERSION_0_1.format(self.path))
         if record["format"] != FORMAT or not isinstance(record.get("plan"), dict):
             raise InputError(
                 f"{path} has format {record['format']} and this version reads format {FORMAT}: choose a new folder."
@@ -143,11 +142,9 @@ class Store:
         plan: dict[str, Any] = record["plan"]
         return plan
 
-    def _old_version_error(self) -> InputError:
-        return InputError(
-            f"{self.path} holds results of rudder_hf 0.1, which this version neither continues nor reads: choose a "
-            "new folder."
-        )
+    def _refuse_version_0_1(self) -> None:
+        if any((self.path / name).exists() for name in _FILES_OF_0_1):
+            raise InputError(_VERSION_0_1.format(self.path))
 
     # Batches
 
@@ -201,13 +198,7 @@ class Store:
             InputError: A line in the middle of a file is damaged.
         """
         for path in sorted(self._folder.glob("process-*.jsonl")):
-            for number, line in enumerate(_whole_lines(path).splitlines(), start=1):
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise InputError(
-                        f"Line {number} of {path} is damaged ({error}): remove the line to do its batch again."
-                    ) from error
+            yield from _parsed_lines(path, _whole_lines(path), "remove the line to do its batch again")
 
     def wait(self, missing: Callable[[], int], patience: float = PATIENCE) -> None:
         """Wait until the other processes have stored what this one needs.
@@ -284,14 +275,16 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: A line is damaged.
     """
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    return list(_parsed_lines(path, path.read_bytes(), "restore the file"))
+
+
+def _parsed_lines(path: Path, content: bytes, advice: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
             try:
-                records.append(json.loads(line))
+                yield json.loads(line)
             except ValueError as error:
-                raise InputError(f"Line {number} of {path} is damaged: {error}.") from error
-    return records
+                raise InputError(f"Line {number} of {path} is damaged ({error}): {advice}.") from error
 
 
 def write_new(path: Path, content: str | bytes) -> bool:
