@@ -1,5 +1,5 @@
-"""Hallucination measured: CHAIR, POPE and MME as pure functions of saved answers, and one runner that writes them.
+"""Hallucination measured: tasks, a run that survives interruptions, scores of saved answers, and their tables.
 
-`rudder evaluate` is the command line. Metrics (`chair`, `pope`, `mme`, `fluency`, `statistics`) need no model;
-`session` runs a task, scores it again, and compares two runs.
+`rudder evaluate` is the command line. `run.evaluate` runs a task; `rescore` scores saved answers again and compares two
+runs. The scores themselves are pure functions in `rudder_hf.metrics`.
 """

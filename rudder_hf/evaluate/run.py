@@ -69,7 +69,7 @@ def evaluate(
         options: Batch size, seed and the like.
         scoring: Lineage, parser, draws of the bootstrap.
         process: Which one of several this is.
-        progress: Is told how far this process is.
+        progress: Is called with how far this process is.
 
     Returns:
         The result; None while other processes still have to finish, the last of which writes it.

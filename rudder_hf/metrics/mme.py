@@ -147,10 +147,10 @@ def read_mme(folder: PathLike, subtasks: Collection[str] | None = None) -> list[
 
 def _read_subtask(folder: Path) -> list[MmeQuestion]:
     nested = (folder / "questions_answers_YN").is_dir()
-    texts, pictures = (folder / "questions_answers_YN", folder / "images") if nested else (folder, folder)
+    texts, images = (folder / "questions_answers_YN", folder / "images") if nested else (folder, folder)
     by_stem: dict[str, Path] = {}
-    if pictures.is_dir():
-        by_stem = {p.stem: p for p in sorted(pictures.iterdir()) if p.suffix.lower() in IMAGE_SUFFIXES}
+    if images.is_dir():
+        by_stem = {p.stem: p for p in sorted(images.iterdir()) if p.suffix.lower() in IMAGE_SUFFIXES}
     files = sorted(texts.glob("*.txt"))
     lacking = [file.name for file in files if file.stem not in by_stem]
     if lacking:

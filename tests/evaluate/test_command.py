@@ -1,4 +1,4 @@
-"""`rudder evaluate`: one command from pictures to a table, and clear words for bad input."""
+"""`rudder evaluate`: one command from images to a table, and clear words for bad input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six pictures in COCO's layout."""
+    """Six images in COCO's layout."""
     folder = tmp_path_factory.mktemp("coco")
     write_split(folder, "examples", split_scenes("examples")[:6])
     return folder
@@ -72,7 +72,7 @@ def test_chair_on_coco_files(done: Path, coco: Path) -> None:
     assert r"\toprule" in (done / "table.tex").read_text()
 
 
-def test_ids_and_limit_choose_pictures(model: Path, coco: Path, tmp_path: Path) -> None:
+def test_ids_and_limit_choose_images(model: Path, coco: Path, tmp_path: Path) -> None:
     scenes = split_scenes("examples")[:6]
     (tmp_path / "ids.txt").write_text(f"{scenes[4].seed}\n{scenes[1].seed}\n")
     base = ("--model", model, "--task", "chair", "--data", coco, "--methods", "vanilla", *QUICK)
@@ -124,7 +124,7 @@ def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path:
     )
 
 
-def test_unreadable_pictures_are_an_error_or_counted(model: Path, tmp_path: Path) -> None:
+def test_unreadable_images_are_an_error_or_counted(model: Path, tmp_path: Path) -> None:
     write_split(tmp_path, "examples", split_scenes("examples")[:4])
     first, second, third, _ = sorted((tmp_path / "examples").iterdir())
     first.write_bytes(first.read_bytes()[:200])

@@ -22,12 +22,11 @@ print(json.dumps(sorted(sys.modules)))
 
 
 def test_only_what_was_asked_for_is_imported(tmp_path: Path) -> None:
-    arguments = (
-        "evaluate --methods vanilla,rudder-beta --limit 2 --max-new-tokens 4 --bootstrap 20 --device cpu --out".split()
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, *arguments, str(tmp_path / "out")], capture_output=True, text=True, cwd=ROOT
-    )
+    arguments = [
+        *("evaluate", "--methods", "vanilla,rudder-beta", "--limit", "2", "--max-new-tokens", "4"),
+        *("--bootstrap", "20", "--device", "cpu", "--out", str(tmp_path / "out")),
+    ]
+    done = subprocess.run([sys.executable, "-c", CODE, *arguments], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "out" / "result.json").exists()
     loaded = set(json.loads(done.stdout.splitlines()[-1]))

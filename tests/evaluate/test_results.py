@@ -131,7 +131,7 @@ def test_comparing_different_things_is_refused(run: Path, tmp_path: Path) -> Non
     assert scored["accuracy"].value == pytest.approx(mean)
 
 
-def test_mme_runs_with_pictures_from_its_folder(tmp_path: Path) -> None:
+def test_mme_runs_with_images_from_its_folder(tmp_path: Path) -> None:
     for subtask in ("existence", "code_reasoning"):
         (tmp_path / "mme" / subtask).mkdir(parents=True)
         for number in range(2):

@@ -88,12 +88,12 @@ def test_answers_and_pairs_are_checked() -> None:
 def write_benchmark(root: Path, subtasks: tuple[str, ...] = SUBTASKS) -> None:
     for subtask in subtasks:
         nested = subtask in ("posters", "artwork")
-        pictures = root / subtask / "images" if nested else root / subtask
+        images = root / subtask / "images" if nested else root / subtask
         texts = root / subtask / "questions_answers_YN" if nested else root / subtask
-        pictures.mkdir(parents=True)
+        images.mkdir(parents=True)
         texts.mkdir(parents=True, exist_ok=True)
         for stem, suffix in (("b", ".jpg"), ("a", ".png")):
-            (pictures / f"{stem}{suffix}").touch()
+            (images / f"{stem}{suffix}").touch()
             (texts / f"{stem}.txt").write_text(f"Is this {stem}?\tYes\nIs this c?\tNo\n")
 
 

@@ -118,8 +118,8 @@ def test_likelihood_is_that_of_the_unsteered_model() -> None:
         assert log_likelihoods(model, inputs, [[20, 21, 22]]) == plain
 
 
-def test_a_placeholder_in_an_answer_is_no_picture() -> None:
-    """Models can write the token that stands for pictures; decoding then takes it for any other word."""
+def test_a_placeholder_in_an_answer_is_no_image() -> None:
+    """Models can write the token that stands for images; decoding then takes it for any other word."""
     family = FAMILIES["llava"]
     model = family.build()
     inputs = family.inputs(model, [helpers.ROW])
