@@ -25,7 +25,7 @@ class NamedImage:
 
     def absent(self, text: str) -> list[str]:
         """The objects that a text names although they are not in the image, in order; none if that is not known."""
-        from ..metrics.mention_spans import absent
+        from ..metrics.highlight import absent
 
         return [] if self.present is None else [span.category for span in absent(text, self.present)]
 
