@@ -1,4 +1,4 @@
-"""What the examples share: a model to try them with, and a picture."""
+"""What the examples share: a model to try them with, and an image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def arguments(description: str | None) -> argparse.Namespace:
     """The options of every example; without a model it is the one that comes with the package."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(embedded.folder()), help="Hub id or folder; default: the embedded one")
-    parser.add_argument("--picture", help="a picture; default: an example")
+    parser.add_argument("--image", help="an image file; default: an example")
     parser.add_argument("--layer", type=int, help="decoder layer to steer; default: that of the model's settings")
     parser.add_argument("--alpha-max", type=float, help="strength; default: that of the model's settings")
     parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -35,15 +35,15 @@ def settings(given: argparse.Namespace) -> RudderConfig:
     return RudderConfig(base_model_name_or_path=given.model, **named)
 
 
-def picture(given: argparse.Namespace) -> Image.Image:
-    """The picture to ask about."""
-    if given.picture:
-        return Image.open(given.picture).convert("RGB")
+def load_image(given: argparse.Namespace) -> Image.Image:
+    """The image to ask about."""
+    if given.image:
+        return Image.open(given.image).convert("RGB")
     return embedded.draw(embedded.examples()[0], embedded.EXAMPLE_SCALE)
 
 
 def ask(processor: Any, images: list[Image.Image], question: str = QUESTION) -> dict[str, Any]:
-    """Inputs of `generate`: one question about each picture."""
+    """Inputs of `generate`: one question about each image."""
     chats = [
         [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": question}]}]
         for image in images

@@ -1,13 +1,13 @@
 """Steer a stock model for single calls, by the name of a settings repository. Nothing stays on the model.
 
-python examples/custom_generate.py --model llava-hf/llava-1.5-7b-hf --picture picture.jpg
+python examples/custom_generate.py --model llava-hf/llava-1.5-7b-hf --image photo.jpg
 """
 
 from __future__ import annotations
 
 import tempfile
 
-from _common import answers, arguments, ask, picture, settings
+from _common import answers, arguments, ask, load_image, settings
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from rudder_hf import write_repo
@@ -20,7 +20,7 @@ def main() -> None:
 
     model = AutoModelForImageTextToText.from_pretrained(given.model)
     processor = AutoProcessor.from_pretrained(given.model)
-    inputs = ask(processor, [picture(given)])
+    inputs = ask(processor, [load_image(given)])
     options = {"max_new_tokens": given.max_new_tokens, "do_sample": False}
 
     steered = model.generate(**inputs, **options, custom_generate=repo, trust_remote_code=True)

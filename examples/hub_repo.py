@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 
-from _common import answers, arguments, ask, picture, settings
+from _common import answers, arguments, ask, load_image, settings
 from transformers import AutoModel, AutoProcessor
 
 from rudder_hf import write_repo
@@ -22,14 +22,13 @@ def main() -> None:
     folder = tempfile.mkdtemp(prefix="rudder-settings-")
     written = write_repo(config, folder)
     size = sum(path.stat().st_size for path in written)
-    print(
-        f"{len(written)} files, {size / 1000:.0f} kB, no weights: {', '.join(sorted(p.name for p in written)[:4])} ..."
-    )
+    names = ", ".join(str(path.relative_to(folder)) for path in sorted(written))
+    print(f"{len(written)} files, {size / 1000:.0f} kB, no weights: {names}")
 
     # Anybody can load it, by its folder or by its id on the Hub; trust_remote_code runs the code in the repository.
     model = AutoModel.from_pretrained(folder, trust_remote_code=True)
     processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
-    inputs = ask(processor, [picture(given)])
+    inputs = ask(processor, [load_image(given)])
     output = model.generate(**inputs, max_new_tokens=given.max_new_tokens, do_sample=False)
     print("steered:", answers(processor, inputs, output)[0])
 

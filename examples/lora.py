@@ -1,11 +1,11 @@
 """Steer a base with a LoRA adapter. Needs `pip install 'rudder-hf[peft]'`.
 
-python examples/lora.py --model llava-hf/llava-1.5-7b-hf --picture picture.jpg
+python examples/lora.py --model llava-hf/llava-1.5-7b-hf --image photo.jpg
 """
 
 from __future__ import annotations
 
-from _common import answers, arguments, ask, picture, settings
+from _common import answers, arguments, ask, load_image, settings
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -21,7 +21,7 @@ def main() -> None:
 
     model = RudderForConditionalGeneration.from_base(adapted, settings(given))
     processor = AutoProcessor.from_pretrained(given.model)
-    inputs = ask(processor, [picture(given)])
+    inputs = ask(processor, [load_image(given)])
     options = {"max_new_tokens": given.max_new_tokens, "do_sample": False}
     print("adapter, steered:  ", answers(processor, inputs, model.generate(**inputs, **options))[0])
     print("adapter, vanilla:  ", answers(processor, inputs, model.generate(**inputs, **options, rudder=False))[0])

@@ -1,13 +1,13 @@
 """Steer a model that does not fit into memory: some of its layers wait on disk. Needs accelerate.
 
-python examples/offload.py --model llava-hf/llava-1.5-7b-hf --picture picture.jpg
+python examples/offload.py --model llava-hf/llava-1.5-7b-hf --image photo.jpg
 """
 
 from __future__ import annotations
 
 import tempfile
 
-from _common import answers, arguments, ask, picture, settings
+from _common import answers, arguments, ask, load_image, settings
 from transformers import AutoProcessor
 
 from rudder_hf import RudderForConditionalGeneration
@@ -23,7 +23,7 @@ def main() -> None:
             given.model, config, device_map=device_map, offload_folder=folder
         )
         processor = AutoProcessor.from_pretrained(given.model)
-        inputs = ask(processor, [picture(given)])
+        inputs = ask(processor, [load_image(given)])
         output = model.generate(**inputs, max_new_tokens=given.max_new_tokens, do_sample=False)
         print("placed: ", model.hf_device_map)
         print("steered:", answers(processor, inputs, output)[0])

@@ -1,13 +1,13 @@
-"""Pipelines: pictures with a prompt, as before transformers 5, and chats.
+"""Pipelines: images with a prompt, as before transformers 5, and chats.
 
-python examples/pipelines.py --model llava-hf/llava-1.5-7b-hf --picture picture.jpg
+python examples/pipelines.py --model llava-hf/llava-1.5-7b-hf --image photo.jpg
 """
 
 from __future__ import annotations
 
 import tempfile
 
-from _common import QUESTION, arguments, picture, settings
+from _common import QUESTION, arguments, load_image, settings
 from transformers import pipeline
 
 import rudder_hf
@@ -15,7 +15,7 @@ import rudder_hf
 
 def main() -> None:
     given = arguments(__doc__)
-    image = picture(given)
+    image = load_image(given)
     folder = tempfile.mkdtemp(prefix="rudder-settings-")
     rudder_hf.write_repo(settings(given), folder)
 

@@ -1,11 +1,11 @@
 """Steer a model with the wrapper, and compare with the model as it is.
 
-python examples/wrapper.py --model llava-hf/llava-1.5-7b-hf --picture picture.jpg
+python examples/wrapper.py --model llava-hf/llava-1.5-7b-hf --image photo.jpg
 """
 
 from __future__ import annotations
 
-from _common import answers, arguments, ask, picture, settings
+from _common import answers, arguments, ask, load_image, settings
 from transformers import AutoProcessor
 
 from rudder_hf import RudderForConditionalGeneration
@@ -15,7 +15,7 @@ def main() -> None:
     given = arguments(__doc__)
     model = RudderForConditionalGeneration.from_base(given.model, settings(given))
     processor = AutoProcessor.from_pretrained(given.model)
-    inputs = ask(processor, [picture(given)])
+    inputs = ask(processor, [load_image(given)])
 
     vanilla = model.generate(**inputs, max_new_tokens=given.max_new_tokens, do_sample=False, rudder=False)
     steered = model.generate(

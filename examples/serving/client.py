@@ -1,8 +1,8 @@
-"""Ask a server about pictures, all at the same time. Needs openai and a server, see README.md beside this file.
+"""Ask a server about images, all at the same time. Needs openai and a server, see README.md beside this file.
 
-python examples/serving/client.py picture.jpg other.jpg --model my-settings
-python examples/serving/client.py picture.jpg --model my-settings --rudder false
-python examples/serving/client.py picture.jpg --model my-settings --rudder '{"alpha_max": 10.0}' --stream
+python examples/serving/client.py photo.jpg other.jpg --model my-settings
+python examples/serving/client.py photo.jpg --model my-settings --rudder false
+python examples/serving/client.py photo.jpg --model my-settings --rudder '{"alpha_max": 10.0}' --stream
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUESTION = "Please help me describe the image in detail"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pictures", nargs="+", type=Path, help="one request is sent for each")
+    parser.add_argument("images", nargs="+", type=Path, help="one request is sent for each")
     parser.add_argument("--model", required=True, help="the folder or Hub id that the server was started with")
     parser.add_argument("--base-url", default="http://localhost:8000/v1")
     parser.add_argument("--question", default=QUESTION)
@@ -33,15 +33,15 @@ def arguments() -> argparse.Namespace:
 
 
 def as_url(path: Path) -> str:
-    """A picture as a data URL, so that the server needs no access to the file."""
+    """An image as a data URL, so that the server needs no access to the file."""
     kind = mimetypes.guess_type(path.name)[0] or "image/png"
     return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def ask(client: OpenAI, picture: Path, given: argparse.Namespace) -> str:
+def ask(client: OpenAI, image: Path, given: argparse.Namespace) -> str:
     """The answer to one request, which is put together from its pieces if it is streamed."""
     content = [
-        {"type": "image_url", "image_url": {"url": as_url(picture)}},
+        {"type": "image_url", "image_url": {"url": as_url(image)}},
         {"type": "text", "text": given.question},
     ]
     options: dict[str, Any] = {"max_tokens": given.max_tokens, "temperature": 0, "stream": given.stream}
@@ -58,10 +58,10 @@ def ask(client: OpenAI, picture: Path, given: argparse.Namespace) -> str:
 
 def main() -> None:
     given = arguments()
-    with OpenAI(base_url=given.base_url, api_key="none") as client, ThreadPoolExecutor(len(given.pictures)) as pool:
-        answers = pool.map(lambda picture: ask(client, picture, given), given.pictures)
-        for picture, answer in zip(given.pictures, answers, strict=True):
-            print(f"{picture.name}: {answer}")
+    with OpenAI(base_url=given.base_url, api_key="none") as client, ThreadPoolExecutor(len(given.images)) as pool:
+        answers = pool.map(lambda image: ask(client, image, given), given.images)
+        for image, answer in zip(given.images, answers, strict=True):
+            print(f"{image.name}: {answer}")
 
 
 if __name__ == "__main__":

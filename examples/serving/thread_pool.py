@@ -1,6 +1,6 @@
-"""Describe pictures with one pipeline in several threads, as a web application of your own would.
+"""Describe images with one pipeline in several threads, as a web application of your own would.
 
-python examples/serving/thread_pool.py picture.jpg other.jpg --model my-settings
+python examples/serving/thread_pool.py photo.jpg other.jpg --model my-settings
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from transformers import pipeline
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pictures", nargs="+", type=Path)
+    parser.add_argument("images", nargs="+", type=Path)
     parser.add_argument("--model", required=True, help="folder or Hub id of RUDDER settings")
     parser.add_argument("--max-new-tokens", type=int, default=256)
     parser.add_argument("--threads", type=int, default=4)
     given = parser.parse_args()
 
-    # One model in memory for all threads: what a call knows of its picture travels with the call.
+    # One model in memory for all threads: what a call knows of its image travels with the call.
     describe = pipeline("image-to-text", model=given.model, trust_remote_code=True)
 
     def one(path: Path) -> str:
@@ -28,7 +28,7 @@ def main() -> None:
         return str(answer[0]["generated_text"])
 
     with ThreadPoolExecutor(given.threads) as pool:
-        for path, answer in zip(given.pictures, pool.map(one, given.pictures), strict=True):
+        for path, answer in zip(given.images, pool.map(one, given.images), strict=True):
             print(f"{path.name}: {answer}")
 
 

@@ -27,8 +27,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def picture_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("picture") / "picture.png"
+def image_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("image") / "image.png"
     picture().save(path)
     return path
 
@@ -50,9 +50,9 @@ def expected(base: Path) -> dict[str, str]:
     return said
 
 
-def run(name: str, base: Path, picture_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run(name: str, base: Path, image_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a script as Python does, in this process."""
-    options = ["--model", base, "--picture", picture_file, "--layer", LAYER]
+    options = ["--model", base, "--image", image_file, "--layer", LAYER]
     options += ["--alpha-max", STRENGTH, "--max-new-tokens", NEW]
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, options)])
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -80,12 +80,12 @@ def test_every_example_is_tested() -> None:
 def test_example(
     name: str,
     base: Path,
-    picture_file: Path,
+    image_file: Path,
     expected: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    run(name, base, picture_file, monkeypatch)
+    run(name, base, image_file, monkeypatch)
     printed = capsys.readouterr().out
     for what in SHOWN[name]:
         assert expected[what] in printed

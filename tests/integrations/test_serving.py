@@ -34,14 +34,14 @@ pytest.importorskip("uvicorn", reason="needed by transformers serve")
 
 QUESTION = "Please help me describe the image in detail"
 NEW = 40
-PICTURES = sorted((ROOT / "examples" / "images").glob("*.png"))[:3]
+IMAGES = sorted((ROOT / "examples" / "images").glob("*.png"))[:3]
 # Far beyond what suits the model, so that its answers are others.
 STRONG: dict[str, Any] = {"alpha_max": 5 * embedded.config().alpha_max, "mode": "add", "steer_first_token": True}
 
 
 @pytest.fixture(scope="module")
 def lone() -> dict[str, list[str]]:
-    """What each picture gets from a call of its own, by kind of request."""
+    """What each image gets from a call of its own, by kind of request."""
     model, processor = embedded.load()
 
     def say(path: Path, **options: Any) -> str:
@@ -50,9 +50,9 @@ def lone() -> dict[str, list[str]]:
         return str(processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 
     kinds: dict[str, dict[str, Any]] = {"steered": {}, "vanilla": {"rudder": False}, "strong": {"rudder": STRONG}}
-    said = {kind: [say(path, **options) for path in PICTURES] for kind, options in kinds.items()}
+    said = {kind: [say(path, **options) for path in IMAGES] for kind, options in kinds.items()}
     assert len({tuple(answers) for answers in said.values()}) == 3
-    assert len(set(said["steered"])) == len(PICTURES)
+    assert len(set(said["steered"])) == len(IMAGES)
     return said
 
 
@@ -96,18 +96,18 @@ def with_settings(rudder: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_answers_are_those_of_lone_calls(client: Any, lone: dict[str, list[str]], stream: bool) -> None:
-    assert [ask(client, path, stream) for path in PICTURES] == lone["steered"]
+    assert [ask(client, path, stream) for path in IMAGES] == lone["steered"]
 
 
 def test_settings_of_one_request(client: Any, lone: dict[str, list[str]]) -> None:
     """A request chooses its strength, or none, and leaves nothing behind for the next."""
-    assert ask(client, PICTURES[0], **with_settings(False)) == lone["vanilla"][0]
-    assert ask(client, PICTURES[0], True, **with_settings(STRONG)) == lone["strong"][0]
-    assert ask(client, PICTURES[0]) == lone["steered"][0]
+    assert ask(client, IMAGES[0], **with_settings(False)) == lone["vanilla"][0]
+    assert ask(client, IMAGES[0], True, **with_settings(STRONG)) == lone["strong"][0]
+    assert ask(client, IMAGES[0]) == lone["steered"][0]
 
 
 def test_clients_at_once(server: str, lone: dict[str, list[str]]) -> None:
-    """Clients with pictures and settings of their own, all in flight together, get what they get alone."""
+    """Clients with images and settings of their own, all in flight together, get what they get alone."""
     kinds: dict[str, dict[str, str]] = {
         "steered": {},
         "vanilla": with_settings(False),
@@ -126,7 +126,7 @@ def test_clients_at_once(server: str, lone: dict[str, list[str]]) -> None:
         index, kind, stream = job
         with openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0, timeout=300) as client:
             together.wait(60)
-            return ask(client, PICTURES[index], stream, **kinds[kind])
+            return ask(client, IMAGES[index], stream, **kinds[kind])
 
     with ThreadPoolExecutor(len(jobs)) as pool:
         answers = list(pool.map(one, jobs))
@@ -135,7 +135,7 @@ def test_clients_at_once(server: str, lone: dict[str, list[str]]) -> None:
 
 def test_responses(client: Any, lone: dict[str, list[str]]) -> None:
     """The newer of OpenAI's interfaces, where transformers streams unless it is told not to."""
-    image, text = question(PICTURES[1])
+    image, text = question(IMAGES[1])
     content = [
         {"type": "input_image", "image_url": image["image_url"]["url"]},
         {"type": "input_text", "text": text["text"]},
@@ -153,24 +153,24 @@ def test_responses(client: Any, lone: dict[str, list[str]]) -> None:
 def test_bad_settings_are_told_and_survived(client: Any, lone: dict[str, list[str]]) -> None:
     """transformers serve answers 500 without the reason, and gives the reason in a stream; the server lives on."""
     with pytest.raises(openai.InternalServerError):
-        ask(client, PICTURES[0], **with_settings({"alpha_max": -1}))
+        ask(client, IMAGES[0], **with_settings({"alpha_max": -1}))
     with pytest.raises(openai.APIError) as told:
-        ask(client, PICTURES[0], True, **with_settings({"alpha": 3}))
+        ask(client, IMAGES[0], True, **with_settings({"alpha": 3}))
     assert "alpha" in str(told.value.body)
     with pytest.raises(openai.UnprocessableEntityError):
-        ask(client, PICTURES[0], rudder=False)
-    assert ask(client, PICTURES[0]) == lone["steered"][0]
+        ask(client, IMAGES[0], rudder=False)
+    assert ask(client, IMAGES[0]) == lone["steered"][0]
 
 
 def test_aborted_streams_leave_nothing_behind(client: Any, lone: dict[str, list[str]]) -> None:
-    for path in PICTURES:
+    for path in IMAGES:
         messages = [{"role": "user", "content": question(path)}]
         stream = client.chat.completions.create(
             model="my-settings", messages=messages, max_tokens=NEW, temperature=0, stream=True
         )
         next(iter(stream))
         stream.close()
-    assert ask(client, PICTURES[2]) == lone["steered"][2]
+    assert ask(client, IMAGES[2]) == lone["steered"][2]
 
 
 def run_script(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,8 +181,8 @@ def run_script(name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("start", "kind"),
     [
-        ("python examples/serving/client.py picture.png other.png", "steered"),
-        ("python examples/serving/client.py picture.png --model my-settings --rudder false", "vanilla"),
+        ("python examples/serving/client.py photo.png other.png", "steered"),
+        ("python examples/serving/client.py photo.png --model my-settings --rudder false", "vanilla"),
     ],
 )
 def test_client_script(
@@ -194,10 +194,10 @@ def test_client_script(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The commands of the page, with pictures in the places that they name."""
-    names = {"picture.png": 0, "other.png": 1}
+    """The commands of the page, with images in the places that they name."""
+    names = {"photo.png": 0, "other.png": 1}
     for name, index in names.items():
-        (tmp_path / name).write_bytes(PICTURES[index].read_bytes())
+        (tmp_path / name).write_bytes(IMAGES[index].read_bytes())
     monkeypatch.chdir(tmp_path)
     words = page_command(start)
     more = ["--base-url", f"{server}/v1", "--max-tokens", str(NEW)]
@@ -214,11 +214,11 @@ def in_one_line(text: str) -> str:
     ("kind", "options"), [("steered", []), ("vanilla", ["--generation-config", "unsteered/generation_config.json"])]
 )
 def test_chat(server: str, lone: dict[str, list[str]], kind: str, options: list[str], tmp_path: Path) -> None:
-    """A picture reaches `transformers chat` by its file of examples, settings by a generation config."""
+    """An image reaches `transformers chat` by its file of examples, settings by a generation config."""
     words = page_command("transformers chat my-settings")
     words[words.index("http://localhost:8000")] = server
     words[words.index("max_new_tokens=256")] = f"max_new_tokens={NEW}"
-    words[words.index("examples/serving/pictures.yaml")] = str(FOLDER / "pictures.yaml")
+    words[words.index("examples/serving/images.yaml")] = str(FOLDER / "images.yaml")
     (tmp_path / "unsteered").mkdir()
     (tmp_path / "unsteered" / "generation_config.json").write_text('{"rudder": false}')
     done = subprocess.run(
@@ -236,12 +236,12 @@ def test_chat(server: str, lone: dict[str, list[str]], kind: str, options: list[
 def test_pipeline_in_a_thread_pool(
     lone: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Real threads on one pipeline, and every picture several times."""
+    """Real threads on one pipeline, and every image several times."""
     embedded.load()[0].save_pretrained(tmp_path / "my-settings")
-    for index, path in enumerate(PICTURES * 2):
+    for index, path in enumerate(IMAGES * 2):
         (tmp_path / f"{index}.png").write_bytes(path.read_bytes())
     monkeypatch.chdir(tmp_path)
-    names = [f"{index}.png" for index in range(2 * len(PICTURES))]
+    names = [f"{index}.png" for index in range(2 * len(IMAGES))]
     words = page_command("python examples/serving/thread_pool.py")
     options = words[words.index("--model") :]
     run_script("thread_pool.py", [*names, *options, "--max-new-tokens", str(NEW)], monkeypatch)

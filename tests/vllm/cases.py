@@ -35,31 +35,31 @@ class Case:
     """One request.
 
     Attributes:
-        text: Its prompt; with a picture it has the placeholder.
-        picture: Seed of its picture, None for text alone.
+        text: Its prompt; with an image it has the placeholder.
+        image_seed: Seed of its image, None for text alone.
         length: Number of tokens to answer with.
         rudder: Its settings.
     """
 
     text: str
-    picture: int | None
+    image_seed: int | None
     length: int
     rudder: Any
 
     @property
     def image(self) -> Image.Image | None:
-        """Its picture."""
-        return None if self.picture is None else picture(self.picture)
+        """Its image."""
+        return None if self.image_seed is None else make_image(self.image_seed)
 
     @property
     def says_no(self) -> bool:
         """Whether it is to be answered as without RUDDER."""
         forced = isinstance(self.rudder, dict) and self.rudder.get("force", False)
-        return self.rudder is False or (self.picture is None and not forced)
+        return self.rudder is False or (self.image_seed is None and not forced)
 
 
-def picture(seed: int) -> Image.Image:
-    """Coloured noise on a coarse grid, so that pictures differ by more than their grain."""
+def make_image(seed: int) -> Image.Image:
+    """Coloured noise on a coarse grid, so that images differ by more than their grain."""
     rows = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     return Image.fromarray(rows).resize((32, 32), Image.Resampling.NEAREST)
 
@@ -90,7 +90,7 @@ def second_turns(cases: Sequence[Case], answers: Sequence[str], seed: int = 1) -
     turns = []
     for number, (case, answer) in enumerate(zip(cases, answers, strict=True)):
         text = f"{case.text} {answer} {' '.join(draw.choices(words, k=6))}"
-        turns.append(Case(text, case.picture, 24, OVERRIDES[(number + 3) % len(OVERRIDES)]))
+        turns.append(Case(text, case.image_seed, 24, OVERRIDES[(number + 3) % len(OVERRIDES)]))
     return turns
 
 
@@ -116,7 +116,7 @@ class Plain:
         groups: dict[tuple[Any, ...], list[int]] = {}
         for number, case in enumerate(cases):
             shared = _settings(case.rudder)
-            key = (case.picture is None, *(shared.get(name) for name in ("mode", "steer_first_token", "force")))
+            key = (case.image_seed is None, *(shared.get(name) for name in ("mode", "steer_first_token", "force")))
             groups.setdefault(key, []).append(number)
         found: dict[int, list[int]] = {}
         for numbers in groups.values():

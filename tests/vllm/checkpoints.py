@@ -26,7 +26,7 @@ SERVED = Shape("served", hidden_size=128, intermediate_size=256, heads=4, layers
 
 
 def llava(folder: Path, seed: int = 0, initializer_range: float = 0.15) -> Path:
-    """Write a LLaVA that answers at length, and differently to different pictures."""
+    """Write a LLaVA that answers at length, and differently to different images."""
     model = build_model(SERVED, seed=seed, initializer_range=initializer_range)
     model.save_pretrained(folder)
     toy_processor().save_pretrained(folder)
@@ -122,7 +122,7 @@ class Checkpoint:
 
     Attributes:
         write: Writes it to a folder, which it returns.
-        placeholder: What stands for a picture in a prompt.
+        placeholder: What stands for an image in a prompt.
     """
 
     write: Callable[[Path], Path]

@@ -1,4 +1,4 @@
-"""The openai client against vLLM's OpenAI server: pictures, strength per request, many at once, errors, aborts."""
+"""The openai client against vLLM's OpenAI server: images, strength per request, many at once, errors, aborts."""
 
 from __future__ import annotations
 

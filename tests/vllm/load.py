@@ -25,7 +25,7 @@ VARIANTS: dict[str, float | None] = {"without RUDDER": None, "0 %": 0.0, "50 %":
 
 
 def workload(words: Sequence[str], count: int, context: int, length: int, share: float | None) -> list[Case]:
-    """Requests with pictures, of `context` words and `length` new tokens, of which a share is steered."""
+    """Requests with images, of `context` words and `length` new tokens, of which a share is steered."""
     draw = random.Random(count * 7919 + context)
     cases = []
     for number in range(count):
