@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..runtime.figures import BLUE, DARK, SKY, VERMILION, new_figure, save_figure, styled
-from .report import k_label
 from .settings import Setting
 
 _BARS = (
@@ -79,16 +78,31 @@ class GridRows:
         return any(row["chosen"] for row in self.rows)
 
     @property
+    def cells(self) -> dict[tuple[float, float], dict[str, Any]]:
+        """The rows by alpha_max and k; mode "add" has no gate, and so no k."""
+        return {(row["alpha_max"], row["k"] if row["mode"] == "beta" else 0.0): row for row in self.rows}
+
+    @property
     def name(self) -> str:
         """The name of the figure's files."""
         words = [f"-{word}" for word in re.findall(r"[\w.]+", " ".join(self.rest))]
         return f"heatmaps-layer{self.layer}{''.join(words)}"
 
 
-def grids(numbers: Numbers) -> list[GridRows]:
+def k_label(k: float) -> str:
+    """The heading of a column of a grid."""
+    return f"{k:g}" if k else "no gate"
+
+
+def mark(row: dict[str, Any]) -> str:
+    """Why a setting could not be chosen, as a sign."""
+    return next((sign for name, sign in _MARKS.items() if name in row), "")
+
+
+def grids(rows: Sequence[dict[str, Any]]) -> list[GridRows]:
     """The grids over alpha_max and k that were tried; the one of the chosen setting first."""
     found: dict[tuple[int, tuple[str, ...]], GridRows] = {}
-    for row in numbers["settings"]:
+    for row in rows:
         if not row.get("vanilla"):
             setting = Setting.of(row)
             key = setting.layer, tuple(setting.unusual)
@@ -106,7 +120,7 @@ def save_figures(numbers: Numbers, folder: Path) -> list[Path]:
         paths = [save_figure(_draw_layers(numbers), folder / "layers")]
         if numbers["probes"]:
             paths.append(save_figure(draw_sweep(numbers), folder / "layer-sweep"))
-        for grid in grids(numbers):
+        for grid in grids(numbers["settings"]):
             paths.append(save_figure(draw_heatmaps(numbers, grid), folder / grid.name))
     return paths
 
@@ -115,17 +129,15 @@ def draw_heatmaps(numbers: Numbers, grid: GridRows) -> Any:
     """Scores over alpha_max and k, one heatmap for each score."""
     vanilla = vanilla_row(numbers["settings"])
     metrics = _metrics(vanilla)
-    # Mode "add" has no gate, and so no k.
-    places = [(row["alpha_max"], row["k"] if row["mode"] == "beta" else 0.0) for row in grid.rows]
-    alphas, ks = (sorted({place[axis] for place in places}) for axis in (0, 1))
+    alphas, ks = (sorted({place[axis] for place in grid.cells}) for axis in (0, 1))
     size = len(metrics) * (1.0 + 0.6 * len(ks)) + 0.6, 1.5 + 0.45 * len(alphas)
     drawing, axes = new_figure(*size, 1, len(metrics))
     for axis, metric in zip(axes, metrics, strict=True):
         values = np.full((len(alphas), len(ks)), np.nan)
-        for (alpha, k), row in zip(places, grid.rows, strict=True):
+        for (alpha, k), row in grid.cells.items():
             values[alphas.index(alpha), ks.index(k)] = metric.of(row)
         image = axis.imshow(values, cmap="Blues" if metric.higher_is_better else "Blues_r", aspect="auto")
-        for (alpha, k), row in zip(places, grid.rows, strict=True):
+        for (alpha, k), row in grid.cells.items():
             _draw_cell(axis, image, metric, row, alphas.index(alpha), ks.index(k))
         axis.set_xticks(range(len(ks)), [k_label(k) for k in ks])
         axis.set_yticks(range(len(alphas)), [f"{alpha:.3g}" for alpha in alphas])
@@ -144,11 +156,10 @@ def _draw_cell(axes: Any, image: Any, metric: _Metric, row: dict[str, Any], down
     from matplotlib.patheffects import withStroke
 
     value = metric.of(row)
-    mark = next((sign for name, sign in _MARKS.items() if name in row), "")
     # Luminance of what is behind the text.
     dark = float(np.dot(image.cmap(image.norm(value))[:3], (0.299, 0.587, 0.114))) < 0.5
     axes.text(
-        across, down, f"{value:.{1 if metric.factor == 100 else 3}f}{mark}", ha="center", va="center",
+        across, down, f"{value:.{1 if metric.factor == 100 else 3}f}{mark(row)}", ha="center", va="center",
         color="white" if dark else "black", weight="bold" if row["chosen"] else "normal", size=9,
     )  # fmt: skip
     if row["chosen"]:

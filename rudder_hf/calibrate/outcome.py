@@ -180,8 +180,11 @@ class Outcome:
         about = {"vanilla": True} if setting == VANILLA else setting.record()
         return about | {"images": len(counts.ids), "scores": _rounded(scores(counts, self.metrics))}
 
+    def tried(self) -> list[dict[str, Any]]:
+        """Every setting that was tried, its scores, and what became of it, as JSON values; vanilla first."""
+        return [self._tried(*tried) for tried in self.counts.items()]
+
     def _tried(self, setting: Setting, counts: Counts) -> dict[str, Any]:
-        """A setting, its scores, and what became of it."""
         choice, entry = self.choice, self._entry(setting, counts)
         if setting != VANILLA:
             norm = next(s.hidden_norm for s in self.statistics if s.layer == setting.layer)
@@ -217,7 +220,7 @@ class Outcome:
             "layers": [s.record() for s in self.statistics],
             "shortlist": {"layers": self.layers, "reason": self.reason},
             "probes": [self._entry(*probe) for probe in self.probes.items()],
-            "settings": [self._tried(*tried) for tried in self.counts.items()],
+            "settings": self.tried(),
             "by_mode": {mode: _record(choice.best) for mode, choice in self.by_mode.items()},
             "held_out": [self._checked(*checked) for checked in self.held_out.items()],
             "without_labels": free and {"chosen": _record(free.best), "agreement": self.label_free},

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..metrics.statistics import Counts, Difference, Estimate, Metric, interval, scores
 from ..runtime.environment import versions
 from ..runtime.report import Table, number, with_interval
+from .figures import GridRows, grids, k_label, mark
 from .outcome import Outcome
 from .settings import VANILLA, Setting
 
@@ -42,7 +43,9 @@ def report(outcome: Outcome) -> str:
         _limits(outcome),
         _without_labels(outcome),
         _layers(outcome),
-        *(_grids(outcome, layer) for layer in outcome.layers),
+        *(_grid(outcome, grid) for grid in grids(outcome.tried())),
+        "† breaks a limit; § keeps the limits, but not safely; ‡ dropped early, on the images it got to; **bold**: "
+        "chosen.",
         _provenance(outcome),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -243,57 +246,25 @@ def _layers(outcome: Outcome) -> str:
     return f"{text}\n\nThe sweep, on {len(outcome.probes[VANILLA].ids)} images:\n\n{sweep}"
 
 
-GridTable = dict[tuple[float, float], Setting]
+def _grid(outcome: Outcome, grid: GridRows) -> str:
+    """Scores over alpha_max and k."""
+    alphas, ks = (sorted({place[axis] for place in grid.cells}) for axis in (0, 1))
 
-
-def grid_tables(outcome: Outcome, layer: int) -> dict[str, GridTable]:
-    """The settings of a layer by alpha_max and k, one table for each combination of the other settings."""
-    found: dict[str, GridTable] = {}
-    for setting in outcome.counts:
-        if setting.layer == layer and setting != VANILLA:
-            title = f" ({', '.join(setting.unusual)})" if setting.unusual else ""
-            # Mode "add" has no gate, and so no k.
-            k = setting.k if setting.mode == "beta" else 0.0
-            found.setdefault(title, {})[setting.alpha_max, k] = setting
-    return found
-
-
-def k_label(k: float) -> str:
-    """A column's heading."""
-    return f"{k:g}" if k else "no gate"
-
-
-def mark(outcome: Outcome, setting: Setting) -> str:
-    """Why a setting could not be chosen, as a sign."""
-    signs = (("‡", outcome.dropped), ("†", outcome.choice.broken), ("§", outcome.choice.unsafe))
-    return next((sign for sign, settings in signs if setting in settings), "")
-
-
-def _grids(outcome: Outcome, layer: int) -> str:
-    """Scores over alpha_max and k at a layer."""
-    parts = [f"## Layer {layer}"]
-    wanted = ("chair_s", "chair_i", "recall") if outcome.data.labelled else ("grounding",)
-    for title, table in grid_tables(outcome, layer).items():
-        for metric in _some(outcome, (*wanted, "log_likelihood")):
-            parts.append(f"{metric.label}{title}:\n\n{_grid(outcome, table, metric)}")
-    parts.append(
-        "† breaks a limit; § keeps the limits, but not safely; ‡ dropped early, on the images it got to; **bold**: "
-        "chosen."
-    )
-    return "\n\n".join(parts)
-
-
-def _grid(outcome: Outcome, table: GridTable, metric: Metric) -> str:
-    def cell(setting: Setting | None) -> str:
-        if setting is None:
+    def cell(metric: Metric, alpha: float, k: float) -> str:
+        row = grid.cells.get((alpha, k))
+        if row is None:
             return ""
-        (text,) = _scores([metric], outcome.counts[setting])
-        return (f"**{text}**" if setting == outcome.choice.best else text) + mark(outcome, setting)
+        text = shown(metric, row["scores"][metric.name])
+        return (f"**{text}**" if row["chosen"] else text) + mark(row)
 
-    alphas, ks = (sorted({key[place] for key in table}) for place in (0, 1))
-    (vanilla,) = _scores([metric], outcome.counts[VANILLA])
-    rows = [[f"{alpha:.4g}", *(cell(table.get((alpha, k))) for k in ks)] for alpha in alphas]
-    return Table([f"alpha_max \\ k (vanilla {vanilla})", *map(k_label, ks)], rows).markdown()
+    parts = [f"## {', '.join([f'Layer {grid.layer}', *grid.rest])}"]
+    wanted = ("chair_s", "chair_i", "recall") if outcome.data.labelled else ("grounding",)
+    for metric in _some(outcome, (*wanted, "log_likelihood")):
+        (vanilla,) = _scores([metric], outcome.counts[VANILLA])
+        rows = [[f"{alpha:.4g}", *(cell(metric, alpha, k) for k in ks)] for alpha in alphas]
+        table = Table([f"alpha_max \\ k (vanilla {vanilla})", *map(k_label, ks)], rows)
+        parts.append(f"{metric.label}:\n\n{table.markdown()}")
+    return "\n\n".join(parts)
 
 
 def _provenance(outcome: Outcome) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,21 +74,15 @@ ObjectiveOption = Annotated[
 ]
 RecallFloorOption = Annotated[float, typer.Option(help="Least recall, as a share of vanilla's.")]
 LengthFloorOption = Annotated[float, typer.Option(help="Without annotations: least length, as a share.")]
-NllRiseOption = Annotated[
-    float, typer.Option(help="Most rise of the unsteered model's negative log-likelihood, nats per token.")
-]
+NllRiseOption = Annotated[float, typer.Option(help="Most rise of the negative log-likelihood, nats per token.")]
 DistinctDropOption = Annotated[float, typer.Option(help="Most drop of the share of distinct word pairs.")]
-ConfidenceOption = Annotated[
-    float, typer.Option(help="Share of bootstrap draws in which a setting has to keep the limits to be chosen.")
-]
+ConfidenceOption = Annotated[float, typer.Option(help="Least share of bootstrap draws that keep the limits.")]
 LayersOption = Annotated[str | None, typer.Option(help="Layers to try, such as 20,24,28; else a short list.")]
 ShortlistOption = Annotated[int, typer.Option(min=1, help="How many layers to try.")]
 ProbeOption = Annotated[
     int, typer.Option(min=0, help="Images of the sweep over all layers; 0 lists layers by statistics alone.")
 ]
-StrengthsOption = Annotated[
-    str | None, typer.Option(help="alpha_max relative to the layer's hidden states, such as 0.1,0.3,0.9.")
-]
+StrengthsOption = Annotated[str | None, typer.Option(help="alpha_max relative to hidden states, such as 0.1,0.3.")]
 KOption = Annotated[str | None, typer.Option(help="Sensitivities, such as 2,5,8.")]
 ModeOption = Annotated[
     str, typer.Option("--mode", "--modes", help="beta, add, or both; both give a config for each beside the best.")
@@ -103,9 +98,7 @@ LabelFreeOption = Annotated[
 ]
 RunnersUpOption = Annotated[int, typer.Option(min=0, help="How many settings that come next to check as well.")]
 CheckOption = Annotated[CheckChoice | None, typer.Option(help="Also try the choice on this task.")]
-BatchSizeOption = Annotated[
-    int, typer.Option(min=1, help="Largest batch, images times settings; halved when memory runs out.")
-]
+BatchSizeOption = Annotated[int, typer.Option(min=1, help="Largest batch, images times settings.")]
 
 
 def calibrate(
@@ -189,29 +182,23 @@ def _find_data(given: dict[str, Any]) -> CalibrationData:
 def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
     from ..calibrate import CalibrationOptions, Grid, Limits
 
-    layers = None if given["layers"] is None else parse_numbers("--layers", given["layers"], int)
-    limits = {name: given[name] for name in ("recall_floor", "length_floor", "nll_rise", "distinct_drop")}
-    same = [
-        "shortlist", "probe", "max_new_tokens", "early_stopping", "label_free", "runners_up", "batch_size",
-        "bootstrap", "confidence", "seed",
-    ]  # fmt: skip
+    def same_names(kind: Any) -> dict[str, Any]:
+        return {field.name: given[field.name] for field in fields(kind) if field.name in given}
+
     numbers = {name: parse_numbers(f"--{name}", given[name]) for name in ("strengths", "k") if given[name]}
-    return CalibrationOptions(
-        grid=Grid(
-            **numbers,
-            modes=parse_words("--mode", given["mode"], ("beta", "add")),
-            pools=parse_words("--pool", given["pool"], ("mean", "norm")),
-            spans=parse_words("--span", given["span"], ("prompt", "text", "image")),
-            steer_first_token=tuple(
-                word == "yes" for word in parse_words("--first-token", given["first_token"], ("no", "yes"))
-            ),
-        ),
-        layers=None if layers is None else tuple(int(layer) for layer in layers),
-        objective=(given["objective"] or (ObjectiveChoice.MEAN if labelled else ObjectiveChoice.GROUNDING)).value,
-        limits=Limits(**limits),
-        lineage=given["lineage"].value,
-        **{name: given[name] for name in same},
+    first_token = parse_words("--first-token", given["first_token"], ("no", "yes"))
+    grid = Grid(
+        **numbers,
+        modes=parse_words("--mode", given["mode"], ("beta", "add")),
+        pools=parse_words("--pool", given["pool"], ("mean", "norm")),
+        spans=parse_words("--span", given["span"], ("prompt", "text", "image")),
+        steer_first_token=tuple(word == "yes" for word in first_token),
     )
+    layers = None if given["layers"] is None else parse_numbers("--layers", given["layers"], int)
+    objective = given["objective"] or (ObjectiveChoice.MEAN if labelled else ObjectiveChoice.GROUNDING)
+    changed = {"grid": grid, "limits": Limits(**same_names(Limits)), "layers": layers}
+    changed |= {"objective": objective.value, "lineage": given["lineage"].value}
+    return CalibrationOptions(**same_names(CalibrationOptions) | changed)
 
 
 def _finish(outcome: Outcome, out: Path, model: str | None, revision: str) -> None:

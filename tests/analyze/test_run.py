@@ -290,7 +290,7 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
     outcome = calibrate(subject(), data, tmp_path / "cal", wanted, pope=pope_task(data))
     save_outcome(outcome, tmp_path / "cal", "toy", None)
     found = read_calibration(tmp_path / "cal")
-    (chosen, other) = grids(found)
+    (chosen, other) = grids(found["settings"])
     assert {(grid.layer, len(grid.rows)) for grid in (chosen, other)} == {(1, 4), (2, 4)}
     assert chosen.chosen == (outcome.choice.best is not None)
     assert not other.chosen

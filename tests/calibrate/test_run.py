@@ -273,9 +273,9 @@ def test_contrasts_do_not_depend_on_the_batch(tmp_path: Path) -> None:
 
 def test_results_hold_what_was_found(tmp_path: Path) -> None:
     data, winner = planted_scenes(6, 4)
-    changes = options(layers=None, probe=3, shortlist=4, label_free=True, grid=replace(GRID, modes=("beta", "add")))
+    changes = options(layers=None, probe=3, shortlist=2, label_free=True, grid=replace(GRID, modes=("beta", "add")))
     outcome = calibrate(subject(), data, tmp_path, changes)
-    assert sorted(outcome.layers) == [0, 1, 2, 3]
+    assert len(outcome.layers) == 2
     assert len(outcome.probes) == 1 + 2 * 4  # vanilla, and two settings at each of four layers
     folder = save_outcome(outcome, tmp_path, "org/base", None)
     assert folder.name == "result-001"

@@ -71,7 +71,7 @@ def _draw_dynamics(numbers: dict[str, Any]) -> Any:
 
 def ablations(numbers: dict[str, Any]) -> Iterator[Figure]:
     """Heatmaps over strength and sensitivity, bars over layers, POPE; what the calibration has of them."""
-    for grid in grids(numbers):
+    for grid in grids(numbers["settings"]):
         shows = (
             "CHAIR_S and CHAIR_I (less is better) and recall (more is better) over strength and sensitivity in layer "
             f"{grid.layer}, {'the chosen layer' if grid.chosen else 'another layer that was tried'}; darker is better "
