@@ -28,6 +28,7 @@ from rudder_hf.calibrate import (
     pope_task,
     save_outcome,
 )
+from rudder_hf.calibrate import outcome as outcome_module
 from rudder_hf.calibrate import search as search_module
 from rudder_hf.calibrate.report import report
 from rudder_hf.calibrate.search import SettingSearch
@@ -271,11 +272,12 @@ def test_contrasts_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     assert len(large) >= 6
 
 
-def test_results_hold_what_was_found(tmp_path: Path) -> None:
+def test_results_hold_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome_module, "figures_available", lambda: False)  # they have a test of their own
     data, winner = planted_scenes(6, 4)
-    changes = options(layers=None, probe=3, shortlist=2, label_free=True, grid=replace(GRID, modes=("beta", "add")))
+    changes = options(layers=None, probe=3, shortlist=4, label_free=True, grid=replace(GRID, modes=("beta", "add")))
     outcome = calibrate(subject(), data, tmp_path, changes)
-    assert len(outcome.layers) == 2
+    assert sorted(outcome.layers) == [0, 1, 2, 3]
     assert len(outcome.probes) == 1 + 2 * 4  # vanilla, and two settings at each of four layers
     folder = save_outcome(outcome, tmp_path, "org/base", None)
     assert folder.name == "result-001"
@@ -300,13 +302,12 @@ def test_results_hold_what_was_found(tmp_path: Path) -> None:
 
 def test_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from rudder_hf.calibrate.figures import save_figures
-
-    outcome = calibrate(subject(), images(4, 2), tmp_path / "run", options(layers=None, probe=2, shortlist=1))
-    paths = save_figures(outcome.to_dict(), tmp_path)
-    assert [path.name for path in paths] == ["layers.png", "layer-sweep.png", f"heatmaps-layer{outcome.layers[0]}.png"]
-    for path in paths:
-        with Image.open(path) as figure:
+    outcome = calibrate(subject(), images(4, 2), tmp_path, options(layers=None, probe=2, shortlist=1))
+    folder = save_outcome(outcome, tmp_path, "org/base", None)
+    names = {"layers", "layer-sweep", f"heatmaps-layer{outcome.layers[0]}"}
+    assert {path.stem for path in folder.glob("*.png")} == {path.stem for path in folder.glob("*.svg")} == names
+    for name in names:
+        with Image.open(folder / f"{name}.png") as figure:
             assert figure.size[0] > 200
 
 
