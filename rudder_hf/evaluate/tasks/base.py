@@ -64,6 +64,13 @@ class Sample:
     reference: dict[str, Any] = field(default_factory=dict)
 
 
+def question_sample(
+    id: str, image_id: int | str, image: str, prompt: str, question: str, /, **reference: str
+) -> Sample:
+    """A question about an image; `prompt` has {question} in it, `reference` what the answer is scored against."""
+    return Sample(id, image_id, image, prompt.replace("{question}", question), {**reference, "question": question})
+
+
 @dataclass
 class Task:
     """A set of samples.

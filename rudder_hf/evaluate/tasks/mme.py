@@ -7,7 +7,7 @@ from collections import Counter
 
 from ...metrics.errors import InputError
 from ...metrics.mme import SUBTASKS, read_mme
-from .base import DataOptions, Sample, Task, images_in
+from .base import DataOptions, Task, images_in, question_sample
 
 PROMPT = "{question}"
 
@@ -30,20 +30,13 @@ def mme_task(options: DataOptions) -> Task:
         if image not in chosen:
             continue
         seen[image] += 1
+        file = os.path.relpath(question.image, data)
         samples.append(
-            Sample(
-                id=f"{image}:{seen[image]}",
-                image_id=image,
-                image=os.path.relpath(question.image, data),
-                prompt=prompt.replace("{question}", question.text),
-                reference={
-                    "subtask": question.subtask,
-                    "image": question.image.name,
-                    "label": question.label,
-                    "question": question.text,
-                },
+            question_sample(
+                f"{image}:{seen[image]}", image, file, prompt, question.text,
+                subtask=question.subtask, image=question.image.name, label=question.label,
             )
-        )
+        )  # fmt: skip
     notes = []
     absent = [name for name in SUBTASKS if name not in {sample.reference["subtask"] for sample in samples}]
     if absent:

@@ -9,7 +9,7 @@ from ...metrics.coco import read_coco
 from ...metrics.errors import InputError, listed
 from ...metrics.pope import Question, read_questions
 from ...metrics.pope_questions import STRATEGIES, build_questions
-from .base import DataOptions, Sample, Task, images_in
+from .base import DataOptions, Task, images_in, question_sample
 from .chair import coco_annotations, coco_images
 from .images import has_annotations
 
@@ -41,24 +41,13 @@ def pope_task(options: DataOptions) -> Task:
         chosen = set(options.choose(question.image for questions in splits.values() for question in questions))
         splits = {split: [q for q in questions if q.image in chosen] for split, questions in splits.items()}
     prompt = PROMPT if options.prompt is None else options.prompt
-    samples = pope_samples(splits, prompt)
+    samples = [
+        question_sample(f"{split}:{q.question_id}", q.image, q.image, prompt, q.text, split=split, label=q.label)
+        for split, questions in splits.items()
+        for q in questions
+    ]
     record = {"source": data.name, "built_from_annotations": built, "questions": sizes}
     return Task("pope", "pope", samples, record, images_in(images), 16, prompt)
-
-
-def pope_samples(splits: dict[str, list[Question]], prompt: str = PROMPT) -> list[Sample]:
-    """The questions of all splits."""
-    return [
-        Sample(
-            id=f"{split}:{question.question_id}",
-            image_id=question.image,
-            image=question.image,
-            prompt=prompt.replace("{question}", question.text),
-            reference={"split": split, "label": question.label, "question": question.text},
-        )
-        for split, questions in splits.items()
-        for question in questions
-    ]
 
 
 def _is_coco(path: Path) -> bool:

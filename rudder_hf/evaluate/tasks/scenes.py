@@ -9,7 +9,7 @@ from ...scenes.coco import captions as scene_captions
 from ...scenes.coco import file_name
 from ...scenes.images import SPLITS, Scene, draw, split_scenes
 from ...scenes.questions import pope_questions
-from .base import DataOptions, Sample, Task
+from .base import DataOptions, Sample, Task, question_sample
 from .chair import chair_sample
 
 _STRATEGIES = ("random", "popular", "adversarial")
@@ -36,16 +36,10 @@ def scenes_pope_task(options: DataOptions) -> Task:
     samples = []
     for strategy in _STRATEGIES:
         for index, name, present in pope_questions(scenes, strategy, options.seed):
-            scene, question = scenes[index], grammar.question(name)
-            samples.append(
-                Sample(
-                    id=f"{strategy}:{scene.seed}:{name}",
-                    image_id=scene.seed,
-                    image=file_name(scene, split),
-                    prompt=prompt.replace("{question}", question),
-                    reference={"split": strategy, "label": "yes" if present else "no", "question": question},
-                )
-            )
+            scene, label = scenes[index], "yes" if present else "no"
+            sample_id, file = f"{strategy}:{scene.seed}:{name}", file_name(scene, split)
+            question = grammar.question(name)
+            samples.append(question_sample(sample_id, scene.seed, file, prompt, question, split=strategy, label=label))
     return _task("scenes-pope", "pope", samples, split, scenes, 8, prompt)
 
 
