@@ -1,23 +1,22 @@
 """Why it works, looked at: everything that the paper shows as a figure, for any model and any images.
 
 ```python
-from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images, settings_for
+from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.runtime.models import load_subject
 
 subject = load_subject(None)  # the embedded model
-study = Study(subject, find_images(DataOptions(limit=100)), settings_for(subject, {}))
+study = Study(subject, find_images(DataOptions(limit=100)), subject.config_with({}))
 numbers = analyze(Path("analysis"), study, AnalysisOptions())
 numbers["geometry"]["rotation"]["rotation_degrees"]["mean"]
 ```
 
-Statistics (`geometry`, `evidence`, `detector`, `ablations`) are pure functions of arrays in the original space;
+Statistics (`geometry`, `evidence`, `detector`) are pure functions of arrays in the original space;
 `figures/` draws from the numbers alone. Needs the extra `plots`.
 """
 
-from .ablations import read_calibration
-from .run import analyze, check_folder
-from .study import PARTS, AnalysisOptions, Study, find_images, settings_for
+from .run import analyze, check_folder, read_calibration
+from .study import PARTS, AnalysisOptions, Study, find_images
 
 __all__ = [
     "PARTS",
@@ -27,5 +26,4 @@ __all__ = [
     "check_folder",
     "find_images",
     "read_calibration",
-    "settings_for",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..metrics.statistics import Floats, bootstrap_weights
+from ..metrics.statistics import Floats, bootstrap_weights, percentile_interval
 from .geometry import Bools, Ints
 from .tokens import Mention, TracedAnswer
 
@@ -98,7 +98,7 @@ def bootstrap_auc(
 def _interval(drawn: Floats) -> list[float]:
     """95 % percentile interval of draws, those without both classes left out."""
     usable = drawn[np.isfinite(drawn)]
-    return [float(end) for end in np.quantile(usable, (0.025, 0.975))] if len(usable) else [0.0, 1.0]
+    return list(percentile_interval(usable)) if len(usable) else [0.0, 1.0]
 
 
 def mention_scores(answer: TracedAnswer, mention: Mention) -> dict[str, float]:

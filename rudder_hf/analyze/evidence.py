@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..metrics.statistics import Floats
+from ..metrics.statistics import Floats, percentile_interval
 from .detector import auc
 from .geometry import Bools, Ints, mean_interval, object_table, rotated, silhouette, units
 
@@ -27,7 +27,7 @@ def _against_chance(observed: float, shuffled: Sequence[float]) -> dict[str, Any
     """What shuffling gives: mean, 95 % interval, and the p-value of an observation that is larger than most."""
     return {
         "chance": float(np.mean(shuffled)),
-        "chance_interval": [float(end) for end in np.quantile(shuffled, (0.025, 0.975))],
+        "chance_interval": list(percentile_interval(np.asarray(shuffled))),
         "permutations": len(shuffled),
         "p_value": (1 + sum(value >= observed - 1e-12 for value in shuffled)) / (1 + len(shuffled)),
     }

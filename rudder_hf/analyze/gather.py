@@ -23,7 +23,7 @@ from ..runtime.inputs import encode, end_ids, without_prompt
 from ..runtime.models import Subject
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
-from .tokens import GrowingText, TracedAnswer
+from .tokens import SIDES, GrowingText, TracedAnswer
 
 
 @dataclass(frozen=True)
@@ -46,28 +46,21 @@ class ImageTraces:
 
     def record(self) -> dict[str, Any]:
         """As JSON values; vectors in float32."""
-        vectors = {"card": self.card, "text_card": self.text_card}
-        return asdict(self) | {name: None if vector is None else _packed(vector) for name, vector in vectors.items()}
+        return asdict(self) | {"card": _packed(self.card), "text_card": _packed(self.text_card)}
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> ImageTraces:
         """Read what `record` wrote."""
-        vanilla, steered = (
-            TracedAnswer(side["text"], [(start, stop) for start, stop in side["spans"]], side["trace"])
-            for side in (record["vanilla"], record["steered"])
-        )
-        text = record["text_card"]
-        return cls(
-            record["sample"], vanilla, steered, _unpacked(record["card"]), None if text is None else _unpacked(text)
-        )
+        vanilla, steered = (TracedAnswer(**record[side]) for side in SIDES)
+        return cls(record["sample"], vanilla, steered, _unpacked(record["card"]), _unpacked(record["text_card"]))
 
 
-def _packed(vector: Floats) -> str:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+def _packed(vector: Floats | None) -> str | None:
+    return None if vector is None else base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
-def _unpacked(text: str) -> Floats:
-    return np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float64)
+def _unpacked(text: str | None) -> Any:
+    return None if text is None else np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float64)
 
 
 class Probabilities(LogitsProcessor):

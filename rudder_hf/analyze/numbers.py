@@ -8,10 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..calibrate.layers import LayerStatistics, layer_groups
-from ..evaluate.scoring import Scored
-from ..metrics.chair import CHAIR_METRICS, chair, ground_truth
-from ..metrics.coco import CocoData
+from ..evaluate.scoring import Scored, chair_truth
+from ..metrics.chair import CHAIR_METRICS, chair
 from ..metrics.statistics import Floats
 from .detector import detector_numbers
 from .evidence import category_evidence, neighbour_evidence, probe_evidence
@@ -64,36 +62,8 @@ def present_objects(study: Study, options: AnalysisOptions) -> list[frozenset[st
     samples = study.task.samples
     if study.task.kind != "chair":
         return None
-    data = CocoData(
-        files={int(s.image_id): s.image for s in samples},
-        objects={int(s.image_id): tuple(s.reference["objects"]) for s in samples},
-        references={int(s.image_id): tuple(s.reference["captions"]) for s in samples},
-        categories=tuple(dict.fromkeys(name for s in samples for name in s.reference["objects"])),
-    )
-    truth = ground_truth(data, options.lineage)
+    truth = chair_truth(samples, options.lineage)
     return [truth[int(sample.image_id)] for sample in samples]
-
-
-def layer_numbers(statistics: Sequence[LayerStatistics], images: int, layer: int) -> dict[str, Any]:
-    """Statistics by layer, and their means over quarters of the depth.
-
-    Args:
-        statistics: From `layer_statistics`.
-        images: How many they are averaged over.
-        layer: The layer that RUDDER uses.
-    """
-    rows = [
-        {**asdict(entry), "group": group}
-        for entry, group in zip(statistics, layer_groups(len(statistics)), strict=True)
-    ]
-    groups = []
-    for group in sorted({row["group"] for row in rows}):
-        inside = [row for row in rows if row["group"] == group]
-        means = {
-            name: float(np.mean([row[name] for row in inside])) for name in rows[0] if name not in ("layer", "group")
-        }
-        groups.append({**means, "layers": [inside[0]["layer"], inside[-1]["layer"]]})
-    return {"images": images, "steered_layer": layer, "layers": rows, "groups": groups}
 
 
 def caption_scores(material: Material) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..calibrate.layers import LayerStatistics, layer_statistics
+from ..calibrate.layers import layer_statistics
+from ..calibrate.outcome import read_result
 from ..core.backbones import find_backbone, resolve_layer
 from ..metrics.errors import InputError
 from ..runtime.environment import versions
@@ -22,7 +23,6 @@ from .numbers import (
     caption_scores,
     detectors,
     geometry_numbers,
-    layer_numbers,
     present_objects,
     token_numbers,
 )
@@ -41,6 +41,19 @@ def check_folder(out: Path) -> None:
     Store(out, "analyze").check()
     if (out / NUMBERS_FILE).exists():
         raise InputError(f"{out} holds a finished analysis, which is never overwritten: choose a new folder.")
+
+
+def read_calibration(path: Path) -> dict[str, Any]:
+    """What the figures need of a calibration's result.
+
+    Raises:
+        InputError: There is none, or it has no scores of captions.
+    """
+    numbers = read_result(path)
+    if "chair_s" not in numbers["settings"][0]["scores"]:
+        raise InputError(f"{path} has no CHAIR scores: the calibration was run without annotations")
+    kept = {name: numbers[name] for name in ("model", "layers", "probes", "settings", "pope")}
+    return {"date": numbers["record"]["date"], **kept}
 
 
 def analyze(
@@ -148,4 +161,4 @@ def _layers(store: Store, study: Study, options: AnalysisOptions, progress: Prog
         rows = [asdict(entry) for entry in layer_statistics(subject.model, inputs())]
         store.append({"layers": rows})
     steered = resolve_layer(find_backbone(subject.model), study.config.layer)
-    return layer_numbers([LayerStatistics(**row) for row in rows], len(task.samples), steered)
+    return {"images": len(task.samples), "steered_layer": steered, "layers": rows}

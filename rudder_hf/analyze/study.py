@@ -11,10 +11,10 @@ from ..evaluate.tasks import DataOptions, Task, make_task
 from ..evaluate.tasks.base import samples_hash
 from ..evaluate.tasks.images import has_annotations, images_task
 from ..metrics.chair_parsers import Lineage
+from ..metrics.errors import InputError
 from ..runtime.models import Subject
 
 PARTS = ("layers", "geometry", "tokens", "detector", "ablations")
-SETTINGS = ("layer", *CALL_SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,10 @@ class Study:
     task: Task
     config: RudderConfig
 
+    def __post_init__(self) -> None:
+        if not self.config.alpha_max > 0:
+            raise InputError("alpha_max is 0: there is nothing to analyze without a push")
+
     def longest_answer(self, options: AnalysisOptions) -> int:
         """The largest number of new tokens."""
         return options.max_new_tokens or self.task.max_new_tokens
@@ -74,7 +78,7 @@ class Study:
         return {
             "version": __version__,
             "model": self.subject.record(),
-            "settings": {name: getattr(self.config, name) for name in SETTINGS},
+            "settings": {name: getattr(self.config, name) for name in ("layer", *CALL_SETTINGS)},
             "data": {"task": self.task.name, **self.task.data, "notes": self.task.notes},
             "images": len(samples),
             "image_ids": [sample.image_id for sample in samples],
@@ -98,25 +102,3 @@ def find_images(options: DataOptions) -> Task:
     if options.data.is_dir() and not has_annotations(options.data):
         return images_task(options)
     return make_task("chair", options)
-
-
-def settings_for(subject: Subject, given: dict[str, Any]) -> RudderConfig:
-    """RUDDER's settings for a model, with the user's settings on top.
-
-    Raises:
-        ValueError: There are none, or a value is unknown or out of range.
-    """
-    stored = subject.settings_for("rudder-beta")
-    if stored is None and not {"layer", "alpha_max"} <= set(given):
-        raise ValueError(
-            f"There are no RUDDER settings for {subject.name!r}: pass --rudder FOLDER, or --set layer=... "
-            "--set alpha_max=..."
-        )
-    unknown = sorted(set(given) - set(SETTINGS))
-    if unknown:
-        raise ValueError(f"There is no setting {unknown[0]!r}: settings are {', '.join(SETTINGS)}.")
-    values = {} if stored is None else {name: getattr(stored, name) for name in SETTINGS}
-    config = RudderConfig(**{**values, **given})
-    if not config.alpha_max > 0:
-        raise ValueError("alpha_max is 0: there is nothing to analyze without a push.")
-    return config

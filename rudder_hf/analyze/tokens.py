@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ class TracedAnswer:
     """
 
     text: str
-    spans: list[tuple[int, int]]
+    spans: Sequence[Sequence[int]]
     trace: dict[str, list[float]]
 
 

@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..runtime.figures import BLUE, DARK, SKY, VERMILION, new_figure, save_figure, styled
+from ..runtime.figures import BLUE, DARK, SKY, new_figure, save_figure, styled
+from .layers import layer_groups
 from .settings import Setting
 
 _BARS = (
+    ("update_norm", "length of the attention update, ||δ||"),
+    ("leverage", "length relative to the hidden state, ||δ|| / ||h||"),
+    ("coherence", "mean cosine with the CARDs of the other layers of the group"),
     ("alignment", "cosine of CARD and hidden state"),
-    ("specificity", "1 - cosine between images' CARDs"),
-    ("update_norm", "length of the update"),
-    ("leverage", "length relative to the hidden state"),
-    ("coherence", "cosine within the layer group"),
+    ("specificity", "1 - cosine between the CARDs of different images"),
 )
 
 _MARKS = {"dropped": "‡", "breaks": "†", "limits_held_in_draws": "§"}
@@ -117,7 +118,8 @@ def save_figures(numbers: Numbers, folder: Path) -> list[Path]:
         ImportError: matplotlib is not installed.
     """
     with styled():
-        paths = [save_figure(_draw_layers(numbers), folder / "layers")]
+        drawing = draw_layers(numbers["layers"], numbers["shortlist"]["layers"], "layers that the grid was tried on")
+        paths = [save_figure(drawing, folder / "layers")]
         if numbers["probes"]:
             paths.append(save_figure(draw_sweep(numbers), folder / "layer-sweep"))
         for grid in grids(numbers["settings"]):
@@ -196,16 +198,35 @@ def draw_sweep(numbers: Numbers) -> Any:
     return drawing
 
 
-def _draw_layers(numbers: Numbers) -> Any:
-    rows, tried = numbers["layers"], numbers["shortlist"]["layers"]
-    layers = [row["layer"] for row in rows]
-    drawing, axes = new_figure(max(5.0, 0.22 * len(layers) + 2), 1.6 * len(_BARS), len(_BARS))
+def draw_layers(rows: Sequence[dict[str, Any]], marked: Sequence[int], mark: str) -> Any:
+    """Bars of every layer's statistics; a line for the mean of each quarter of the depth.
+
+    Args:
+        rows: The statistics, as JSON has them.
+        marked: Layers with a triangle above their bars.
+        mark: What the triangle means.
+    """
+    layers, groups = [row["layer"] for row in rows], layer_groups(len(rows))
+    drawing, axes = new_figure(max(6.4, 0.26 * len(layers) + 2.5), 2.0 * len(_BARS), len(_BARS))
     for axis, (name, label) in zip(axes, _BARS, strict=True):
-        heights = [row[name] for row in rows]
-        axis.bar(layers, heights, color=[VERMILION if layer in tried else SKY for layer in layers])
-        if min(heights) > 0 and max(heights) > 20 * float(np.median(heights)):
-            axis.set_yscale("log")  # one layer must not hide the others
-        axis.set_title(f"{name}: {label}")
-        axis.tick_params(labelsize=8)
-    axes[-1].set_xlabel("layer (dark: tried)")
+        values = [row[name] for row in rows]
+        shades, hatches = zip(*((SKY, "//") if group % 2 else (BLUE, "") for group in groups), strict=True)
+        axis.bar(layers, values, color=shades, hatch=hatches, edgecolor="white", linewidth=0.5, width=0.8)
+        for group in sorted(set(groups)):
+            inside = [place for place, number in enumerate(groups) if number == group]
+            mean, last = float(np.mean([values[place] for place in inside])), layers[inside[-1]] + 0.45
+            axis.hlines(mean, layers[inside[0]] - 0.45, last, color=DARK, linewidth=1.8)
+            box = {"facecolor": "white", "alpha": 0.8, "pad": 0.6, "lw": 0}
+            place = {"xytext": (-1, 3), "textcoords": "offset points", "ha": "right"}
+            axis.annotate(f"{mean:.3g}", (last, mean), **place, size=7.5, color=DARK, bbox=box)
+        # The first layer reads bare embeddings, which are short: on a plain scale it would hide the others.
+        wide = min(values) > 0 and max(values) > 10 * float(np.median(values))
+        axis.set_yscale("log" if wide else "linear")
+        # At the upper edge, in front of the bars whatever their height.
+        edge = {"transform": axis.get_xaxis_transform(), "clip_on": False}
+        axis.plot(list(marked), [1.0] * len(marked), "v", color="black", markersize=8, **edge)
+        axis.margins(y=0.14)
+        axis.set_title(f"{name}: {label}{' (logarithmic scale)' if wide else ''}", pad=9)
+        axis.set_xticks(layers, [str(layer) for layer in layers], size=7 if len(layers) > 24 else 8)
+    axes[-1].set_xlabel(f"decoder layer, from 0\nblack lines: means of groups of layers; ▼: {mark}")
     return drawing

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.configuration import RudderConfig
+from ..metrics.errors import InputError
 from ..metrics.statistics import Counts, Difference, Metric, compare, interval, ratio, scores
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.figures import figures_available
@@ -291,6 +292,23 @@ def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: 
     # Last: a folder with this file is complete.
     write_new(folder / NUMBERS, to_json(numbers))
     return folder
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """The numbers of a result, from its file, its folder, or the folder of a calibration, whose newest it is.
+
+    Raises:
+        InputError: There is none, or it is damaged or of version 0.1.
+    """
+    if path.is_dir():
+        found = [*sorted(path.glob(f"result-*/{NUMBERS}")), *path.glob(NUMBERS)]
+        if not found:
+            raise InputError(f"{path} has no {NUMBERS}: give the folder of a finished `rudder calibrate`")
+        path = found[-1]
+    numbers: dict[str, Any] = read_json(path)
+    if not isinstance(numbers, dict) or not all("images" in row for row in numbers.get("settings", [{}])):
+        raise InputError(f"{path} is no result of `rudder calibrate`, or one of version 0.1: calibrate again")
+    return numbers
 
 
 def _lasting(numbers: dict[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _options(given: dict[str, Any]) -> AnalysisOptions:
 
 def _study(given: dict[str, Any]) -> Study:
     """Images, then the model and its settings."""
-    from ..analyze import Study, find_images, settings_for
+    from ..analyze import Study, find_images
     from ..evaluate.methods import parse_settings
     from ..evaluate.tasks import DataOptions
     from ..runtime.models import load_subject
@@ -127,4 +127,4 @@ def _study(given: dict[str, Any]) -> Study:
         raise ValueError(f"--set {next(iter(set(parsed) - {''}))}.NAME=VALUE: here settings are NAME=VALUE.")
     device = choose_device(given["device"])
     subject = load_subject(given["model"], given["dtype"].value, device, given["rudder"], given["revision"])
-    return Study(subject, task, settings_for(subject, parsed.get("", {})))
+    return Study(subject, task, subject.config_with(parsed.get("", {})))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..metrics.chair import CHAIR_METRICS, chair, ground_truth
-from ..metrics.chair_parsers import check_lineage
+from ..metrics.chair_parsers import Lineage, check_lineage
 from ..metrics.coco import CocoData
 from ..metrics.errors import InputError
 from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
@@ -125,16 +125,21 @@ def _by_image(counts: Counts, samples: Sequence[Sample]) -> Counts:
     return Counts(tuple(order), counts.columns, values)
 
 
-def _score_chair(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
+def chair_truth(samples: Sequence[Sample], lineage: Lineage) -> dict[int, frozenset[str]]:
+    """The objects in each image of CHAIR's samples, by image id."""
     data = CocoData(
         files={int(s.image_id): s.image for s in samples},
         objects={int(s.image_id): tuple(s.reference["objects"]) for s in samples},
         references={int(s.image_id): tuple(s.reference["captions"]) for s in samples},
         categories=tuple(dict.fromkeys(name for s in samples for name in s.reference["objects"])),
     )
+    return ground_truth(data, lineage)
+
+
+def _score_chair(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
     lineage = check_lineage(scoring.lineage)
     captions = [(int(sample.image_id), row["answer"]) for sample, row in zip(samples, rows, strict=True)]
-    result = chair(captions, ground_truth(data, lineage), lineage)
+    result = chair(captions, chair_truth(samples, lineage), lineage)
     silent = f"{result.silent} captions mention no object: they count for CHAIR_S and recall only"
     return Scored(result.counts, CHAIR_METRICS, [silent] if result.silent else [])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..core.configuration import RudderConfig
+from ..core.configuration import RudderConfig, check_setting
 from ..hub.loading import LoadArguments, check_named_base, load_base, read_settings
 from ..hub.modeling import RudderForConditionalGeneration
 from ..hub.processing import load_processor
@@ -41,6 +42,22 @@ class Subject:
     def settings_for(self, method: str) -> RudderConfig | None:
         """RUDDER's settings for a method, if there are any."""
         return self.settings.get(method, self.settings.get(""))
+
+    def config_with(self, given: dict[str, Any]) -> RudderConfig:
+        """RUDDER's settings for the model, with those that a user gave on top.
+
+        Raises:
+            ValueError: There are none, or a given one is unknown or out of range.
+        """
+        stored = self.settings_for("rudder-beta")
+        if stored is None and not {"layer", "alpha_max"} <= set(given):
+            raise ValueError(
+                f"There are no RUDDER settings for {self.name!r}: pass --layer and --alpha-max, or with commands that "
+                "have --set, --set layer=... --set alpha_max=..."
+            )
+        config = RudderConfig() if stored is None else copy.deepcopy(stored)
+        config.take({name: check_setting(name, value) for name, value in given.items()})
+        return config
 
     def record(self) -> dict[str, Any]:
         """What a result says about the model."""
@@ -122,13 +139,7 @@ def load_steered(
         ValueError: The model cannot be loaded or steered, or settings are missing or wrong.
     """
     loaded = load_subject(name, dtype, device)
-    config = loaded.settings_for("rudder-beta")
-    if config is None:
-        if not {"layer", "alpha_max"} <= set(settings):
-            raise ValueError(f"There are no settings for {name!r} yet: pass --layer and --alpha-max.")
-        config = RudderConfig()
-    config.take(settings)
-    return RudderForConditionalGeneration.from_base(loaded.model, config), loaded.processor
+    return RudderForConditionalGeneration.from_base(loaded.model, loaded.config_with(settings)), loaded.processor
 
 
 def _first_line(error: Exception) -> str:

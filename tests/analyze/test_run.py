@@ -18,7 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images, read_calibration, settings_for
+from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images, read_calibration
 from rudder_hf.analyze.gather import Gatherer, open_gate
 from rudder_hf.analyze.numbers import present_objects
 from rudder_hf.calibrate import (
@@ -143,7 +143,7 @@ def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
     marked = [token for token in page.tokens if "absent" in (token["class"] or "")]
     assert len(marked) == 2 * sum(bool(token["absent"]) for token in words)
     assert all("similarity" in (t["data-tip"] or "") and "probability" in (t["data-tip"] or "") for t in page.tokens)
-    study = Study(subject(), find_images(DataOptions(limit=12)), settings_for(subject(), {}))
+    study = Study(subject(), find_images(DataOptions(limit=12)), subject().config_with({}))
     truth = dict(enumerate(present_objects(study, AnalysisOptions()) or []))
     rows = [row for batch in Store(out, "analyze").batches() for row in batch.get("answers", ())]
     assert [row["sample"] for row in rows] == [sample.id for sample in study.task.samples]
@@ -169,7 +169,7 @@ def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path],
 def test_answers_are_those_of_generate() -> None:
     model = subject()
     task = find_images(DataOptions(limit=3))
-    config = settings_for(model, {"k": 8.0})
+    config = model.config_with({"k": 8.0})
     seen = Gatherer(model, config, NEW).read(task, task.samples)
     tokenizer = model.processor.tokenizer
     for sample, found in zip(task.samples, seen, strict=True):
@@ -251,7 +251,7 @@ class Killed(BaseException):
 
 
 def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, config = subject(), settings_for(subject(), {})
+    model, config = subject(), subject().config_with({})
     options = AnalysisOptions(parts=("tokens",), max_new_tokens=NEW, batch_size=2, draws=50, shown=1)
 
     def run(name: str, progress: Any = no_progress, **changes: Any) -> dict[str, Any]:
@@ -313,7 +313,7 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
         (("--parts", "ablations"), "--calibration"),
         (("--calibration", "{empty}"), "calibration.json"),
         (("--data", "{empty}"), "neither COCO annotations nor images"),
-        (("--set", "alpha=3", "--limit", 1), "no setting 'alpha'"),
+        (("--set", "alpha=3", "--limit", 1), "'alpha' is not a RUDDER setting"),
         (("--set", "alpha_max=0", "--limit", 1), "nothing to analyze"),
         (("--token-image", "7", "--limit", 1), "--token-image 7"),
     ],

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from ...calibrate.figures import draw_heatmaps, draw_sweep, grids, vanilla_row
-from ...runtime.figures import BLUE, DARK, LIGHT, ORANGE, SKY, new_figure
+from ...calibrate.figures import draw_heatmaps, draw_layers, draw_sweep, grids, vanilla_row
+from ...runtime.figures import BLUE, DARK, LIGHT, ORANGE, new_figure
 from .common import Figure
-
-_PANELS = (
-    ("update_norm", "||δ||", "length of the attention update\n(units of the hidden state)"),
-    ("leverage", "||δ|| / ||h||", "length relative to\nthe hidden state (ratio)"),
-    ("coherence", "directional coherence", "mean cosine with the CARDs of the\nother layers of the group"),
-)
 
 
 def dynamics(numbers: dict[str, Any]) -> Figure:
-    """Length of the attention updates, absolute and relative, and their coherence."""
+    """Length of the attention updates, absolute and relative, their coherence, and what CARD is aligned with."""
     peak, relative = (max(numbers["layers"], key=lambda row: row[name]) for name in ("update_norm", "leverage"))
     shows = (
         f"What self-attention adds to the residual stream, averaged over the prompts of {numbers['images']} images: "
@@ -31,42 +23,8 @@ def dynamics(numbers: dict[str, Any]) -> Figure:
         "A long update is room to act, not evidence that acting there helps: which layer reduces hallucination is a "
         "matter of measurement (the layer ablation). Nothing here looks at answers."
     )
-    return Figure("layers", "Layer dynamics", _draw_dynamics(numbers), shows, limits)
-
-
-def _draw_dynamics(numbers: dict[str, Any]) -> Any:
-    """Three rows of bars over layers; a line for each group's mean, a triangle at the steered layer."""
-    rows, steered = numbers["layers"], numbers["steered_layer"]
-    layers = [row["layer"] for row in rows]
-    drawing, axes = new_figure(max(6.4, 0.26 * len(layers) + 2.5), 6.8, 3)
-    for axis, (name, title, label) in zip(axes, _PANELS, strict=True):
-        values = [row[name] for row in rows]
-        shades, hatches = zip(*((SKY, "//") if row["group"] % 2 else (BLUE, "") for row in rows), strict=True)
-        axis.bar(layers, values, color=shades, hatch=hatches, edgecolor="white", linewidth=0.5, width=0.8)
-        for group in numbers["groups"]:
-            first, last, mean = group["layers"][0] - 0.45, group["layers"][1] + 0.45, group[name]
-            axis.hlines(mean, first, last, color=DARK, linewidth=1.8)
-            box = {"facecolor": "white", "alpha": 0.8, "pad": 0.6, "lw": 0}
-            place = {"xytext": (-1, 3), "textcoords": "offset points", "ha": "right"}
-            axis.annotate(f"{mean:.3g}", (last, mean), **place, size=7.5, color=DARK, bbox=box)
-        # The first layer reads bare embeddings, which are short: on a plain scale it would hide the others.
-        wide = min(values) > 0 and max(values) > 10 * float(np.median(values))
-        if wide:
-            axis.set_yscale("log")
-        else:
-            axis.axhline(0, color=DARK, linewidth=0.6)
-        if steered in layers:
-            # At the upper edge, in front of the bars whatever their height.
-            edge = {"transform": axis.get_xaxis_transform(), "clip_on": False}
-            axis.plot(steered, 1.0, "v", color="black", markersize=8, **edge)
-        axis.margins(y=0.14)
-        axis.set_title(f"{title}, n = {numbers['images']} images{' (logarithmic scale)' if wide else ''}", pad=9)
-        axis.set_ylabel(label, size=8)
-        axis.set_xticks(layers, [str(layer) for layer in layers], size=7 if len(layers) > 24 else 8)
-    axes[-1].set_xlabel(
-        "decoder layer, from 0\nshades: groups of layers; black lines: means of groups; ▼: steered layer"
-    )
-    return drawing
+    drawing = draw_layers(numbers["layers"], [numbers["steered_layer"]], "steered layer")
+    return Figure("layers", "Layer dynamics", drawing, shows, limits)
 
 
 def ablations(numbers: dict[str, Any]) -> Iterator[Figure]:
