@@ -401,7 +401,7 @@ def test_a_layer_of_the_wrong_type_is_refused_at_the_next_call(steered: Any, lay
 
 def test_loading_a_model_as_settings_says_what_to_do(tmp_path: Path) -> None:
     FAMILIES["llava"].build().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"holds a 'llava' model.*from_base"):
+    with pytest.raises(ValueError, match=r"holds a model, not RUDDER settings.*from_base"):
         RudderForConditionalGeneration.from_pretrained(tmp_path)
 
 
