@@ -40,13 +40,17 @@ class Preset:
 
     def config(self) -> RudderConfig:
         """The preset as a `RudderConfig`."""
-        return RudderConfig(
-            base_model_name_or_path=self.base_model,
-            layer=self.layer,
-            alpha_max=self.alpha_max,
-            k=self.k,
-            calibration={"source": "paper", "detail": self.source} if self.calibrated else None,
+        config = RudderConfig(
+            base_model_name_or_path=self.base_model, layer=self.layer, alpha_max=self.alpha_max, k=self.k
         )
+        if self.calibrated:
+            config.calibration = {
+                "source": "paper",
+                "detail": self.source,
+                "model": {"name": self.base_model},
+                "settings": config.settings(),
+            }
+        return config
 
 
 def _reported(*pairs: tuple[float, float]) -> dict[str, tuple[float, float]]:

@@ -35,24 +35,26 @@ def push(
     create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead of pushing.")] = False,
     commit_message: Annotated[str | None, typer.Option(help="What the history says.")] = None,
     token: Annotated[str | None, typer.Option(help="Token with write access.", show_default="the stored one")] = None,
+    replace_card: Annotated[
+        bool, typer.Option("--replace-card", help="Replace a card that was edited on the Hub.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show files and card; contact nobody.")] = False,
 ) -> None:
     """Push settings to the Hub: config.json, the code that loads it, and a model card; no weights.
 
-    A card (README.md) that you edited in the folder is pushed as it is; otherwise it is written anew.
+    A card (README.md) that you edited in the folder is pushed as it is; otherwise it is written anew, unless it was
+    edited on the Hub.
     """
     with refusing_bad_input():
-        from ..core.trust import check_revision, is_hub_id
+        from ..core.trust import check_revision
 
-        if not is_hub_id(repo_id):
-            raise ValueError(f"{repo_id!r} is not the id of a repository: give namespace/name.")
         check_revision(revision, "--revision")
         if create_pr and revision not in (None, "main"):
             raise ValueError("--create-pr opens a pull request against main: leave out --revision.")
-        config, card = read_source(source, repo_id)
+        config, card = read_source(source)
         from ..hub.push import check_shareable, repo_files
 
-        check_shareable(config)
+        check_shareable(config, repo_id)
         if dry_run:
             files = repo_files(config, repo_id, card=card)
     if dry_run:
@@ -73,6 +75,7 @@ def push(
                 commit_message=commit_message,
                 token=token,
                 card=card,
+                replace_card=replace_card,
             )
         except HfHubHTTPError as error:
             stop(_refusal(error, repo_id), FAILED)
@@ -81,13 +84,13 @@ def push(
         typer.echo(commit.pr_url or commit.commit_url)
 
 
-def read_source(source: str, repo_id: str) -> tuple[RudderConfig, str | None]:
+def read_source(source: str) -> tuple[RudderConfig, str | None]:
     """The settings in a folder or of a preset, and the folder's card if it was edited.
 
     Raises:
         ValueError: There is neither a folder with settings nor a preset of that name.
     """
-    from ..hub.card import render_card
+    from ..hub.card import is_rendered
     from ..hub.loading import read_settings
     from ..presets import get_preset, list_presets
 
@@ -103,7 +106,7 @@ def read_source(source: str, repo_id: str) -> tuple[RudderConfig, str | None]:
     if config is None:
         raise ValueError(f"{folder} holds no RUDDER settings, but a model.")
     card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else None
-    return config, None if card in (render_card(config), render_card(config, repo_id)) else card
+    return config, None if card is None or is_rendered(card) else card
 
 
 def _show(config: RudderConfig, repo_id: str, files: dict[str, str]) -> None:

@@ -282,11 +282,14 @@ class RudderConfig(PreTrainedConfig):
         config.take({name: kwargs[name] for name in SETTING_NAMES if name in kwargs})
         return loaded
 
+    def settings(self) -> dict[str, Any]:
+        """The settings by name: the layer and those of a call."""
+        return {name: getattr(self, name) for name in ("layer", *CALL_SETTINGS)}
+
     def to_diff_dict(self) -> dict[str, Any]:
         """What is written to `config.json`: every setting, also where it is today's default, and the version."""
         written: dict[str, Any] = super().to_diff_dict()
-        written.update({name: getattr(self, name) for name in ("layer", *CALL_SETTINGS)})
-        return written | {"rudder_version": __version__}
+        return written | self.settings() | {"rudder_version": __version__}
 
     def validate_settings(self) -> None:
         """Check every setting, as construction, loading and each `generate` do.
@@ -294,7 +297,7 @@ class RudderConfig(PreTrainedConfig):
         Raises:
             ValueError: A setting is out of range or of the wrong type; it is named with what is allowed.
         """
-        for name, value in check_settings({name: getattr(self, name) for name in ("layer", *CALL_SETTINGS)}).items():
+        for name, value in check_settings(self.settings()).items():
             setattr(self, name, value)
         for name in ("base_model_name_or_path", "base_model_revision", "rudder_version"):
             value = getattr(self, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..core.configuration import CALL_SETTINGS, RudderConfig
-from ..core.trust import is_on_hub
+from ..core.trust import is_commit, is_hub_id, is_on_hub
 from ..core.version import __version__
 from ..presets import PRESETS, Preset
 from .card_text import CARD_TEMPLATE
@@ -17,6 +18,8 @@ from .card_text import CARD_TEMPLATE
 PAPER_TITLE = (
     "Adaptive Residual-Update Steering for Low-Overhead Hallucination Mitigation in Large Vision Language Models"
 )
+# The last line of a card: a digest of the rest, by which a card that was edited can be told.
+_DIGEST = "\n\n<!-- Written by rudder_hf; without edits its digest is "
 # Longer lists of a calibration record (the ids of its images) stand in config.json; the card says how many they are.
 _LONGEST_LIST = 8
 _MEANINGS = {
@@ -56,11 +59,10 @@ def render_card(
     """
     base = config.base_model_name_or_path
     on_hub = base is not None and is_on_hub(base)
-    # The path of a folder means nothing to others, and tells about the machine it is on.
-    base_name = str(base) if on_hub else "a model that is not on the Hub"
+    base_name = _public_name(base)
     repo = repo_id or f"your-name/{default_repo_name(config)}"
     results = _results(config, evaluation)
-    preset = _preset_of(config)
+    provenance = Provenance(config)
     card: ModelCard = ModelCard.from_template(
         _metadata(config, base_name if on_hub else None, repo, results),
         template_str=CARD_TEMPLATE,
@@ -74,12 +76,23 @@ def render_card(
         base_link=f"[{base_name}](https://huggingface.co/{base_name})" if on_hub else base_name,
         revision=config.base_model_revision if on_hub else None,
         settings=[(name, _cell(getattr(config, name)), _MEANINGS[name]) for name in ("layer", *CALL_SETTINGS)],
-        found=_Found(config),
-        reported=_pairs(preset) if preset is not None and not changed_settings(config) else [],
+        found=provenance,
+        reported=_pairs(provenance.preset) if provenance.calibrated and provenance.preset else [],
         results=[_result_row(result) for result in results],
         first_token=config.steer_first_token,
     )
-    return str(card)
+    text = str(card)
+    return f"{text}{_DIGEST}{_digest(text)} -->\n"
+
+
+def is_rendered(card: str) -> bool:
+    """Whether a card is as [`render_card`] wrote it: one that somebody edited is not to be replaced."""
+    text, mark, digest = card.replace("\r\n", "\n").rpartition(_DIGEST)
+    return bool(mark) and digest.strip() == f"{_digest(text)} -->"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def default_repo_name(config: RudderConfig) -> str:
@@ -91,66 +104,89 @@ def default_repo_name(config: RudderConfig) -> str:
     return f"{base.split('/')[-1]}-rudder" if base is not None and is_on_hub(base) else "rudder"
 
 
-def changed_settings(config: RudderConfig) -> dict[str, tuple[Any, Any]]:
-    """Settings that are no longer those of the calibration record: name -> (found, now).
+class Provenance:
+    """Where settings come from, in words that claim no more than their calibration record shows.
 
-    The record of a preset is compared with the preset, another one with its own `"settings"`, if it has them.
+    A record stands for one model and for one set of settings, which it names. On another model, or with settings
+    changed by hand, the settings are not calibrated.
+
+    Attributes:
+        calibrated: Whether the record stands for these settings on this base.
+        headline: A sentence for the card.
+        note: The same for `config.json`, None where there is nothing to add to the record.
+        details: What the record says, a line each.
+        preset: The preset whose published settings these are.
     """
-    preset = _preset_of(config)
-    record = config.calibration or {}
-    found: Any = record.get("settings")
-    if preset is not None:
-        original = preset.config()
-        found = {name: getattr(original, name) for name in ("layer", *CALL_SETTINGS)}
-    if not isinstance(found, Mapping):
-        return {}
-    names = [name for name in ("layer", *CALL_SETTINGS) if name in found]
-    return {name: (found[name], getattr(config, name)) for name in names if found[name] != getattr(config, name)}
-
-
-class _Found:
-    """How the settings were found, in words."""
 
     def __init__(self, config: RudderConfig) -> None:
-        record = config.calibration
-        preset = next((p for p in PRESETS.values() if p.base_model == config.base_model_name_or_path), None)
-        changed = changed_settings(config)
-        self.details: list[str] = []
-        self.calibrated = bool(record) and not changed
+        record = config.calibration or {}
+        base = config.base_model_name_or_path
+        preset = next((p for p in PRESETS.values() if p.base_model == base), None)
+        found = record.get("settings")
+        model = record["model"] if isinstance(record.get("model"), Mapping) else {}
+        same_preset = preset is not None and config.settings() == preset.config().settings()
+        changed = _changed(config, found)
+        self.details = _details(record)
+        self.preset = preset if preset is not None and preset.calibrated and same_preset else None
+        if record.get("source") == "paper":
+            # Whatever a record says, the paper's settings are those that the paper gives, for the paper's models.
+            self.calibrated = self.preset is not None
+            origin = "the paper"
+        else:
+            origin = "a calibration"
+            revisions = {str(name) for name in (model.get("revision"), config.base_model_revision) if is_commit(name)}
+            named = model.get("name") is not None and model.get("name") == base
+            complete = isinstance(found, Mapping) and set(found) >= set(config.settings())
+            self.calibrated = named and complete and not changed and len(revisions) < 2
+        self.note: str | None = None
         if not record:
             self.headline = "These settings are **not calibrated** on this model."
-            if preset is not None and not preset.calibrated and _same(config, preset):
+            if preset is not None and same_preset and not preset.calibrated:
                 self.headline += f" They are a {preset.source}."
-            self.headline += " Calibrate them on your own pictures before you rely on them."
+        elif self.calibrated:
+            paper = "These settings are the paper's."
+            self.headline = paper if origin == "the paper" else "These settings were calibrated on this model."
             return
-        origin = "the paper" if record.get("source") == "paper" else "a calibration"
-        if changed:
+        elif model.get("name") == base and changed:
+            self.note = f"started from {origin}, changed by hand since: not calibrated together"
             self.headline = f"These settings started from {origin} and were **changed by hand** since; "
             self.headline += "together they are not calibrated."
-            self.details += [
-                f"`{name}`: {_cell(was)} was found, now {_cell(now)}" for name, (was, now) in changed.items()
+            self.details[:0] = [
+                f"`{k}`: {_cell(was)} was found, now {_cell(now)}" for k, (was, now) in changed.items()
             ]
-        elif record.get("source") == "paper":
-            self.headline = "These settings are the paper's."
         else:
-            self.headline = "These settings were calibrated on this model."
-        self.details += [
-            f"{_cell(name).replace('_', ' ')}: {_cell(value)}"
-            for name, value in record.items()
-            if name not in ("source", "evaluation", "settings") and value is not None
-        ]
+            name = model.get("name")
+            source = f"{origin} on {_public_name(name)}" if name else f"{origin} that names no model"
+            self.note = f"taken from {source}, not calibrated for this model"
+            self.headline = f"These settings are **taken from {_cell(source)}, not calibrated for this model**."
+        self.headline += " Calibrate them on your own images before you rely on them."
 
 
-def _preset_of(config: RudderConfig) -> Preset | None:
-    """The preset whose published settings a config says it has."""
-    if not config.calibration or config.calibration.get("source") != "paper":
-        return None
-    return next((p for p in PRESETS.values() if p.calibrated and p.base_model == config.base_model_name_or_path), None)
+def _changed(config: RudderConfig, found: Any) -> dict[str, tuple[Any, Any]]:
+    """Settings that are no longer those of a calibration record: name -> (found, now)."""
+    if not isinstance(found, Mapping):
+        return {}
+    return {name: (found[name], value) for name, value in config.settings().items() if found.get(name, value) != value}
 
 
-def _same(config: RudderConfig, preset: Preset) -> bool:
-    original = preset.config()
-    return all(getattr(config, name) == getattr(original, name) for name in ("layer", *CALL_SETTINGS))
+def _details(record: Mapping[str, Any]) -> list[str]:
+    """What a calibration record says, without what stands elsewhere on the card."""
+    left_out = ("source", "evaluation", "settings", "model", "note")
+    lines = [
+        f"{_cell(name).replace('_', ' ')}: {_cell(value)}"
+        for name, value in record.items()
+        if name not in left_out and value is not None
+    ]
+    model = record.get("model")
+    if isinstance(model, Mapping) and model.get("name"):
+        rest = {name: value for name, value in model.items() if name != "name" and value is not None}
+        lines.insert(0, f"model: {_cell(_public_name(model['name']))}{', ' + _cell(rest) if rest else ''}")
+    return lines
+
+
+def _public_name(name: Any) -> str:
+    """A model's id. The path of a folder means nothing to others, and tells about the machine it is on."""
+    return str(name) if is_hub_id(name) and is_on_hub(name) else "a model that is not on the Hub"
 
 
 def _pairs(preset: Preset) -> list[tuple[str, float, float]]:

@@ -5,25 +5,29 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, EvalResult, HfApi
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, EvalResult, HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from transformers.utils.hub import resolve_revision
 
-from ..core.configuration import CALL_SETTINGS, RudderConfig
+from ..core.configuration import RudderConfig
 from ..core.errors import logger
-from ..core.trust import is_on_hub
+from ..core.trust import is_hub_id, is_on_hub
 from ..core.version import __version__
 from .bundle import custom_generate_source, modeling_source
-from .card import render_card
+from .card import Provenance, is_rendered, render_card
 
 # Seconds to wait for a Hub that does not answer.
 _HUB_PATIENCE = 10.0
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", "adapter_config.json")
+# What a new repository may hold, beside settings.
+_HARMLESS = (".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt")
+# The code of version 0.1 was 43 files.
+_OUTDATED = re.compile(r"[a-z]+(_[a-z]+)*_rudder\.py|custom_generate/([a-z]+(_[a-z]+)*_rudder|settings)\.py")
 
 
 def _in_modeling(name: str) -> str:
@@ -63,7 +67,7 @@ def repo_files(
     """
     config.validate_settings()
     readme = render_card(config, repo_id, evaluation) if card is None else card
-    settings = {name: getattr(config, name) for name in ("layer", *CALL_SETTINGS)} | {"rudder_version": __version__}
+    settings = config.settings() | {"rudder_version": __version__}
     return {
         "README.md": readme,
         "config.json": _config_json(config),
@@ -74,6 +78,10 @@ def repo_files(
 
 def _config_json(config: RudderConfig) -> str:
     stored = json.loads(config.to_json_string())
+    if stored.get("calibration"):
+        stored["calibration"].pop("note", None)
+        if (note := Provenance(config).note) is not None:
+            stored["calibration"]["note"] = note
     # It would say something about weights, and there are none.
     stored.pop("dtype", None)
     stored |= {"architectures": ARCHITECTURES, "auto_map": AUTO_MAP, "custom_pipelines": CUSTOM_PIPELINES}
@@ -105,6 +113,10 @@ def write_repo(
         raise NotADirectoryError(f"{folder} is a file: give a folder to write the settings into.")
     # All texts are made before the first is written, and none is ever there in part.
     files = repo_files(config, repo_id, evaluation)
+    card = folder / "README.md"
+    if card.is_file() and not is_rendered(card.read_text(encoding="utf-8", errors="replace")):
+        del files["README.md"]
+        logger.warning(f"{card} was edited and is kept as it is: delete it for a new one.")
     written = []
     for name, text in files.items():
         path = folder / name
@@ -131,6 +143,7 @@ def push_repo(
     commit_description: str | None = None,
     evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
     card: str | None = None,
+    replace_card: bool = False,
 ) -> CommitInfo:
     """Push a settings repository to the Hub, in one commit. Without a change there is none.
 
@@ -145,22 +158,31 @@ def push_repo(
         commit_description: More of it.
         evaluation: As for [`repo_files`].
         card: As for [`repo_files`].
+        replace_card: Whether a card that was edited on the Hub is replaced; by default it is kept, with a warning.
 
     Raises:
-        ValueError: The settings name no base on the Hub, so that nobody else could load them; or there is a model in
-            the repository, or it is public and was to be private.
+        ValueError: The settings name no base on the Hub, so that nobody else could load them; or the repository holds
+            something else than settings, or is public and was to be private.
         ConnectionError: The Hub cannot be reached, or hung up.
     """
-    check_shareable(config)
+    check_shareable(config, repo_id)
     api = HfApi(token=token)
     with _connected(api.endpoint, repo_id):
-        repo_id = _ready_repo(api, repo_id, private)
+        repo_id, names = _ready_repo(api, repo_id, private, revision)
         files = repo_files(with_pinned_base(config, token), repo_id, evaluation, card)
+        if card is None and not replace_card and "README.md" in names and not is_rendered(names["README.md"]):
+            del files["README.md"]
+            logger.warning(
+                f"The card of {repo_id} was edited on the Hub and is kept as it is; it may say something else than "
+                "the settings. Pass replace_card=True for a new one, or card=... for one of your own."
+            )
         if revision is not None and not revision.startswith("refs/pr/"):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
+        additions = [CommitOperationAdd(name, text.encode()) for name, text in files.items()]
+        outdated = [CommitOperationDelete(name) for name in names if _OUTDATED.fullmatch(name) and name not in files]
         return api.create_commit(
             repo_id,
-            [CommitOperationAdd(path_in_repo=name, path_or_fileobj=text.encode()) for name, text in files.items()],
+            [*additions, *outdated],
             commit_message=commit_message or f"RUDDER settings for {config.base_model_name_or_path}",
             commit_description=commit_description,
             revision=revision,
@@ -185,33 +207,49 @@ def _connected(endpoint: str, repo_id: str) -> Iterator[None]:
         ) from error
 
 
-def _ready_repo(api: HfApi, repo_id: str, private: bool | None) -> str:
-    """Make the repository if there is none, and return its full id."""
+def _ready_repo(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> tuple[str, dict[str, str]]:
+    """Make the repository if there is none, and return its full id and its files, with the card's text."""
     try:
-        # The client waits forever by default; whoever answers this one is there for the rest.
+        # The client waits forever by default: a Hub that answers this request is there for the others.
         found = api.model_info(repo_id, timeout=_HUB_PATIENCE)
     except RepositoryNotFoundError:
         found = None
     if found is None or "/" not in repo_id:
         # A name without namespace is in the user's own, whatever else is called so.
-        return api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        return api.create_repo(repo_id, private=private, exist_ok=True).repo_id, {}
     if private and not found.private:
         raise ValueError(f"{repo_id} exists and is public: make it private in its settings on the Hub first.")
-    names = [sibling.rfilename for sibling in found.siblings or []]
-    if weights := [name for name in names if name.endswith(_WEIGHTS)]:
-        raise ValueError(
-            f"{repo_id} holds a model ({weights[0]}), whose config.json and card would be overwritten. Push settings "
-            "to a repository of their own."
-        )
-    return repo_id
+    if revision is not None and api.revision_exists(repo_id, revision):
+        found = api.model_info(repo_id, revision=revision, timeout=_HUB_PATIENCE)
+    names = dict.fromkeys((sibling.rfilename for sibling in found.siblings or []), "")
+
+    def text(name: str) -> str:
+        return Path(api.hf_hub_download(repo_id, name, revision=found.sha)).read_text("utf-8", errors="replace")
+
+    stored: Any = None
+    if "config.json" in names:
+        with suppress(ValueError):
+            stored = json.loads(text("config.json"))
+    if not isinstance(stored, dict) or stored.get("model_type") != RudderConfig.model_type:
+        foreign = sorted(name for name in names if name not in _HARMLESS)
+        if foreign:
+            raise ValueError(
+                f"{repo_id} holds something else than RUDDER settings ({', '.join(foreign[:3])}), which a push could "
+                "overwrite. Push settings to a repository of their own."
+            )
+    if "README.md" in names:
+        names["README.md"] = text("README.md")
+    return repo_id, names
 
 
-def check_shareable(config: RudderConfig) -> None:
-    """Refuse settings that others could not use.
+def check_shareable(config: RudderConfig, repo_id: str) -> None:
+    """Refuse settings that others could not use, and a repository that cannot be.
 
     Raises:
-        ValueError: They name no base on the Hub.
+        ValueError: They name no base on the Hub, or `repo_id` is no id.
     """
+    if not is_hub_id(repo_id):
+        raise ValueError(f"repo_id is {repo_id!r}, but has to be 'namespace/name' (letters, digits, '-', '_', '.').")
     base = config.base_model_name_or_path
     if base is None or not is_on_hub(base):
         raise ValueError(

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from rudder_hf import RudderConfig, get_preset, list_presets
 from rudder_hf.core.configuration import CALL_SETTINGS
-from rudder_hf.hub.card import render_card
+from rudder_hf.hub.card import is_rendered, render_card
+from rudder_hf.hub.push import repo_files
 from tools.model_cards import card_files
 
 RESULT = {
@@ -37,7 +38,10 @@ def card_of(*arguments: Any, **options: Any) -> ModelCard:
 
 
 def calibrated(**record: Any) -> RudderConfig:
-    return RudderConfig(base_model_name_or_path="org/base", calibration={"source": "rudder calibrate", **record})
+    """Settings whose record stands for them."""
+    config = RudderConfig(base_model_name_or_path="org/base")
+    config.calibration = {"model": {"name": "org/base"}, "settings": config.settings(), **record}
+    return config
 
 
 @pytest.mark.parametrize("name", list_presets())
@@ -114,10 +118,81 @@ def test_settings_changed_after_calibration_are_not_called_calibrated() -> None:
     assert "`alpha_max`: 20 was found, now 15" in text
     assert "the paper's." not in text
     assert "48.6" not in text
-    own = calibrated(settings={"layer": 30, "k": 4.0})
+    own = calibrated(settings={**RudderConfig().settings(), "k": 4.0})
     assert "`k`: 4 was found, now 5" in render_card(own)
     own.k = 4.0
     assert "changed by hand" not in render_card(own)
+
+
+TAKEN = "not calibrated for this model"
+
+
+def claims(config: RudderConfig) -> str | None:
+    """What config.json notes beside the record; and the card's claim is the same."""
+    text, stored = render_card(config, "org/name"), json.loads(repo_files(config)["config.json"])
+    note: str | None = (stored["calibration"] or {}).get("note")
+    calibrated = "These settings are the paper's." in text or "were calibrated on this model" in text
+    assert calibrated == (note is None and stored["calibration"] is not None)
+    assert calibrated == ("[!WARNING]" not in text)
+    return note
+
+
+def test_a_card_claims_nothing_for_another_model() -> None:
+    """The paper's settings on a model that the paper never saw, by every way there."""
+    for config, found in ((get_preset("llava-1.5-7b").config(), "the paper"), (calibrated(), "a calibration")):
+        assert claims(config) is None
+        origin = config.base_model_name_or_path
+        config.base_model_name_or_path = "my-org/llava-ft"
+        text = render_card(config)
+        assert f"on {origin}, {TAKEN}" in text
+        assert "48.6" not in text
+        assert (
+            claims(config)
+            == f"taken from {'the paper' if '1.5' in str(origin) else 'a calibration'} on {origin}, {TAKEN}"
+        )
+    # What the record says of itself makes no difference.
+    forged = RudderConfig(base_model_name_or_path="my-org/llava-ft", calibration={"source": "paper", "detail": "x"})
+    assert TAKEN in str(claims(forged))
+    forged.calibration = {"source": "paper", "model": {"name": "my-org/llava-ft"}, "settings": forged.settings()}
+    assert TAKEN in str(claims(forged))
+
+
+def test_a_record_has_to_name_its_model_its_revision_and_all_settings() -> None:
+    for record in ({"data": "300 scenes"}, {"model": {"name": "org/base"}}, {"settings": RudderConfig().settings()}):
+        assert claims(RudderConfig(base_model_name_or_path="org/base", calibration=record)) is not None
+    partly = calibrated(settings={"layer": 30})
+    assert claims(partly) is not None
+    revised = calibrated(model={"name": "org/base", "revision": "a" * 40})
+    revised.base_model_revision = "a" * 40
+    assert claims(revised) is None
+    revised.base_model_revision = "b" * 40
+    assert claims(revised) is not None
+
+
+def test_a_note_goes_when_the_settings_are_restored() -> None:
+    config = calibrated()
+    config.k = 4.0
+    note = claims(config)
+    assert note is not None
+    assert "changed by hand" in note
+    again = RudderConfig.from_dict(json.loads(repo_files(config)["config.json"]))
+    assert claims(again) == note
+    again.k = RudderConfig().k
+    assert claims(again) is None
+
+
+def test_the_paths_of_a_machine_are_not_on_the_card(tmp_path: Path) -> None:
+    config = calibrated(model={"name": str(tmp_path), "revision": "files-sha256:1"})
+    assert str(tmp_path) not in render_card(config)
+    assert "a calibration on a model that is not on the Hub" in render_card(config)
+
+
+def test_an_edited_card_can_be_told() -> None:
+    text = render_card(calibrated(), "org/name")
+    assert is_rendered(text)
+    assert is_rendered(text.replace("\n", "\r\n"))
+    for edited in (text + "\nMore.", text.replace("RUDDER", "Rudder", 1), text.rsplit("<!--", 1)[0], ""):
+        assert not is_rendered(edited)
 
 
 def test_a_base_in_a_folder_is_not_named(tmp_path: Path) -> None:

@@ -265,10 +265,53 @@ def test_private_repositories_and_roles_of_tokens(elsewhere: Elsewhere, hub: Loc
     refused(push(elsewhere, "'org/steered', private=True"), "exists and is public")
 
 
-def test_a_push_never_overwrites_a_model(elsewhere: Elsewhere, hub: LocalHub) -> None:
-    before = hub.store.files("org/base")
-    refused(push(elsewhere, "'org/base'"), "holds a model (model.safetensors)")
-    assert hub.store.files("org/base") == before
+FOREIGN = {
+    "weights": {"config.json": '{"model_type": "llava"}', "model.safetensors": ""},
+    "checkpoint": {"config.json": '{"model_type": "llava"}', "model.ckpt": ""},
+    "tokenizer": {"tokenizer.json": "{}", "tokenizer_config.json": "{}"},
+    "index": {"config.json": "{}", "model.safetensors.index.json": "{}"},
+    "config": {"config.json": '{"model_type": "llava"}'},
+    "damaged": {"config.json": "["},
+    "adapter": {"adapter_config.json": "{}"},
+    "data": {"train.csv": "a,b"},
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_push_never_overwrites_a_model(elsewhere: Elsewhere, hub: LocalHub, tmp_path: Path, kind: str) -> None:
+    for name, text in FOREIGN[kind].items():
+        (tmp_path / name).write_text(text)
+    hub.store.add(f"org/foreign-{kind}", tmp_path)
+    before = hub.store.files(f"org/foreign-{kind}")
+    refused(push(elsewhere, f"'org/foreign-{kind}'"), "holds something else than RUDDER settings", "of their own")
+    assert hub.store.files(f"org/foreign-{kind}") == before
+
+
+def test_a_push_keeps_an_edited_card_and_removes_old_code(elsewhere: Elsewhere, hub: LocalHub, tmp_path: Path) -> None:
+    assert push(elsewhere, "'org/edited'").status == 0
+    card = hub.store.files("org/edited")["README.md"].decode()
+    (tmp_path / "README.md").write_text(card + "\nMy own words.\n")
+    (tmp_path / "custom_generate").mkdir()
+    old = ["attach_rudder.py", "custom_generate/settings.py", "custom_generate/state_rudder.py"]
+    for name in (*old, "notes.md", "my_rudder_plot.py"):
+        (tmp_path / name).write_text("x")
+    hub.store.add("org/edited", tmp_path)
+    pushed = push(elsewhere, "'org/edited'", "layer=1")
+    assert pushed.status == 0
+    assert "was edited on the Hub and is kept" in pushed.err
+    files = hub.store.files("org/edited")
+    assert files["README.md"].decode().endswith("My own words.\n")
+    assert json.loads(files["config.json"])["layer"] == 1
+    assert set(files) == {
+        *(".gitattributes", "README.md", "config.json", "modeling_rudder.py", "custom_generate/generate.py"),
+        *("notes.md", "my_rudder_plot.py"),
+    }
+    assert push(elsewhere, "'org/edited', replace_card=True", "layer=1").status == 0
+    assert "My own words" not in hub.store.files("org/edited")["README.md"].decode()
+    # Not edited: a card follows its settings without a word.
+    again = push(elsewhere, "'org/edited'", "layer=0")
+    assert "was edited" not in again.err
+    assert "| `layer` | 0 |" in hub.store.files("org/edited")["README.md"].decode()
 
 
 def test_large_files_are_refused_by_this_hub(elsewhere: Elsewhere) -> None:
@@ -317,10 +360,11 @@ def test_the_command_refuses_in_one_line(elsewhere: Elsewhere, hub: LocalHub, ho
         ((empty, repo), "no config.json", 2),
         ((home / "base", repo), "holds no RUDDER settings", 2),
         ((local, repo), "which others cannot load", 2),
-        ((local, "not/an/id"), "namespace/name", 2),
+        ((home / "steered", "not/an/id"), "namespace/name", 2),
+        ((home / "steered", "not/an/id", "--dry-run"), "namespace/name", 2),
         ((home / "steered", repo, "--revision", "../x"), "--revision", 2),
         ((home / "steered", repo, "--revision", "a", "--create-pr"), "--create-pr", 2),
-        ((home / "steered", "org/base"), "holds a model", 2),
+        ((home / "steered", "org/base"), "holds something else", 2),
         ((home / "steered", repo, "--token", READER), "may not write", 1),
         ((home / "steered", repo, "--token", "hf_unknown"), "hf auth login", 1),
     ]:

@@ -59,8 +59,9 @@ def test_a_repository_holds_four_files(repo: Path) -> None:
 
 
 def test_config_is_whole(base: Path) -> None:
-    record = {"source": "calibrated", "images": 5}
-    config = RudderConfig(base_model_name_or_path="org/base", base_model_revision="a" * 40, calibration=record, k=3.0)
+    config = RudderConfig(base_model_name_or_path="org/base", base_model_revision="a" * 40, k=3.0)
+    record = {"images": 5, "model": {"name": "org/base"}, "settings": config.settings()}
+    config.calibration = record
     files = repo_files(config)
     stored = json.loads(files["config.json"])
     assert (stored["base_model_name_or_path"], stored["base_model_revision"]) == ("org/base", "a" * 40)
