@@ -146,10 +146,7 @@ def test_a_card_claims_nothing_for_another_model() -> None:
         text = render_card(config)
         assert f"on {origin}, {TAKEN}" in text
         assert "48.6" not in text
-        assert (
-            claims(config)
-            == f"taken from {'the paper' if '1.5' in str(origin) else 'a calibration'} on {origin}, {TAKEN}"
-        )
+        assert claims(config) == f"taken from {found} on {origin}, {TAKEN}"
     # What the record says of itself makes no difference.
     forged = RudderConfig(base_model_name_or_path="my-org/llava-ft", calibration={"source": "paper", "detail": "x"})
     assert TAKEN in str(claims(forged))
