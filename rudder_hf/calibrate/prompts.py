@@ -10,13 +10,12 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from ..core.hooks import STATE_KEY
+from ..runtime.inputs import STEP_BY_STEP
 from .steering import SettingsState
 
 # Arguments with images start like this; they are needed for the prefill alone, but for those that are kept.
 _IMAGES = ("pixel_", "image_", "video_", "images_", "videos_", "patches_", "mm_encoder", "num_local_", "high_res_")
 _KEPT = ("image_attention_mask", "image_embeds_position_mask", "image_hidden_states")
-# Several tokens in one forward give these something else than decoding does (PaliGemma looks both ways in them).
-_STEP_BY_STEP = ("paligemma", "kosmos-2", "kosmos-2.5", "minimax_m3_vl", "mistral_large4")
 # Positions that a cache makes room for at a time.
 _ROOM = 32
 
@@ -95,7 +94,7 @@ class Prompt:
         rows, count = tokens.shape
         if count == 0:
             return self.logits.new_empty(rows, 0, self.logits.shape[-1])
-        if getattr(self.model.config, "model_type", "") in _STEP_BY_STEP:
+        if getattr(self.model.config, "model_type", "") in STEP_BY_STEP:
             steps = []
             for column in tokens.T:
                 self.append(column)

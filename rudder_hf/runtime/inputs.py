@@ -20,7 +20,7 @@ from .prompts import to_model
 
 # One pass over prompt and answer gives these something else than decoding does (PaliGemma, for one, looks both ways
 # within what it prefills), so their answers are scored token by token.
-_STEP_BY_STEP = ("paligemma", "kosmos-2", "kosmos-2.5", "minimax_m3_vl", "mistral_large4")
+STEP_BY_STEP = ("paligemma", "kosmos-2", "kosmos-2.5", "minimax_m3_vl", "mistral_large4")
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def log_likelihoods(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequen
         return [0.0] * len(rows)
     # A placeholder that the model wrote into its answer would be taken for a picture in one pass.
     placeholders = set(image_token_ids(model))
-    if model.config.model_type in _STEP_BY_STEP or any(placeholders & set(row) for row in rows):
+    if model.config.model_type in STEP_BY_STEP or any(placeholders & set(row) for row in rows):
         return _forced(model, inputs, rows)
     prompt = inputs["input_ids"]
     padding = int(prompt[0, -1])  # Any token will do: it is masked, and nothing that counts comes after it.

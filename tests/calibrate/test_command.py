@@ -61,6 +61,7 @@ def start(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(program, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.slow
 def test_killed_and_continued_by_two_processes(
     saved_model: Path, annotated: tuple[Path, Setting], tmp_path: Path
 ) -> None:
