@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rudder_hf.cli.main import app
+from rudder_hf.evaluate.methods import make_method
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
@@ -84,6 +85,16 @@ def test_ids_and_limit_choose_images(model: Path, coco: Path, tmp_path: Path) ->
     assert EvaluationResult.load(tmp_path / "a").image_ids == EvaluationResult.load(tmp_path / "b").image_ids
     (tmp_path / "ids.txt").write_text("[5]")
     refused(rudder(*base, "--ids", tmp_path / "ids.txt", "--out", tmp_path / "c"), "not in the data: 5")
+
+
+def test_methods_have_the_published_settings_of_the_task(model: Path, tmp_path: Path) -> None:
+    """VISTA is published with another strength for yes/no questions than for captions."""
+    base = ("--model", model, "--methods", "vista", "--limit", 6, "--no-likelihood", *QUICK, "--max-new-tokens", 1)
+    run = rudder(*base, "--task", "scenes-pope", "--out", tmp_path / "pope")
+    assert run.exit_code == 0, run.output
+    assert EvaluationResult.load(tmp_path / "pope").method("vista").settings["strength"] == 0.01
+    assert make_method("vista", subject()).settings()["strength"] == 0.17
+    assert make_method("vista", subject(), {"strength": 0.5}, questions=True).settings()["strength"] == 0.5
 
 
 def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path: Path) -> None:

@@ -501,7 +501,6 @@ def test_what_a_method_needs_from_a_model() -> None:
 def test_only_what_is_asked_for_is_imported() -> None:
     code = """
 import sys
-import rudder_hf.evaluate.methods, rudder_hf.evaluate.run
 from rudder_hf.methods import get
 get("rudder-beta", layer=2, alpha_max=1.0)
 loaded = {name.rpartition(".")[2] for name in sys.modules if name.startswith("rudder_hf.methods.")}
