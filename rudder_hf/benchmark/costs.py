@@ -49,21 +49,6 @@ class CostSettings:
 
 
 @dataclass(frozen=True)
-class ExtraMemory:
-    """Bytes that a method needs beyond vanilla's, for one prompt length.
-
-    Attributes:
-        prompt_tokens: Length of the prompt.
-        kept: While decoding, from token to token.
-        peak: Difference of the peaks of the whole generations.
-    """
-
-    prompt_tokens: int
-    kept: int
-    peak: int
-
-
-@dataclass(frozen=True)
 class Cost:
     """What one method costs under one decoding. Without numbers, which then are None, if the method refuses it.
 
@@ -78,9 +63,9 @@ class Cost:
         prompt_forwards: Positions forwarded of prompts, relative to vanilla's.
         operators_per_token: Operators per decoded token, without the prefill.
         added_operators: Names of those that vanilla does not have, in order, unless they are very many.
+        kept_bytes: Bytes that the method keeps from token to token beyond vanilla's, at the last one.
         peak_bytes: Most bytes of tensors alive at a time, weights and inputs left out; on CUDA by the allocator.
         peak_ratio: The same relative to vanilla's.
-        extra_memory: RUDDER's bytes beyond vanilla's, for each prompt length at which they were measured.
     """
 
     method: str
@@ -93,16 +78,15 @@ class Cost:
     prompt_forwards: float | None = None
     operators_per_token: float | None = None
     added_operators: list[str] = field(default_factory=list)
+    kept_bytes: int | None = None
     peak_bytes: int | None = None
     peak_ratio: float | None = None
-    extra_memory: list[ExtraMemory] = field(default_factory=list)
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Cost:
         """Read what `asdict` wrote."""
         ratios = {name: None if record[name] is None else Ratio(**record[name]) for name in ("ratio", "cpu_ratio")}
-        memory = [ExtraMemory(**entry) for entry in record.get("extra_memory", [])]
-        return cls(**{**record, **ratios, "extra_memory": memory})
+        return cls(**{**record, **ratios})
 
 
 def measure_costs(
@@ -168,6 +152,7 @@ def _cost(bench: Bench, name: str, runs: Sequence[Run], counted: Mapping[str, Co
         prompt_forwards=own.prompt / base.prompt,
         operators_per_token=own.operators,
         added_operators=added_operators(base.token, own.token) if few else [],
+        kept_bytes=own.kept - base.kept,
         peak_bytes=own.peak,
         peak_ratio=own.peak / base.peak,
     )

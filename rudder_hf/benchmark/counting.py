@@ -31,7 +31,7 @@ class Counted:
         answer: Positions of all other forwards: the loop, side branches, candidates, tokens that are read again.
         operators: Operators per decoded token; views count too, the prefill does not.
         token: Names of the operators of the last decoded token, in order.
-        kept: Bytes of tensors alive when each token is chosen, weights and inputs left out.
+        kept: Bytes of tensors alive when the last token is chosen, weights and inputs left out.
         peak: Most bytes alive at any time; on CUDA by the allocator.
     """
 
@@ -39,7 +39,7 @@ class Counted:
     answer: int
     operators: float
     token: list[str]
-    kept: list[int]
+    kept: int
     peak: int
 
 
@@ -68,7 +68,7 @@ def count(bench: Bench, method: Method) -> Counted:
         answer=forwards["answer"],
         operators=sum(map(len, decoded)) / (bench.new_tokens - 1),
         token=[str(operator).removeprefix("aten.") for operator in decoded[-1]],
-        kept=kept,
+        kept=kept[-1],
         peak=allocated[0] if allocated else ledger.peak,
     )
 

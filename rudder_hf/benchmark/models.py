@@ -17,9 +17,6 @@ from ..runtime.prompts import long_prompt
 from .costs import CostSettings
 from .shapes import Shape, build_model, random_prompt
 
-# Both are longer than the span that is pooled at a time, from where on the memory must not grow any more.
-MEMORY_PROMPTS = (520, 1040)
-
 
 @dataclass(frozen=True)
 class BenchmarkSettings(CostSettings):
@@ -33,7 +30,6 @@ class BenchmarkSettings(CostSettings):
         dtype: Of the weights.
         device: Where to run.
         layer: RUDDER's layer; None takes the model's own settings, or the paper's relative depth (30 of 32).
-        memory_prompts: Prompt lengths for the extra memory.
     """
 
     rounds: int = 15
@@ -43,7 +39,6 @@ class BenchmarkSettings(CostSettings):
     dtype: str = "float32"
     device: str = "cpu"
     layer: int | None = None
-    memory_prompts: tuple[int, ...] = MEMORY_PROMPTS
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
-import torch
-from transformers import PreTrainedModel
-
-from ..methods import GROUPS, Method, Sources, get, method_class
+from ..methods import GROUPS, Method, Sources, method_class
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.progress import Progress, no_progress
-from .bench import VANILLA, Bench
-from .costs import ExtraMemory, measure_costs
-from .counting import count
+from .bench import VANILLA
+from .costs import measure_costs
 from .models import BenchmarkModel, BenchmarkSettings
 from .report import BenchmarkReport, Case
-from .timing import garbage_collector_off
 
 RUDDER = GROUPS["rudder"]
-MEASURED_TOKENS = MASKED_TOKENS = 4
 
 
 def run_benchmark(
@@ -39,8 +32,7 @@ def run_benchmark(
     """
     created = timestamp()
     cases = [run_case(make(), settings, methods, progress) for make in models]
-    asked = {**asdict(settings), "memory_prompts": list(settings.memory_prompts)}
-    return BenchmarkReport(created, versions(), hardware(), asked, cases)
+    return BenchmarkReport(created, versions(), hardware(), asdict(settings), cases)
 
 
 def run_case(
@@ -59,18 +51,7 @@ def run_case(
         progress(f"{model.name}, {text}", done, total)
 
     costs, runs = measure_costs(model.model, made, inputs, decodings, settings, report)
-    extra: dict[str, list[ExtraMemory]] = {name: [] for name in RUDDER if name in made}
-    for number, length in enumerate(settings.memory_prompts if extra else ()):
-        report("extra memory", number, len(settings.memory_prompts))
-        for name, memory in extra_memory(model.model, {n: made[n] for n in extra}, model.prompt(length)).items():
-            extra[name].append(memory)
-    return Case(
-        name=model.name,
-        model=model.description,
-        prompt_tokens=int(inputs["input_ids"].shape[1]),
-        costs=[replace(cost, extra_memory=extra.get(cost.method, [])) for cost in costs],
-        runs=runs,
-    )
+    return Case(model.name, model.description, int(inputs["input_ids"].shape[1]), costs, runs)
 
 
 def cost_method(name: str, model: BenchmarkModel) -> Method:
@@ -79,27 +60,3 @@ def cost_method(name: str, model: BenchmarkModel) -> Method:
     width = model.model.config.get_text_config().hidden_size
     drawn = kind.stand_ins(model.description["layers"], width)
     return kind.for_model(model.model, Sources(rudder=lambda name: model.config), **drawn)
-
-
-def extra_memory(
-    model: PreTrainedModel, methods: Mapping[str, Method], inputs: dict[str, Any]
-) -> dict[str, ExtraMemory]:
-    """Bytes that methods need beyond vanilla's for one batch of prompts.
-
-    The first positions are masked, as in a batch with padding: without any padding, `generate` drops the mask, and
-    RUDDER has less to do.
-    """
-    mask = torch.ones_like(inputs["input_ids"])
-    mask[:, :MASKED_TOKENS] = 0
-    bench = Bench(model, {**inputs, "attention_mask": mask}, MEASURED_TOKENS)
-    with garbage_collector_off():
-        vanilla = count(bench, get(VANILLA))
-        counted = {name: count(bench, method) for name, method in methods.items()}
-    return {
-        name: ExtraMemory(
-            prompt_tokens=bench.prompt_tokens,
-            kept=max(a - b for a, b in zip(own.kept, vanilla.kept, strict=True)),
-            peak=own.peak - vanilla.peak,
-        )
-        for name, own in counted.items()
-    }

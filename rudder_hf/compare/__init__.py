@@ -1,25 +1,21 @@
-"""Every decoding method side by side on one model: tuned alike, evaluated on the same pictures, with its cost.
+"""Every decoding method side by side on one model: tuned alike, evaluated on the same images, with its cost.
 
-`rudder compare --out FOLDER` runs it; `python benchmarks/compare.py` is the run that the README reports.
+`rudder compare --out FOLDER` runs it; the README has the command of its own comparison.
 """
 
-from ..methods import BUDGET
 from .join import joined, read_parts
-from .options import CompareOptions, ComparisonData, find_pictures
+from .options import CompareOptions, ComparisonData, find_images
 from .record import Comparison, Row
 from .run import compare
 from .table import markdown
-from .variants import Entry
 
 __all__ = [
-    "BUDGET",
     "CompareOptions",
     "Comparison",
     "ComparisonData",
-    "Entry",
     "Row",
     "compare",
-    "find_pictures",
+    "find_images",
     "joined",
     "markdown",
     "read_parts",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..benchmark.report import FORMAT as COSTS
-from ..benchmark.report import BenchmarkReport
+from ..benchmark.report import FORMAT, BenchmarkReport
 from ..evaluate.result import EvaluationResult
+from ..runtime.store import read_json
 from .record import Comparison, Row
+from .table import DECODINGS
 
 
 def read_parts(paths: Sequence[Path]) -> tuple[list[EvaluationResult], list[BenchmarkReport]]:
@@ -20,24 +20,17 @@ def read_parts(paths: Sequence[Path]) -> tuple[list[EvaluationResult], list[Benc
         ValueError: A path is neither.
     """
     results: list[EvaluationResult] = []
-    costs: list[BenchmarkReport] = []
+    reports: list[BenchmarkReport] = []
     for path in paths:
-        if path.is_file() and _format(path) == COSTS:
-            costs.append(BenchmarkReport.load(path))
+        record = read_json(path) if path.is_file() else None
+        if isinstance(record, dict) and record.get("format") == FORMAT:
+            reports.append(BenchmarkReport.load(path))
         else:
             results.append(EvaluationResult.load(path))
-    return results, costs
+    return results, reports
 
 
-def _format(path: Path) -> object:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return record.get("format") if isinstance(record, dict) else None
-
-
-def joined(results: Sequence[EvaluationResult], costs: Sequence[BenchmarkReport]) -> Comparison:
+def joined(results: Sequence[EvaluationResult], reports: Sequence[BenchmarkReport]) -> Comparison:
     """Join results by method and decoding.
 
     Raises:
@@ -56,12 +49,13 @@ def joined(results: Sequence[EvaluationResult], costs: Sequence[BenchmarkReport]
             if row.metrics if result.kind == "chair" else row.answers:
                 raise ValueError(f"Two results of one kind are about {method.name}, {key[0]}.")
             if result.kind == "chair":
-                row = replace(row, metrics=method.metrics, changes=method.differences)
+                rows[key] = replace(row, metrics=method.metrics, changes=method.differences)
             else:
-                row = replace(row, answers=method.metrics, answer_changes=method.differences)
-            rows[key] = row
-    order = ("greedy", "beam", "nucleus")
-    ordered = sorted(rows.values(), key=lambda row: order.index(row.decoding) if row.decoding in order else len(order))
-    notes = list(dict.fromkeys(note for result in results for note in result.notes))
-    measured = [cost for report in costs for case in report.cases for cost in case.costs]
-    return Comparison(models.pop(), ordered, measured, notes=notes)
+                rows[key] = replace(row, answers=method.metrics, answer_changes=method.differences)
+    order = list(DECODINGS)
+    return Comparison(
+        title=models.pop(),
+        rows=sorted(rows.values(), key=lambda row: (*order, row.decoding).index(row.decoding)),
+        costs=[cost for report in reports for case in report.cases for cost in case.costs],
+        notes=list(dict.fromkeys(note for result in results for note in result.notes)),
+    )

@@ -1,4 +1,4 @@
-"""What a comparison is asked for: methods, decodings, numbers of pictures, and where these come from."""
+"""What a comparison is asked for: methods, decodings, numbers of images, and where the images come from."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from ..evaluate.tasks import DataOptions, Task, make_task
 from ..methods import NAMES
 from ..metrics.errors import InputError
 from ..metrics.statistics import SAMPLES
-
-DECODINGS = ("greedy", "beam", "nucleus")
-LEAST_ASKED = 5
+from .table import DECODINGS
 
 
 @dataclass(frozen=True)
@@ -27,30 +25,30 @@ class CompareOptions:
     Attributes:
         methods: Which; vanilla is always among them.
         decodings: "greedy", "beam", "nucleus".
-        pictures: Calibration pictures that settings are chosen on.
-        beam_pictures: How many of them for methods that know beam search only, which takes many times as long.
-        scenes: Pictures to evaluate captions on.
-        beam_scenes: The same for beam search.
-        pope_scenes: Pictures that yes/no questions are asked about.
+        limit: Number of images to evaluate captions on.
+        beam_limit: The same for beam search, which takes many times as long.
+        pope_limit: Number of images that yes/no questions are asked about.
+        tune_limit: Number of calibration images that settings are chosen on.
+        tune_beam_limit: How many of them for methods that know beam search only.
         everywhere: Whether controls, and published settings beside tuned ones, are also run under the later decodings.
         calibration: Objective, limits and bootstrap of the choice.
         costs: How costs are measured.
         max_new_tokens: Longest caption; None is the task's own.
         num_beams: Of beam search.
         top_p: Of nucleus sampling.
-        batch_size: Pictures per batch.
+        batch_size: Images per batch.
         bootstrap: Draws for intervals.
         seed: Of everything that is drawn.
         command: What the user typed.
     """
 
     methods: tuple[str, ...] = NAMES
-    decodings: tuple[str, ...] = DECODINGS
-    pictures: int = 80
-    beam_pictures: int = 20
-    scenes: int = 500
-    beam_scenes: int = 100
-    pope_scenes: int = 40
+    decodings: tuple[str, ...] = tuple(DECODINGS)
+    limit: int = 500
+    beam_limit: int = 100
+    pope_limit: int = 40
+    tune_limit: int = 80
+    tune_beam_limit: int = 20
     everywhere: bool = False
     calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
     costs: CostSettings = field(default_factory=CostSettings)
@@ -63,19 +61,15 @@ class CompareOptions:
     command: str = ""
 
     def __post_init__(self) -> None:
-        if wrong := [name for name in self.decodings if name not in DECODINGS] or not self.decodings:
-            raise InputError(f"there is no decoding {wrong}; choose from {', '.join(DECODINGS)}")
-        for name in ("pictures", "beam_pictures", "scenes", "beam_scenes", "batch_size", "bootstrap"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; give at least 1")
-        if self.pope_scenes < LEAST_ASKED:
-            raise InputError(
-                f"pope_scenes is {self.pope_scenes}; give at least {LEAST_ASKED}: absent objects to ask for come from "
-                "the other pictures"
-            )
+        for what, given, known in (("decoding", self.decodings, DECODINGS), ("method", self.methods, NAMES)):
+            if unknown := [name for name in given if name not in known]:
+                raise InputError(f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}")
+        # Absent objects to ask for come from the other images of POPE.
+        least = {"limit": 1, "beam_limit": 1, "pope_limit": 5, "tune_limit": 2, "tune_beam_limit": 2}
+        for name, value in {**least, "batch_size": 1, "bootstrap": 1}.items():
+            if getattr(self, name) < value:
+                raise InputError(f"{name} is {getattr(self, name)}; give at least {value}")
         ordered = dict.fromkeys((VANILLA, *(name for name in NAMES if name in self.methods)))
-        if unknown := [name for name in self.methods if name not in NAMES]:
-            raise InputError(f"there is no method {unknown[0]!r}; methods: {', '.join(NAMES)}")
         object.__setattr__(self, "methods", tuple(ordered))
         # One longest caption for tuning and evaluation.
         object.__setattr__(self, "calibration", replace(self.calibration, max_new_tokens=self.max_new_tokens))
@@ -90,7 +84,7 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class ComparisonData:
-    """The pictures.
+    """The images.
 
     Attributes:
         calibration: To choose settings on.
@@ -103,20 +97,22 @@ class ComparisonData:
     questions: Task
 
 
-def find_pictures(source: DataOptions, options: CompareOptions) -> ComparisonData:
+def find_images(source: DataOptions, options: CompareOptions) -> ComparisonData:
     """The embedded scenes, or COCO if the source has data.
 
     Raises:
-        InputError: There are too few pictures, or they have no annotations.
+        InputError: There are too few images, or they have no annotations.
     """
-    calibration = find_data(source, options.pictures, 0)
+    calibration = find_data(source, options.tune_limit, 0)
     if not calibration.labelled:
-        raise InputError("methods are compared on annotated pictures: give COCO's folder")
-    kinds = ("scenes", "scenes-pope") if source.data is None else ("chair", "pope")
-    given = asdict(source) | {"seed": options.seed}
+        raise InputError("methods are compared on annotated images: give COCO's folder")
+    captions, questions = ("scenes", "scenes-pope") if source.data is None else ("chair", "pope")
     # The scenes to calibrate on are a split of their own; COCO's are kept apart by `find_data`.
-    given["split"] = None if source.data is None else source.split
-    sizes = {name: options.beam_scenes if name == "beam" else options.scenes for name in options.decodings}
-    captions = {name: make_task(kinds[0], DataOptions(**{**given, "limit": size})) for name, size in sizes.items()}
-    questions = make_task(kinds[1], DataOptions(**{**given, "limit": options.pope_scenes, "prompt": None}))
-    return ComparisonData(calibration, captions, questions)
+    split = None if source.data is None else source.split
+    given = replace(source, seed=options.seed, split=split)
+    sizes = {name: options.beam_limit if name == "beam" else options.limit for name in options.decodings}
+    return ComparisonData(
+        calibration,
+        captions={name: make_task(captions, replace(given, limit=size)) for name, size in sizes.items()},
+        questions=make_task(questions, replace(given, limit=options.pope_limit, prompt=None)),
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..benchmark.costs import Cost
 from ..evaluate.result import MetricDifference, MetricValue
+from ..runtime.store import read_json, to_json
 
 FORMAT = "rudder-comparison-1"
 Values = dict[str, MetricValue]
@@ -26,8 +26,8 @@ class Row:
         settings: Of the method.
         note: Why there are no numbers, or what has to be known about them.
         metrics: Of captions, by name.
-        changes: Against vanilla under the same decoding, paired by picture.
-        ours: RUDDER minus this method, paired by picture; which RUDDER, the comparison says.
+        changes: Against vanilla under the same decoding, paired by image.
+        ours: RUDDER minus this method, paired by image; which RUDDER, the comparison says.
         answers: Metrics of yes/no questions.
         answer_changes: Their changes against vanilla.
     """
@@ -88,17 +88,17 @@ class Comparison:
 
     def to_json(self) -> str:
         """The text of the result file."""
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+        return to_json(asdict(self))
 
     @classmethod
     def load(cls, path: str | Path) -> Comparison:
         """Read a result file.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not a result of rudder compare.
         """
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        record = read_json(Path(path))
         if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"{path} is no result of rudder compare ({FORMAT}).")
+            raise ValueError(f"{path} is not a result of rudder compare ({FORMAT}).")
         rows = [Row.from_dict(row) for row in record["rows"]]
         return cls(**{**record, "rows": rows, "costs": [Cost.from_dict(cost) for cost in record["costs"]]})

@@ -1,144 +1,128 @@
-"""Running the cells of a comparison: one results folder for each method, settings, decoding and task."""
+"""Running variants under decodings: one results folder for each, scored, with paired differences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..evaluate.folder import RunFolder
+from ..benchmark.bench import VANILLA
 from ..evaluate.methods import settings_record
 from ..evaluate.run import RunOptions, write_answers
-from ..evaluate.scoring import Scored, Scoring, score_run
+from ..evaluate.scoring import Scored, Scoring, score_answers
 from ..evaluate.tasks import Task
 from ..runtime.decoding import Decoding
 from ..runtime.models import Subject
-from .record import Changes, Row, Values
-from .variants import CALIBRATED, TUNED, Entry, same_settings
+from ..runtime.progress import Progress, no_progress
+from .options import CompareOptions, ComparisonData
+from .record import Changes, Row
+from .variants import CALIBRATED, CONTROL, PUBLISHED, TUNED, Variant
 
-Progress = Callable[[str, int, int], None]
-_VANILLA = "vanilla"
+# What a result keeps: POPE has a set of metrics for each of its splits beside these.
 _KEPT = (
     *("chair_s", "chair_i", "recall", "precision", "f1", "length", "chair_i_distinct", "distinct_objects"),
     *("distinct_2", "repeated_sentences", "broken_sentences", "log_likelihood", "empty"),
     *("accuracy", "yes_ratio", "unclear"),
 )
-# Which RUDDER is compared with each method: the first of these that was run.
+# Which RUDDER is compared with each method: the first of these that can be run.
 _REFERENCES = (("rudder-beta", TUNED), ("rudder-beta", CALIBRATED), ("rudder-add", TUNED), ("rudder-add", CALIBRATED))
 
 
-class Cells:
-    """Answers of all entries under all decodings.
+def reference(variants: Sequence[Variant]) -> Variant | None:
+    """Which RUDDER the others are compared with."""
+    runnable = {(variant.name, variant.settings): variant for variant in variants if variant.method is not None}
+    return next((runnable[key] for key in _REFERENCES if key in runnable), None)
+
+
+class Runs:
+    """Answers of variants, kept batch by batch, and their scores.
 
     Args:
         subject: The model.
         folder: Where answers are kept.
-        batch_size: Pictures per batch; beams share it.
-        num_beams: Of beam search.
-        top_p: Of nucleus sampling.
-        seed: Of sampling.
-        max_new_tokens: Longest caption; None is the task's own.
-        progress: Is told what is done, how many of how many.
+        options: How to decode.
+        progress: Is called with what is done.
     """
 
     def __init__(
-        self, subject: Subject, folder: Path, batch_size: int, num_beams: int, top_p: float, seed: int,
-        max_new_tokens: int | None, progress: Progress,
-    ) -> None:  # fmt: skip
-        self.subject, self.folder, self.batch_size = subject, folder, batch_size
-        self.num_beams, self.top_p, self.seed, self.progress = num_beams, top_p, seed, progress
-        self.max_new_tokens = max_new_tokens
-        self._done: dict[tuple[str, str, str], tuple[Entry, RunFolder | None]] = {}
+        self, subject: Subject, folder: Path, options: CompareOptions, progress: Progress = no_progress
+    ) -> None:
+        self.subject, self.folder, self.options, self.progress = subject, folder, options, progress
+        self._scored: dict[tuple[str, ...], Scored] = {}
 
-    def captions(self, entry: Entry, decoding: str, task: Task) -> None:
-        """Caption every picture."""
-        self._run("captions", entry, decoding, task)
+    def score(self, what: str, variant: Variant, decoding: str, task: Task) -> Scored:
+        """Scores of a variant; those of another variant with the same settings serve too.
 
-    def questions(self, entry: Entry, decoding: str, task: Task) -> None:
-        """Answer every question."""
-        self._run("questions", entry, decoding, task)
+        Args:
+            what: "captions" or "questions".
+            variant: One that does not refuse the decoding.
+            decoding: "greedy", "beam" or "nucleus".
+            task: The captions or questions.
+        """
+        method, options = variant.asked(what), self.options
+        key = (what, decoding, method.name, json.dumps(method.settings(), sort_keys=True))
+        if key not in self._scored:
+            beams = options.num_beams if decoding == "beam" else 1
+            longest = options.max_new_tokens if what == "captions" else None
+            folder, _ = write_answers(
+                task,
+                self.subject,
+                [method],
+                Decoding(decoding, longest or task.max_new_tokens, options.num_beams, options.top_p),
+                self.folder / what / decoding / variant.key,
+                RunOptions(max(1, options.batch_size // beams), options.seed, likelihood=False),
+                progress=lambda _, done, total: self.progress(f"{what}, {decoding}, {variant.key}", done, total),
+            )
+            done = folder.done()
+            rows = [done[method.name, sample.id] for sample in task.samples]
+            scored = score_answers(task.name, task.kind, task.samples, rows, Scoring())
+            kept = tuple(metric for metric in scored.metrics if metric.name in _KEPT)
+            self._scored[key] = replace(scored, metrics=kept)
+        return self._scored[key]
 
-    def _run(self, what: str, entry: Entry, decoding: str, task: Task) -> None:
-        beams = self.num_beams if decoding == "beam" else 1
-        if entry.refuses(decoding):
-            self._done[what, decoding, entry.key] = (entry, None)
-            return
-        for (kind, other_decoding, _), (other, folder) in self._done.items():
-            if (kind, other_decoding) == (what, decoding) and folder is not None and same_settings(entry, other, what):
-                self._done[what, decoding, entry.key] = (entry, folder)
-                return
-        longest = self.max_new_tokens if what == "captions" else None
-        how = Decoding(decoding, longest or task.max_new_tokens, self.num_beams, self.top_p)
-        options = RunOptions(max(1, self.batch_size // beams), self.seed, likelihood=False)
-        methods = [entry.asked(what)]
-        text = f"{what}, {decoding}, {entry.key}"
-        folder, missing = write_answers(
-            task, self.subject, methods, how, self.folder / what / decoding / entry.key, options,
-            progress=lambda _, done, total: self.progress(text, done, total),
-        )  # fmt: skip
-        assert missing == 0
-        self._done[what, decoding, entry.key] = (entry, folder)
-
-    def reference(self, listed: Sequence[Entry]) -> str:
-        """Which RUDDER the others are compared with, in words; empty if none was run."""
-        entry = self._reference(listed)
-        return "" if entry is None else f"{entry.method}, {entry.variant}"
-
-    def _reference(self, listed: Sequence[Entry]) -> Entry | None:
-        runnable = {(e.method, e.variant): e for e in listed if e.intervention is not None}
-        return next((runnable[key] for key in _REFERENCES if key in runnable), None)
-
-    def rows(self, listed: Sequence[Entry], decodings: Sequence[str], bootstrap: int) -> list[Row]:
-        """Scores of everything that was run, with paired changes against vanilla."""
-        reference = self._reference(listed)
+    def rows(self, variants: Sequence[Variant], data: ComparisonData) -> list[Row]:
+        """Run everything that is not done yet, and compare it with vanilla and with RUDDER."""
         rows: list[Row] = []
-        for decoding in decodings:
-            captions = self._scored("captions", decoding)
-            questions = self._scored("questions", decoding)
-            ours = None if reference is None else captions.get(reference.key)
-            for entry in listed:
-                if ("captions", decoding, entry.key) not in self._done:
-                    continue
-                method = entry.intervention
-                row = Row(entry.method, entry.variant, decoding, {} if method is None else settings_record(method))
-                row = replace(row, note=entry.refuses(decoding))
-                told = [(other.decoding, other.method, other.note) for other in rows[-1:]]
-                if row.note and (decoding, entry.method, row.note) in told:
-                    continue  # once for all settings of a method
-                own = captions.get(entry.key)
-                if own is not None:
-                    values, changes = self._values(own, captions[_VANILLA], bootstrap)
-                    row = replace(row, metrics=values, changes=changes)
-                if own is not None and ours is not None and own is not ours:
-                    row = replace(row, ours=ours.minus(own, bootstrap, self.seed))
-                answers = questions.get(entry.key)
-                if answers is not None:
-                    values, changes = self._values(answers, questions[_VANILLA], bootstrap)
-                    row = replace(row, answers=values, answer_changes=changes)
-                rows.append(row)
+        ours = reference(variants)
+        first = {variant.key: variant.first_decoding(self.options.decodings) for variant in variants}
+        tuned = {variant.name for variant in variants if variant.settings == TUNED and variant.method is not None}
+        for decoding, task in data.captions.items():
+            captions: dict[str, Scored] = {}
+            questions: dict[str, Scored] = {}
+            shown: list[Variant] = []
+            for variant in variants:
+                own = first[variant.key] == decoding
+                # Controls, and published settings beside tuned ones, are run under one decoding unless asked for more.
+                once = variant.settings == CONTROL or (variant.settings == PUBLISHED and variant.name in tuned)
+                if reason := variant.refuses(decoding):
+                    if (variant.name, reason) not in [(other.name, other.refuses(decoding)) for other in shown]:
+                        shown.append(variant)
+                elif own or self.options.everywhere or not once:
+                    shown.append(variant)
+                    captions[variant.key] = self.score("captions", variant, decoding, task)
+                # Questions are asked once, and of vanilla wherever they are asked of another method.
+                if own or (variant.name == VANILLA and decoding in first.values()):
+                    questions[variant.key] = self.score("questions", variant, decoding, data.questions)
+            rows += [self._row(variant, decoding, captions, questions, ours) for variant in shown]
         return rows
 
-    def _scored(self, what: str, decoding: str) -> dict[str, Scored]:
-        """Scores of the entries that were run, by key; a folder that serves two entries is scored once."""
-        found: dict[str, Scored] = {}
-        by_folder: dict[Path, Scored] = {}
-        for (kind, name, key), (_, folder) in self._done.items():
-            if (kind, name) != (what, decoding) or folder is None:
-                continue
-            if folder.path not in by_folder:
-                by_folder[folder.path] = _score(folder)
-            found[key] = by_folder[folder.path]
-        return found
+    def _row(
+        self, variant: Variant, decoding: str, captions: Mapping[str, Scored], questions: Mapping[str, Scored],
+        reference: Variant | None,
+    ) -> Row:  # fmt: skip
+        settings = {} if variant.method is None else settings_record(variant.method)
+        found: dict[str, Any] = {}
+        for values, changes, scored in (("metrics", "changes", captions), ("answers", "answer_changes", questions)):
+            if variant.key in scored:
+                own, vanilla = scored[variant.key], scored[VANILLA]
+                found[values] = own.values(self.options.bootstrap, self.options.seed)
+                found[changes] = {} if own is vanilla else self._minus(own, vanilla)
+        ours = None if reference is None else captions.get(reference.key)
+        if ours is not None and captions.get(variant.key, ours) is not ours:
+            found["ours"] = self._minus(ours, captions[variant.key])
+        return Row(variant.name, variant.settings, decoding, settings, variant.refuses(decoding), **found)
 
-    def _values(self, own: Scored, vanilla: Scored, bootstrap: int) -> tuple[Values, Changes]:
-        changes = {} if own is vanilla else own.minus(vanilla, bootstrap, self.seed)
-        return own.values(bootstrap, self.seed), changes
-
-
-def _score(folder: RunFolder) -> Scored:
-    plan, samples, done = folder.plan(), folder.questions(), folder.done()
-    name = next(iter(plan["methods"]))
-    rows: list[dict[str, Any]] = [{"method": name, **done[name, sample.id]} for sample in samples]
-    scored = score_run(plan, samples, rows, Scoring())[name]
-    return replace(scored, metrics=tuple(metric for metric in scored.metrics if metric.name in _KEPT))
+    def _minus(self, own: Scored, other: Scored) -> Changes:
+        return own.minus(other, self.options.bootstrap, self.options.seed)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..benchmark.table import COST_COLUMNS, NONE
 from ..evaluate.result import MetricDifference, MetricValue
-from ..evaluate.tables import markdown_table, with_change
-from ..runtime.report import ARROWS, number
-from .record import Comparison, Row
+from ..evaluate.tables import with_change
+from ..runtime.report import Table, heading, with_interval
+from .record import Changes, Comparison, Values
 
 CAPTIONS = ("chair_s", "chair_i", "recall", "length")
 QUESTIONS = ("accuracy", "f1")
@@ -16,17 +14,16 @@ DECODINGS = {"greedy": "Greedy search", "beam": "Beam search", "nucleus": "Nucle
 WINS, TIES, LOSES = "wins", "ties", "loses"
 
 
-def decoding_table(comparison: Comparison, decoding: str) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells for one decoding; columns that no row has anything for are left out."""
+def decoding_table(comparison: Comparison, decoding: str) -> Table:
+    """All methods under one decoding; columns that no row has anything for are left out."""
     rows = [row for row in comparison.rows if row.decoding == decoding]
-    captions = _present(rows, CAPTIONS, lambda row: row.metrics)
-    questions = _present(rows, QUESTIONS, lambda row: row.answers)
+    captions = _headings([row.metrics for row in rows], CAPTIONS)
+    questions = _headings([row.answers for row in rows], QUESTIONS)
     costs = {row.method: comparison.cost(row.method, decoding) for row in rows}
-    with_costs = any(cost is not None for cost in costs.values())
+    columns = COST_COLUMNS if any(cost is not None for cost in costs.values()) else {}
     variants = any(row.variant for row in rows)
     headings = ["Method", *(["Settings"] if variants else []), *captions.values()]
-    headings += [f"POPE {label}" for label in questions.values()]
-    headings += list(COST_COLUMNS) if with_costs else []
+    headings += [*(f"POPE {label}" for label in questions.values()), *columns]
     table = []
     for row in rows:
         cells = [row.method, *([row.variant or NONE] if variants else [])]
@@ -35,68 +32,61 @@ def decoding_table(comparison: Comparison, decoding: str) -> tuple[list[str], li
             continue
         cells += [_cell(row.metrics, row.changes, name) for name in captions]
         cells += [_cell(row.answers, row.answer_changes, name) for name in questions]
-        if with_costs:
-            cost = costs[row.method]
-            cells += [NONE if cost is None or cost.refusal else cell(cost) for cell in COST_COLUMNS.values()]
+        cost = costs[row.method]
+        cells += [NONE if cost is None or cost.refusal else cell(cost) for cell in columns.values()]
         table.append(cells)
-    return headings, table
+    return Table(headings, table, labels=1 + variants)
 
 
-def _present(
-    rows: list[Row], names: tuple[str, ...], values: Callable[[Row], dict[str, MetricValue]]
-) -> dict[str, str]:
-    """Metrics that some row has, with their headings."""
-    found = {name: metric for row in rows for name, metric in values(row).items() if name in names}
-    return {name: f"{found[name].label} {ARROWS[found[name].direction]}".strip() for name in names if name in found}
+def _headings(found: list[Values] | list[Changes], names: tuple[str, ...]) -> dict[str, str]:
+    """Headings of the metrics that some row has."""
+    metrics: dict[str, MetricValue | MetricDifference] = {}
+    for values in found:
+        metrics |= values
+    return {name: heading(metrics[name].label, metrics[name].direction) for name in names if name in metrics}
 
 
-def _cell(values: dict[str, MetricValue], changes: dict[str, MetricDifference], name: str) -> str:
-    metric = values.get(name)
-    return NONE if metric is None else with_change(metric, changes.get(name))
+def _cell(values: Values, changes: Changes, name: str) -> str:
+    return with_change(values[name], changes.get(name)) if name in values else NONE
 
 
 def verdict(change: MetricDifference) -> str:
-    """Whether a difference "ours minus theirs" is for us, against us, or neither: does its interval hold 0?"""
-    if change.low <= 0 <= change.high or change.direction == "none":
+    """Whether RUDDER wins, ties or loses, by the interval of RUDDER minus the other."""
+    if change.low <= 0.0 <= change.high:
         return TIES
     return WINS if (change.value < 0) == (change.direction == "lower") else LOSES
 
 
-def duel_table(comparison: Comparison, decoding: str) -> tuple[list[str], list[list[str]]]:
+def duel_table(comparison: Comparison, decoding: str) -> Table:
     """RUDDER minus each method: how much, and whether it wins, ties or loses."""
     rows = [row for row in comparison.rows if row.decoding == decoding and row.ours]
-    names = [name for name in CAPTIONS if any(name in row.ours for row in rows)]
-    labels = {name: row.ours[name] for row in rows for name in names if name in row.ours}
-    headings = ["Method", "Settings", *(f"{labels[n].label} {ARROWS[labels[n].direction]}".strip() for n in names)]
-    table = []
-    for row in rows:
-        cells = [row.method, row.variant or NONE]
-        for name in names:
-            change = row.ours[name]
-            value, low, high = (number(end, change.unit, True) for end in (change.value, change.low, change.high))
-            told = "" if change.direction == "none" else f"{verdict(change)}, "
-            cells.append(f"{told}{value} [{low}, {high}]")
-        table.append(cells)
-    return headings, table
+    headings = _headings([row.ours for row in rows], CAPTIONS)
+    table = [[row.method, row.variant or NONE, *(_duel(row.ours[name]) for name in headings)] for row in rows]
+    return Table(["Method", "Settings", *headings.values()], table, labels=2)
+
+
+def _duel(change: MetricDifference) -> str:
+    text = with_interval(change.value, change.low, change.high, change.unit, sign=True)
+    return text if change.direction == "none" else f"{verdict(change)}, {text}"
 
 
 def markdown(comparison: Comparison) -> str:
     """Everything as Markdown."""
     parts = [f"**{comparison.title}**"]
     for decoding in comparison.decodings():
-        parts += [DECODINGS.get(decoding, decoding), markdown_table(*decoding_table(comparison, decoding))]
+        parts += [DECODINGS.get(decoding, decoding), decoding_table(comparison, decoding).markdown()]
     parts.append(
         "In parentheses the change against vanilla under the same decoding with its paired 95 % bootstrap interval "
-        "over pictures; in brackets alone, intervals. Throughput is the median over interleaved rounds; forwards are "
+        "over images; in brackets alone, intervals. Throughput is the median over interleaved rounds; forwards are "
         "positions that go through the decoder, after the prompt and of prompts, relative to vanilla's; memory is the "
         "most bytes of tensors alive, weights left out."
     )
+    duels = {decoding: duel_table(comparison, decoding) for decoding in comparison.decodings()}
+    for decoding, table in duels.items():
+        if table.rows:
+            name = DECODINGS.get(decoding, decoding).lower()
+            parts += [f"{comparison.reference}, against each method: {name}", table.markdown()]
     if comparison.reference:
-        for decoding in comparison.decodings():
-            headings, rows = duel_table(comparison, decoding)
-            if rows:
-                title = f"{comparison.reference}, against each method: {DECODINGS.get(decoding, decoding).lower()}"
-                parts += [title, markdown_table(headings, rows)]
         parts.append(
             "A difference whose paired 95 % interval holds 0 is a tie; intervals are not corrected for number."
         )

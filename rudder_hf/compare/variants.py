@@ -10,65 +10,69 @@ from ..methods import GROUPS, Method, Sources, method_class
 from ..runtime.models import Subject
 
 PUBLISHED, TUNED, CALIBRATED, CONTROL = "published", "tuned", "calibrated", "control"
-_VARIANTS = {"rudder": CALIBRATED, "peers": PUBLISHED, "controls": CONTROL}
+_SETTINGS = {"rudder": CALIBRATED, "peers": PUBLISHED, "controls": CONTROL}
 NOTHING_BETTER = "no setting within the limits is better than vanilla"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Variant:
     """One method with certain settings.
 
     Attributes:
-        method: Its name.
-        variant: Which settings: "published", "tuned", "calibrated", "control", or nothing to choose.
-        intervention: The method; None if there is nothing to run.
+        name: Of the method.
+        settings: Which settings: "published", "tuned", "calibrated" (RUDDER's own), "control"; empty for vanilla.
+        method: The method with these settings; None if there is nothing to run.
         note: Why there is nothing to run.
     """
 
-    method: str
-    variant: str
-    intervention: Method | None
+    name: str
+    settings: str
+    method: Method | None
     note: str = ""
 
     @property
     def key(self) -> str:
         """A name for folders."""
-        return f"{self.method}-{self.variant}" if self.variant else self.method
+        return f"{self.name}-{self.settings}" if self.settings else self.name
 
     def refuses(self, decoding: str) -> str:
         """Why it does not support a way to decode; empty if it does."""
-        return self.note if self.intervention is None else self.intervention.refuses(decoding)
+        return self.note if self.method is None else self.method.refuses(decoding)
+
+    def first_decoding(self, decodings: Sequence[str]) -> str | None:
+        """The first of some decodings that it supports."""
+        return next((decoding for decoding in decodings if not self.refuses(decoding)), None)
 
     def asked(self, what: str) -> Method:
         """The method for "captions" or "questions": published settings may differ between them."""
-        assert self.intervention is not None
-        if self.variant != PUBLISHED or what != "questions":
-            return self.intervention
-        return replace(self.intervention, **self.intervention.for_questions)  # type: ignore[type-var]
+        assert self.method is not None
+        if self.settings != PUBLISHED or what != "questions":
+            return self.method
+        return replace(self.method, **self.method.for_questions)  # type: ignore[type-var]
 
 
-def make_for(names: Sequence[str], subject: Subject, sources: Sources) -> dict[str, Entry]:
+def untuned(names: Sequence[str], subject: Subject, sources: Sources) -> dict[str, Variant]:
     """Each method as published, RUDDER and its controls as calibrated, with a note where it cannot be made."""
-    made: dict[str, Entry] = {}
+    made: dict[str, Variant] = {}
     for name in names:
-        variant = next((word for group, word in _VARIANTS.items() if name in GROUPS[group]), "")
+        settings = next((word for group, word in _SETTINGS.items() if name in GROUPS[group]), "")
         try:
-            made[name] = Entry(name, variant, method_class(name).for_model(subject.model, sources))
+            made[name] = Variant(name, settings, method_class(name).for_model(subject.model, sources))
         except ValueError as error:
-            made[name] = Entry(name, variant, None, f"not run: {error}")
+            made[name] = Variant(name, settings, None, f"not run: {error}")
     return made
 
 
-def candidates(made: Mapping[str, Entry], hidden_norms: Mapping[int, float]) -> dict[str, list[Method]]:
+def candidates(made: Mapping[str, Variant], hidden_norms: Mapping[int, float]) -> dict[str, list[Method]]:
     """The settings that each method chooses from; none for a method that lacks something.
 
     Args:
-        made: From `make_for`.
+        made: From `untuned`.
         hidden_norms: See `Method.search_space`.
     """
     found: dict[str, list[Method]] = {}
-    for name, entry in made.items():
-        kind, base = method_class(name), entry.intervention
+    for name, variant in made.items():
+        kind, base = method_class(name), variant.method
         space = kind.search_space(hidden_norms)
         try:
             tried = [kind(**s) if base is None else replace(base, **s) for s in space]  # type: ignore[type-var]
@@ -79,31 +83,21 @@ def candidates(made: Mapping[str, Entry], hidden_norms: Mapping[int, float]) -> 
     return found
 
 
-def entries(
-    made: Mapping[str, Entry], tried: Mapping[str, Sequence[Method]], tunings: Mapping[str, Tuning]
-) -> list[Entry]:
-    """All entries, vanilla first.
+def with_tuned(
+    made: Mapping[str, Variant], tried: Mapping[str, Sequence[Method]], tunings: Mapping[str, Tuning]
+) -> list[Variant]:
+    """All variants, vanilla first.
 
     Args:
-        made: From `make_for`.
+        made: From `untuned`.
         tried: The settings that each tuned method chose from.
         tunings: What was chosen.
     """
-    found: list[Entry] = []
-    for name, entry in made.items():
-        found.append(entry)
-        if name not in tunings:
-            continue
-        chosen = tunings[name].chosen
-        if chosen is None:
-            found.append(Entry(name, TUNED, None, NOTHING_BETTER))
-        else:
-            found.append(Entry(name, TUNED, tried[name][chosen]))
+    found: list[Variant] = []
+    for name, variant in made.items():
+        found.append(variant)
+        if name in tunings:
+            chosen = tunings[name].chosen
+            method, note = (None, NOTHING_BETTER) if chosen is None else (tried[name][chosen], "")
+            found.append(Variant(name, TUNED, method, note))
     return found
-
-
-def same_settings(one: Entry, other: Entry, what: str) -> bool:
-    """Whether two entries have the same settings for "captions" or "questions", so that one run serves both."""
-    if one.intervention is None or other.intervention is None or one.method != other.method:
-        return False
-    return one.asked(what).settings() == other.asked(what).settings()

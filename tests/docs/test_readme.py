@@ -131,7 +131,6 @@ def test_speed_table_is_the_result_file() -> None:
             cost = case.cost(name)
             assert len(cost.added_operators) == operators
             assert cost.forwards_per_token == 1.0
-            assert len({(entry.kept, entry.peak) for entry in cost.extra_memory}) == 1
             # As far as the noise of the machine allows to tell.
             assert cost.ratio is not None
             assert cost.ratio.interval[1] >= {"wide": 0.99, "deep": 0.985}[case.name]

@@ -1,0 +1,139 @@
+"""The figure of a comparison: hallucination against cost, one point for each method. Needs the extra `plots`.
+
+Groups differ in shape and filling, so that a print in grey says as much as the screen. Names stand in a column at the
+right, in the order of the points, because most methods cost nearly the same and their names would overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..methods import GROUPS
+from ..runtime.figures import DARK, GREY, LIGHT, new_figure, save_figure, styled
+from .record import Comparison, Row
+from .table import DECODINGS
+from .variants import CALIBRATED, CONTROL, PUBLISHED, TUNED
+
+_ORDER = (TUNED, CALIBRATED, PUBLISHED, CONTROL, "")
+# Marker, filling, legend.
+_STYLES = {
+    "vanilla": ("*", DARK, "vanilla"),
+    "rudder": ("o", DARK, "RUDDER"),
+    "peers": ("s", "white", "peers"),
+    "controls": ("X", LIGHT, "controls"),
+}
+_TICKS = (0.8, 1, 1.25, 1.5, 2, 3, 5, 8, 12)
+_GAP = 0.045  # least distance of two names, in heights of the figure
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method in the figure.
+
+    Attributes:
+        name: What is written beside it.
+        group: "vanilla", "rudder", "peers" or "controls".
+        cost: Time per token relative to vanilla's.
+        value: The metric, with the ends of its interval.
+        low: See `value`.
+        high: See `value`.
+    """
+
+    name: str
+    group: str
+    cost: float
+    value: float
+    low: float
+    high: float
+
+
+def points(comparison: Comparison, decoding: str, metric: str = "chair_s") -> list[Point]:
+    """One point for each method that has a score and a cost: with tuned settings if there are any."""
+    shown: dict[str, Row] = {}
+    for row in comparison.rows:
+        known = shown.get(row.method)
+        better = known is None or _ORDER.index(row.variant) < _ORDER.index(known.variant)
+        if row.decoding == decoding and metric in row.metrics and better:
+            shown[row.method] = row
+    found = []
+    for row in shown.values():
+        cost = comparison.cost(row.method, decoding)
+        if cost is None or cost.refusal:
+            continue
+        value = row.metrics[metric]
+        relative = 1.0 if cost.ratio is None else 1.0 / cost.ratio.median
+        name = row.method if row.variant in ("", CONTROL) else f"{row.method}, {row.variant}"
+        group = next((name for name in ("rudder", "controls", "peers") if row.method in GROUPS[name]), "vanilla")
+        found.append(Point(name, group, relative, value.value, value.low, value.high))
+    return found
+
+
+def spread(heights: list[float], gap: float) -> list[float]:
+    """The same heights, in the same order, moved apart to at least `gap`, within [0, 1] if they fit."""
+    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    gap = min(gap, 1.0 / max(len(heights) - 1, 1))
+    moved = [0.0] * len(heights)
+    floor = 0.0
+    for number, place in enumerate(order):
+        ceiling = 1.0 - gap * (len(order) - 1 - number)
+        moved[place] = min(max(heights[place], floor), ceiling)
+        floor = moved[place] + gap
+    return moved
+
+
+def save_figures(comparison: Comparison, folder: Path, metric: str = "chair_s") -> None:
+    """Draw each decoding that has costs, as PNG and SVG; a figure that exists is left as it is.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    for decoding in comparison.decodings():
+        shown = points(comparison, decoding, metric)
+        if len(shown) > 1 and not (folder / f"{decoding}.png").exists():
+            with styled():
+                save_figure(_draw(comparison, decoding, shown, metric), folder / decoding)
+
+
+def _draw(comparison: Comparison, decoding: str, shown: list[Point], metric: str) -> Any:
+    values = next(row.metrics[metric] for row in comparison.rows if metric in row.metrics)
+    figure, (axes,) = new_figure(8.0, 5.5)
+    for group, (marker, filling, label) in _STYLES.items():
+        own = [point for point in shown if point.group == group]
+        if not own:
+            continue
+        x, y = [point.cost for point in own], [point.value for point in own]
+        errors = [[p.value - p.low for p in own], [p.high - p.value for p in own]]
+        axes.errorbar(x, y, yerr=errors, fmt="none", ecolor=GREY, elinewidth=0.8, zorder=1)
+        axes.scatter(x, y, s=70, marker=marker, c=filling, edgecolors=DARK, label=label, zorder=3)
+    axes.set_xscale("log")
+    ticks = [tick for tick in _TICKS if tick <= 1.3 * max(point.cost for point in shown)]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.margins(x=0.08, y=0.1)
+    unit = " (%)" if values.unit == "percent" else ""
+    axes.set_xlabel("time per token, relative to vanilla: further left is cheaper")
+    axes.set_ylabel(f"{values.label}{unit}: {values.direction} is better")
+    axes.set_title(DECODINGS.get(decoding, decoding))
+    axes.grid(color=LIGHT, linewidth=0.4, zorder=0)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.06), ncols=len(_STYLES))
+    _write_names(axes, shown)
+    return figure
+
+
+def _write_names(axes: Any, shown: list[Point]) -> None:
+    """Names in a column at the right, joined to their points by thin lines."""
+    low, high = axes.get_ylim()
+    heights = spread([(point.value - low) / (high - low) for point in shown], _GAP)
+    for point, height in zip(shown, heights, strict=True):
+        axes.annotate(
+            f"{point.name}  {point.value:.1f}",
+            xy=(point.cost, point.value),
+            xytext=(1.04, height),
+            textcoords="axes fraction",
+            fontsize=8,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": LIGHT, "linewidth": 0.7, "shrinkB": 5, "relpos": (0, 0.5)},
+        )

@@ -1,0 +1,102 @@
+"""A whole comparison: killed and continued, every cell honest, options checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rudder_hf.benchmark.costs import CostSettings
+from rudder_hf.calibrate.options import CalibrationOptions
+from rudder_hf.compare import CompareOptions, Comparison, ComparisonData, compare, find_images, markdown
+from rudder_hf.evaluate.tasks import DataOptions
+from rudder_hf.methods import BUDGET
+from rudder_hf.metrics.errors import InputError
+from tests.cli.test_cli import refused, rudder
+from tests.support.evaluating import subject
+
+OPTIONS = CompareOptions(
+    methods=("rudder-beta", "vcd", "opera", "vti", "rudder-random"),
+    decodings=("greedy", "beam"),
+    limit=3,
+    beam_limit=2,
+    pope_limit=5,
+    tune_limit=2,
+    tune_beam_limit=2,
+    calibration=CalibrationOptions(bootstrap=20),
+    costs=CostSettings(new_tokens=3, rounds=1, warmup=0, num_beams=2),
+    max_new_tokens=3,
+    num_beams=2,
+    batch_size=40,
+    bootstrap=50,
+)
+
+
+class Interrupted(Exception):
+    """Stands for a kill."""
+
+
+def few_images(options: CompareOptions) -> ComparisonData:
+    """The images of a comparison, with a few short answers to questions of each kind: OPERA takes long for each."""
+    data = find_images(DataOptions(), options)
+    asked = [sample for number, sample in enumerate(data.questions.samples) if number % 30 < 4]
+    return replace(data, questions=replace(data.questions, samples=asked, max_new_tokens=3))
+
+
+def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
+    data = few_images(OPTIONS)
+    stages = ["tuning vcd", "captions, beam, vanilla", "questions, beam, opera-published", "beam: timed rounds"]
+    left = list(stages)
+
+    def killing(text: str, done: int, total: int) -> None:
+        if left and text == left[0]:
+            left.pop(0)
+            raise Interrupted
+
+    kills, comparison = 0, None
+    while comparison is None:
+        try:
+            comparison = compare(subject(), data, tmp_path / "c", OPTIONS, killing)
+        except Interrupted:
+            kills += 1
+            assert not (tmp_path / "c" / "comparison.json").exists()
+    assert kills == len(stages)
+    assert Comparison.load(tmp_path / "c" / "comparison.json") == comparison
+    rows = {(row.decoding, row.method, row.variant): row for row in comparison.rows}
+    assert "no greedy variant" in rows["greedy", "opera", "published"].note
+    assert rows["beam", "opera", "published"].metrics
+    assert "directions" in rows["greedy", "vti", "published"].note
+    assert rows["greedy", "vcd", "published"].changes
+    assert rows["greedy", "vcd", "published"].answers["accuracy"].unit == "percent"
+    # Controls, and published settings beside tuned ones, are run under the first decoding that they allow.
+    assert (("beam", "vcd", "published") in rows) == (comparison.tunings["vcd"]["chosen"] is None)
+    assert ("beam", "rudder-random", "control") not in rows
+    assert not rows["greedy", "vanilla", ""].changes
+    assert set(comparison.tunings) == {"rudder-beta", "vcd", "opera"}
+    assert {len(tuning["tried"]) for tuning in comparison.tunings.values()} == {BUDGET}
+    assert comparison.tunings["opera"]["decoding"]["name"] == "beam"
+    text = (tmp_path / "c" / "table.md").read_text()
+    assert text == markdown(comparison)
+    other = replace(OPTIONS, limit=2)
+    with pytest.raises(InputError, match=r"options.limit is 3 there and 2 here"):
+        compare(subject(), few_images(other), tmp_path / "c", other)
+    # What is complete is read, not done again.
+    assert compare(subject(), data, tmp_path / "c", OPTIONS) == comparison
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(InputError, match="no decoding"):
+        CompareOptions(decodings=("greedy", "contrastive"))
+    with pytest.raises(InputError, match="no method 'halc'"):
+        CompareOptions(methods=("halc",))
+    with pytest.raises(InputError, match="at least 1"):
+        CompareOptions(limit=0)
+    assert CompareOptions(methods=("vcd",)).methods == ("vanilla", "vcd")
+
+
+def test_commands_refuse_what_cannot_be(tmp_path: Path) -> None:
+    refused(rudder("compare", "--decodings", "contrastive", "--out", tmp_path / "a"), "greedy, beam, nucleus")
+    refused(rudder("compare", "--methods", "halc", "--out", tmp_path / "a"), "Groups: all, rudder, peers, controls")
+    refused(rudder("evaluate", "--methods", "opera", "--limit", 1, "--out", tmp_path / "c"), "no greedy variant")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,55 @@
+"""The methods of a run: names and groups from the command line, methods that cannot run, caption pairs for VTI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rudder_hf.evaluate.caption_pairs import caption_pair
+from rudder_hf.evaluate.methods import make_methods, parse_names, parse_optional
+from rudder_hf.methods import GROUPS, NAMES
+from rudder_hf.scenes.captions import broken_sentences, mentions
+from rudder_hf.scenes.images import train_scene
+from tests.support.evaluating import run_task, scenes, subject
+
+
+def test_groups_are_replaced_by_their_members() -> None:
+    assert parse_names("all") == list(NAMES)
+    assert parse_names("vcd,peers")[0] == "vcd"
+    assert set(parse_names("vanilla, rudder,peers,controls")) == set(NAMES)
+    assert parse_optional("vcd,peers") == set(GROUPS["peers"]) - {"vcd"}
+    assert parse_optional("vcd,opera") == set()
+    for wrong in ("", "everything", "vcd,vcd", "all,all"):
+        with pytest.raises(ValueError, match="method"):
+            parse_names(wrong)
+
+
+def test_members_that_cannot_run_are_left_out_and_named_ones_refused() -> None:
+    made, left_out = make_methods(parse_names("all"), subject(), optional=parse_optional("all"))
+    assert [method.name for method in made] == [n for n in NAMES if n not in ("opera", "vti")]
+    assert [note.split(" ")[0] for note in left_out] == ["vti", "opera"]
+    made, _ = make_methods(["vanilla", "opera"], subject(), decoding="beam")
+    assert [method.name for method in made] == ["vanilla", "opera"]
+    with pytest.raises(ValueError, match="greedy"):
+        make_methods(["vanilla", "opera"], subject())
+    with pytest.raises(ValueError, match="settings for 'vcd'"):
+        make_methods(["vanilla"], subject(), {"vcd": {"alpha": 1}})
+
+
+def test_many_methods_are_rows_of_the_run_table(tmp_path: Path) -> None:
+    made, _ = make_methods(["vanilla", "vcd", "vista-sla", "pai"], subject())
+    assert run_task(tmp_path / "run", scenes(2), made) is not None
+    text = (tmp_path / "run" / "table.md").read_text()
+    for name in ("Vanilla", "vcd", "vista-sla", "pai"):
+        assert f"\n| {name} |" in text
+
+
+def test_pairs_for_vti_differ_in_objects_only() -> None:
+    for number in range(20):
+        scene = train_scene(0, number)
+        correct, wrong = caption_pair(scene, number)
+        assert set(mentions(correct)) <= set(scene.names)
+        assert not set(mentions(wrong)) <= set(scene.names)
+        assert len(mentions(correct)) == len(mentions(wrong))
+        assert broken_sentences(correct) == broken_sentences(wrong) == 0
