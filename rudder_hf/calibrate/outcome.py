@@ -130,11 +130,16 @@ class Outcome:
         choice = self.choice if mode is None else self.by_mode[mode]
         if choice.best is None:
             raise ValueError(f"there are no settings to write: {self.refusal(choice)}")
+        record = None
+        if not self.refusal(choice):
+            # A record stands for the model that it names, so it names it as the config does.
+            record = self.calibration_record(choice)
+            record["model"]["name"] = base_model or record["model"]["name"]
         return RudderConfig(
             base_model_name_or_path=base_model,
             base_model_revision=revision,
             **choice.best.record(),
-            calibration=None if self.refusal(choice) else self.calibration_record(choice),
+            calibration=record,
         )
 
     def calibration_record(self, choice: Choice[Setting] | None = None) -> dict[str, Any]:

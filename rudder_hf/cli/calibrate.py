@@ -24,6 +24,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from ..calibrate import CalibrationData, CalibrationOptions, Outcome
+    from ..runtime.models import Subject
 
 EXAMPLES = copyable(
     "rudder calibrate --out calibration",
@@ -165,7 +166,7 @@ def calibrate(
     with resumable(out), ProgressBar(shown=process.is_main) as bar:
         outcome = run(subject, found, out, wanted, process, bar, pope)
     if process.is_main:
-        _finish(outcome, out, model, subject.revision)
+        _finish(outcome, out, subject)
 
 
 def _find_data(given: dict[str, Any]) -> CalibrationData:
@@ -201,17 +202,16 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
     return CalibrationOptions(**same_names(CalibrationOptions) | changed)
 
 
-def _finish(outcome: Outcome, out: Path, model: str | None, revision: str) -> None:
+def _finish(outcome: Outcome, out: Path, subject: Subject) -> None:
     """Write the results and say what they are; without a choice the command has failed."""
     with reporting_failure():
         from ..calibrate import VANILLA, save_outcome
         from ..calibrate.report import shown
         from ..runtime.figures import figures_available
-        from ..scenes import embedded
 
-        commit = revision if not revision.startswith(("files-", "unknown")) else None
-        inside = embedded.embedded_name(model)
-        folder = save_outcome(outcome, out, model if inside is None else str(embedded.folder(inside)), commit)
+        commit = subject.revision if not subject.revision.startswith(("files-", "unknown")) else None
+        # The base itself, also where --model named RUDDER settings for it, or one of the embedded models.
+        folder = save_outcome(outcome, out, subject.model.name_or_path, commit)
     typer.echo(f"Chosen: {(outcome.choice.best or VANILLA).describe()}")
     for mode, choice in outcome.by_mode.items():
         typer.echo(f"  best with mode {mode}: {(choice.best or VANILLA).describe()}")

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from rudder_hf import RudderConfig
 from rudder_hf.calibrate import Setting
 from rudder_hf.cli.main import app
+from rudder_hf.hub.card import Provenance
 from tests.support.evaluating import subject
 from tests.support.planting import NEW, assert_same, planted_folder
 
@@ -72,7 +73,7 @@ def test_killed_and_continued_by_two_processes(
     assert f"Chosen: {winner.describe()}" in whole.stdout
     config = RudderConfig.from_pretrained(tmp_path / "whole" / "result-001")
     assert Setting.of(config) == winner
-    assert config.calibration is not None
+    assert Provenance(config).calibrated
 
     out = tmp_path / "killed"
     arguments = command(saved_model, data, out)

@@ -33,6 +33,7 @@ from rudder_hf.calibrate import search as search_module
 from rudder_hf.calibrate.report import report
 from rudder_hf.calibrate.search import SettingSearch
 from rudder_hf.evaluate.tasks import DataOptions
+from rudder_hf.hub.card import Provenance
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.processes import Process
 from tests.support.evaluating import subject
@@ -295,7 +296,11 @@ def test_results_hold_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     config = RudderConfig.from_pretrained(folder)
     assert Setting.of(config) == outcome.choice.best == winner
     assert config.base_model_name_or_path == "org/base"
-    assert config.calibration == json.loads(json.dumps(outcome.calibration_record()))
+    assert config.calibration is not None
+    assert Provenance(config).calibrated
+    expected = outcome.calibration_record()
+    expected["model"]["name"] = "org/base"
+    assert config.calibration == json.loads(json.dumps(expected))
     for mode in ("beta", "add"):
         assert Setting.of(RudderConfig.from_pretrained(folder / mode)) == outcome.by_mode[mode].best
 
