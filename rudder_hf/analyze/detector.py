@@ -5,7 +5,6 @@ probability of the words, and against nothing but their place in the answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,75 +23,42 @@ SCORES = {
 _CURVE_POINTS = 200
 
 
-@dataclass(frozen=True)
-class Ordered:
-    """Scores in ascending order, equal ones as one step: what every AUC of them is made from.
+def image_wins(scores: Floats, positive: Bools, images: Ints) -> Floats:
+    """How many pairs a positive of one image wins against a negative of another, (images, images), ties as half.
 
-    Attributes:
-        order: Places of the scores in ascending order.
-        positive: Labels in that order.
-        starts: Where each run of equal scores starts, in that order.
+    Args:
+        scores: What pairs are compared by.
+        positive: Which of them are positives.
+        images: The image of each, from 0 on.
     """
-
-    order: Ints
-    positive: Bools
-    starts: Ints
-
-    @classmethod
-    def of(cls, scores: Floats, positive: Bools) -> Ordered:
-        """Sort."""
-        order = np.argsort(scores, kind="stable")
-        ascending = scores[order]
-        starts = np.flatnonzero(np.r_[True, ascending[1:] != ascending[:-1]])
-        return cls(order, positive[order], starts)
-
-    def steps(self, weights: Floats) -> tuple[Floats, Floats]:
-        """Weight of the positives and of the negatives with each different score, each (draws, scores)."""
-        ascending = weights[:, self.order]
-        return (
-            np.add.reduceat(ascending * self.positive, self.starts, axis=1),
-            np.add.reduceat(ascending * ~self.positive, self.starts, axis=1),
-        )
-
-    def auc(self, weights: Floats) -> Floats:
-        """AUC of each row of weights, (draws, scores); NaN where a class has no weight.
-
-        A pair of a positive and a negative counts 1 if the positive's score is larger and 1/2 if they are equal.
-        """
-        positive, negative = self.steps(weights)
-        below = np.cumsum(negative, axis=1) - negative
-        won = (positive * (below + negative / 2)).sum(1)
-        pairs = positive.sum(1) * negative.sum(1)
-        found: Floats = np.divide(won, pairs, out=np.full(len(won), np.nan), where=pairs > 0)
-        return found
+    size = int(images.max()) + 1
+    wins = np.zeros((size, size))
+    for image in range(size):
+        losers = np.sort(scores[(images == image) & ~positive])
+        below, not_above = (np.searchsorted(losers, scores[positive], side) for side in ("left", "right"))
+        wins[:, image] = np.bincount(images[positive], (below + not_above) / 2, size)
+    return wins
 
 
 def auc(scores: Floats, positive: Bools) -> float:
     """Probability that a positive has a larger score than a negative, ties as half; NaN without both classes."""
-    return float(Ordered.of(scores, positive).auc(np.ones((1, len(scores))))[0])
-
-
-def roc(scores: Floats, positive: Bools) -> tuple[Floats, Floats]:
-    """The ROC curve from (0, 0) to (1, 1): false and true positive rates, one step for each different score."""
-    steps = Ordered.of(scores, positive).steps(np.ones((1, len(scores))))
-    hits, misses = (np.r_[0, np.cumsum(step[0, ::-1])] for step in steps)
-    return misses / misses[-1], hits / hits[-1]
+    pairs = positive.sum() * (~positive).sum()
+    return float(image_wins(scores, positive, np.zeros(len(scores), dtype=int)).sum() / pairs) if pairs else np.nan
 
 
 def bootstrap_auc(
-    columns: dict[str, Floats], positive: Bools, images: Sequence[str], draws: int = 2000, seed: int = 0
+    columns: dict[str, Floats], positive: Bools, images: Ints, draws: int = 2000, seed: int = 0
 ) -> dict[str, Floats]:
-    """AUC of each column of scores in the same bootstrap draws.
+    """AUC of each column of scores in the same bootstrap draws; NaN for draws without both classes.
 
     Mentions of one caption hang together, so that images are what is drawn.
     """
-    names, which = np.unique(np.asarray(images), return_inverse=True)
-    ordered = {name: Ordered.of(scores, positive) for name, scores in columns.items()}
-    found: dict[str, list[Floats]] = {name: [] for name in columns}
-    for weights in bootstrap_weights(len(names), draws, seed):
-        for name, order in ordered.items():
-            found[name].append(order.auc(weights[:, which]))
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+    size = int(images.max()) + 1
+    weights = np.concatenate(list(bootstrap_weights(size, draws, seed)))
+    counts = [weights @ np.bincount(images[kind], minlength=size) for kind in (positive, ~positive)]
+    pairs = np.where(counts[0] * counts[1] > 0, counts[0] * counts[1], np.nan)
+    wins = {name: image_wins(scores, positive, images) for name, scores in columns.items()}
+    return {name: (weights @ table * weights).sum(1) / pairs for name, table in wins.items()}
 
 
 def _interval(drawn: Floats) -> list[float]:
@@ -128,8 +94,10 @@ def detector_numbers(
     Raises:
         ValueError: There are no mentions of one of the two kinds.
     """
+    from sklearn.metrics import roc_curve
+
     mentions = [(image, answer, mention) for image, answer, named in answers for mention in named]
-    images = [image for image, _, _ in mentions]
+    names, images = np.unique([image for image, _, _ in mentions], return_inverse=True)
     positive = np.asarray([not mention.absent for _, _, mention in mentions], dtype=bool)
     if positive.all() or not positive.any():
         kind = "hallucinated" if positive.all() else "grounded"
@@ -148,11 +116,11 @@ def detector_numbers(
                 "interval": _interval(drawn[name] - drawn["probability"]),
             },
             "mean": {kind: float(scores[inside].mean()) for kind, inside in kinds.items()},
-            "roc": _thinned_curve(*roc(scores, positive)),
+            "roc": _thinned_curve(*roc_curve(positive, scores, drop_intermediate=False)[:2]),
         }
     return {
         "images": len(answers),
-        "images_with_mentions": len(set(images)),
+        "images_with_mentions": len(names),
         "mentions": {kind: int(inside.sum()) for kind, inside in kinds.items()},
         "draws": draws,
         "scores": found,
