@@ -16,13 +16,13 @@ from ..core.call import Call
 from ..core.configuration import RudderConfig
 from ..core.handle import SteeringHandle, attach
 from ..core.steering import beta_gate
-from ..evaluate.tasks.base import Sample, Task
+from ..evaluate.tasks.base import Sample
 from ..methods.controls import TextOnlyCard, text_only_cards
 from ..metrics.statistics import Floats
-from ..runtime.inputs import encode, end_ids, without_prompt
-from ..runtime.models import Subject
+from ..runtime.inputs import end_ids, without_prompt
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
+from .study import Study
 from .tokens import SIDES, GrowingText, TracedAnswer
 
 
@@ -89,25 +89,41 @@ def open_gate(similarity: Tensor, config: RudderConfig) -> Tensor:
 
 
 class Gatherer:
-    """Asks one model with one setting about images.
+    """Asks a model about images, unsteered and steered.
 
     Args:
-        subject: The stock model and its processor.
-        config: RUDDER's settings.
+        study: The model, the images and RUDDER's settings.
         max_new_tokens: Longest answer.
     """
 
-    def __init__(self, subject: Subject, config: RudderConfig, max_new_tokens: int) -> None:
-        self.subject, self.config, self.max_new_tokens = subject, config, max_new_tokens
+    def __init__(self, study: Study, max_new_tokens: int) -> None:
+        self.study, self.max_new_tokens = study, max_new_tokens
         self.no_text_card = ""  # why there is no text-only CARD
 
+    def gather(self, store: Store, batch_size: int, progress: Progress = no_progress) -> list[ImageTraces]:
+        """Ask about every image, but for those that an interrupted run has asked about.
+
+        Args:
+            store: The results folder, opened.
+            batch_size: Images per batch.
+            progress: Reports progress.
+        """
+        total = len(self.study.task.samples)
+        rows = {row["sample"]: row for batch in store.batches() for row in batch.get("answers", ())}
+        for samples in self.study.batches(batch_size):
+            progress("answers", len(rows), total)
+            if any(sample.id not in rows for sample in samples):
+                answers = [traces.record() for traces in self.read(samples)]
+                store.append({"answers": answers})
+                rows |= {row["sample"]: row for row in answers}
+        progress("answers", len(rows), total)
+        return [ImageTraces.from_record(rows[sample.id]) for sample in self.study.task.samples]
+
     @torch.no_grad()
-    def read(self, task: Task, samples: Sequence[Sample]) -> list[ImageTraces]:
+    def read(self, samples: Sequence[Sample]) -> list[ImageTraces]:
         """Ask about a batch of images."""
-        model, processor = self.subject.model, self.subject.processor
-        images = [task.image(sample) for sample in samples]
-        inputs = encode(model, processor, images, [sample.prompt for sample in samples])
-        with attach(model, self.config) as handle:
+        inputs = self.study.inputs(samples)
+        with attach(self.study.subject.model, self.study.config) as handle:
             vanilla, _ = self._answer(inputs, steered=False)
             steered, cards = self._answer(inputs, steered=True)
             text = self._text_cards(handle, inputs)
@@ -118,7 +134,7 @@ class Gatherer:
 
     def _answer(self, inputs: dict[str, Any], steered: bool) -> tuple[list[TracedAnswer], Floats]:
         """Answers of one batch, and CARD of each."""
-        model: Any = self.subject.model
+        model: Any = self.study.subject.model
         probabilities = Probabilities()
         output = model.generate(
             **inputs,
@@ -134,12 +150,12 @@ class Gatherer:
         similarity = trace.similarity.float().cpu()
         tables = {
             "similarity": similarity,
-            "gate": trace.gate.float().cpu() if steered else open_gate(similarity, self.config),
+            "gate": trace.gate.float().cpu() if steered else open_gate(similarity, self.study.config),
             "push": trace.push.float().cpu(),
             "probability": torch.stack(probabilities.steps, dim=1),
         }
         columns = {name: table.double().tolist() for name, table in tables.items()}
-        tokenizer = getattr(self.subject.processor, "tokenizer", self.subject.processor)
+        tokenizer = getattr(self.study.subject.processor, "tokenizer", self.study.subject.processor)
         ends = end_ids(model)
         found = []
         for row, ids in enumerate(new.tolist()):
@@ -157,7 +173,9 @@ class Gatherer:
         if self.no_text_card:
             return None
         try:
-            TextOnlyCard(config=self.config, mode=self.config.mode)  # raises ValueError for a span without text
+            TextOnlyCard(
+                config=self.study.config, mode=self.study.config.mode
+            )  # raises ValueError for a span without text
             return _numpy(text_only_cards(handle, Call(handle.backbone.model, (), inputs)))
         except ValueError as error:
             self.no_text_card = str(error)
@@ -167,31 +185,3 @@ class Gatherer:
 def _numpy(tensor: Tensor) -> Floats:
     found: Floats = tensor.detach().cpu().double().numpy()
     return np.atleast_2d(found)
-
-
-def sample_batches(task: Task, size: int) -> list[list[Sample]]:
-    """The samples of a task, `size` at a time."""
-    return [task.samples[start : start + size] for start in range(0, len(task.samples), size)]
-
-
-def gather(
-    store: Store, gatherer: Gatherer, task: Task, batch_size: int, progress: Progress = no_progress
-) -> list[ImageTraces]:
-    """Ask about every image, but for those that an interrupted run has asked about.
-
-    Args:
-        store: The results folder, opened.
-        gatherer: Asks.
-        task: The images.
-        batch_size: Images per batch.
-        progress: Reports progress.
-    """
-    rows = {row["sample"]: row for batch in store.batches() for row in batch.get("answers", ())}
-    for samples in sample_batches(task, batch_size):
-        progress("answers", len(rows), len(task.samples))
-        if any(sample.id not in rows for sample in samples):
-            answers = [traces.record() for traces in gatherer.read(task, samples)]
-            store.append({"answers": answers})
-            rows |= {row["sample"]: row for row in answers}
-    progress("answers", len(rows), len(task.samples))
-    return [ImageTraces.from_record(rows[sample.id]) for sample in task.samples]

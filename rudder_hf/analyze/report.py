@@ -9,8 +9,7 @@ from typing import Any
 from ..runtime.figures import save_figure, styled
 from ..runtime.report import Table, html_figure, html_page, thumbnail_uri, with_interval
 from ..runtime.store import write_new
-from .figures import answers, card, layers
-from .figures.common import Figure
+from .figures import Figure, answers, card, layers
 from .token_html import TOKEN_CSS, escape, scale_html, tokens_html
 from .tokens import MEASURES, SIDES
 

@@ -13,10 +13,9 @@ from ..calibrate.outcome import read_result
 from ..core.backbones import find_backbone, resolve_layer
 from ..metrics.errors import InputError
 from ..runtime.environment import versions
-from ..runtime.inputs import encode
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store, to_json, write_new
-from .gather import Gatherer, gather, sample_batches
+from .gather import Gatherer
 from .numbers import (
     Material,
     Notes,
@@ -122,10 +121,10 @@ def _study_numbers(
 ) -> dict[str, Any]:
     """The parts about a model and images."""
     present = present_objects(study, options)  # before hours are spent
-    gatherer = Gatherer(study.subject, study.config, study.longest_answer(options))
+    gatherer = Gatherer(study, options.max_new_tokens or study.task.max_new_tokens)
     numbers: dict[str, Any] = {"annotated": present is not None}
     with store:
-        traces = gather(store, gatherer, study.task, options.batch_size, progress)
+        traces = gatherer.gather(store, options.batch_size, progress)
         if "layers" in options.parts:
             numbers["layers"] = _layers(store, study, options, progress)
     progress("statistics", 0, 1)
@@ -147,18 +146,17 @@ def _study_numbers(
 
 def _layers(store: Store, study: Study, options: AnalysisOptions, progress: Progress) -> dict[str, Any]:
     """Statistics of the layers of the unsteered model."""
-    subject, task = study.subject, study.task
+    model = study.subject.model
     rows = next((batch["layers"] for batch in store.batches() if "layers" in batch), None)
     if rows is None:
-        batches = sample_batches(task, options.batch_size)
+        batches = study.batches(options.batch_size)
 
         def inputs() -> Iterator[dict[str, Any]]:
             for number, samples in enumerate(batches):
                 progress("layers", number, len(batches))
-                images, prompts = [task.image(sample) for sample in samples], [sample.prompt for sample in samples]
-                yield encode(subject.model, subject.processor, images, prompts)
+                yield study.inputs(samples)
 
-        rows = [asdict(entry) for entry in layer_statistics(subject.model, inputs())]
+        rows = [asdict(entry) for entry in layer_statistics(model, inputs())]
         store.append({"layers": rows})
-    steered = resolve_layer(find_backbone(subject.model), study.config.layer)
-    return {"images": len(task.samples), "steered_layer": steered, "layers": rows}
+    steered = resolve_layer(find_backbone(model), study.config.layer)
+    return {"images": len(study.task.samples), "steered_layer": steered, "layers": rows}

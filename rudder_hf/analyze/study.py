@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .. import __version__
 from ..core.configuration import CALL_SETTINGS, RudderConfig
-from ..evaluate.tasks import DataOptions, Task, make_task
+from ..evaluate.tasks import DataOptions, Sample, Task, make_task
 from ..evaluate.tasks.base import samples_hash
 from ..evaluate.tasks.images import has_annotations, images_task
 from ..metrics.chair_parsers import Lineage
 from ..metrics.errors import InputError
+from ..runtime.inputs import encode
 from ..runtime.models import Subject
 
 PARTS = ("layers", "geometry", "tokens", "detector", "ablations")
@@ -68,9 +70,15 @@ class Study:
         if not self.config.alpha_max > 0:
             raise InputError("alpha_max is 0: there is nothing to analyze without a push")
 
-    def longest_answer(self, options: AnalysisOptions) -> int:
-        """The largest number of new tokens."""
-        return options.max_new_tokens or self.task.max_new_tokens
+    def batches(self, size: int) -> list[list[Sample]]:
+        """The samples, `size` at a time."""
+        samples = self.task.samples
+        return [samples[start : start + size] for start in range(0, len(samples), size)]
+
+    def inputs(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        """Inputs of `generate` for a batch of samples."""
+        images, prompts = [self.task.image(sample) for sample in samples], [sample.prompt for sample in samples]
+        return encode(self.subject.model, self.subject.processor, images, prompts)
 
     def record(self, options: AnalysisOptions) -> dict[str, Any]:
         """Everything that the numbers depend on, as JSON values."""
@@ -85,7 +93,7 @@ class Study:
             "samples": samples_hash(samples),
             "prompts": sorted({sample.prompt for sample in samples})[:5],
             "decoding": "greedy",
-            "max_new_tokens": self.longest_answer(options),
+            "max_new_tokens": options.max_new_tokens or self.task.max_new_tokens,
             "batch_size": options.batch_size,
             "lineage": options.lineage,
         }

@@ -99,8 +99,8 @@ def check_folder(out: Path) -> tuple[dict[str, Any], Page]:
     figures = sorted((out / "figures").glob("*.png"))
     assert figures
     for path in figures:
-        with Image.open(path) as picture:
-            assert min(picture.size) > 200
+        with Image.open(path) as figure:
+            assert min(figure.size) > 200
         assert ElementTree.parse(path.with_suffix(".svg")).getroot().tag.endswith("svg")
     assert len(figures) == text.count('<img class="figure"') == text.count("Not supported:")
     return numbers, page
@@ -170,7 +170,7 @@ def test_answers_are_those_of_generate() -> None:
     model = subject()
     task = find_images(DataOptions(limit=3))
     config = model.config_with({"k": 8.0})
-    seen = Gatherer(model, config, NEW).read(task, task.samples)
+    seen = Gatherer(Study(model, task, config), NEW).read(task.samples)
     tokenizer = model.processor.tokenizer
     for sample, found in zip(task.samples, seen, strict=True):
         inputs = encode(model.model, model.processor, [task.image(sample)], [sample.prompt])
@@ -201,7 +201,7 @@ def test_other_families_are_read(name: str, tmp_path: Path) -> None:
     config = RudderConfig(layer=1, alpha_max=3.0)
     other = Subject(name, FAMILIES[name].build(), PROCESSORS[name](), {"": config}, "test")
     task = find_images(DataOptions(limit=2))
-    first, second = Gatherer(other, config, 4).read(task, task.samples)
+    first, second = Gatherer(Study(other, task, config), 4).read(task.samples)
     assert first.card.shape == second.card.shape
     assert {len(values) for values in first.steered.trace.values()} == {len(first.steered.spans)}
     if first.text_card is not None and second.text_card is not None:
@@ -271,9 +271,7 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
         run("killed", max_new_tokens=NEW - 1)
     read: list[int] = []
     original = Gatherer.read
-    monkeypatch.setattr(
-        Gatherer, "read", lambda self, task, part: read.append(len(part)) or original(self, task, part)
-    )
+    monkeypatch.setattr(Gatherer, "read", lambda self, part: read.append(len(part)) or original(self, part))
     assert run("killed") == whole
     assert read == [1]  # the last batch alone
     stored = json.loads((tmp_path / "killed" / "numbers.json").read_text())

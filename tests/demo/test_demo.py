@@ -233,8 +233,8 @@ def test_a_reader_who_leaves_ends_the_generation(engine: Engine) -> None:
 def test_errors_reach_the_reader_and_leave_the_model_usable(engine: Engine) -> None:
     with pytest.raises(ValueError, match="layer is 99"):
         next(engine.stream(examples.example(1), opening(engine, 1, layer=99)))
-    with pytest.raises(ValueError, match="no picture"):
-        list(engine.stream("no picture", opening(engine, 1)))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no image"):
+        list(engine.stream("no image", opening(engine, 1)))  # type: ignore[arg-type]
     assert engine.model.config.layer == embedded.config().layer
     assert said(last(engine, 1, opening(engine, 1)).steered)
 

@@ -12,7 +12,7 @@ from ...runtime.figures import BLUE, DARK, GREY, LINES, ORANGE, new_figure
 from ..detector import SCORES
 from ..token_html import shade
 from ..tokens import MEASURES, SIDES
-from .common import Figure, brackets, histogram, value_above
+from . import Figure, brackets, histogram, value_above
 
 COLUMNS = 46  # characters in a line
 _CHARACTER, _LINE = 0.0752, 0.205  # inches, of the monospaced font at its size

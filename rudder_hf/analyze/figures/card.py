@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...runtime.figures import BLUE, DARK, GREY, LIGHT, ORANGE, VERMILION, new_figure
-from .common import Figure, brackets, histogram, scatter_map, value_above
+from . import Figure, brackets, histogram, scatter_map, value_above
 
 
 def rotation(numbers: dict[str, Any]) -> Figure:

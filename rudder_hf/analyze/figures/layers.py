@@ -7,7 +7,7 @@ from typing import Any
 
 from ...calibrate.figures import draw_heatmaps, draw_layers, draw_sweep, grids, vanilla_row
 from ...runtime.figures import BLUE, DARK, LIGHT, ORANGE, new_figure
-from .common import Figure
+from . import Figure
 
 
 def dynamics(numbers: dict[str, Any]) -> Figure:
