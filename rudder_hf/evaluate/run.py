@@ -134,6 +134,7 @@ def _plan(
         "task": task.name,
         "kind": task.kind,
         "data": {**task.data, "samples_sha256": samples_hash(task.samples)},
+        "samples": len(task.samples),
         "notes": task.notes,
         "model": subject.record(),
         "methods": {method.name: settings_record(method) for method in methods},

@@ -24,11 +24,6 @@ _METHOD_COLUMNS = {
 _MOST_COLUMNS = 3
 
 
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return Table(headings, rows).markdown()
-
-
 def method_label(name: str) -> str:
     """A method's name in tables."""
     return METHOD_LABELS.get(name, name)

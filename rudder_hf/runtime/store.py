@@ -111,9 +111,9 @@ class Store:
             return
         different = list(_differences(self.plan(), json.loads(text)["plan"]))
         if different:
-            more = f"; and {len(different) - 3} more" if len(different) > 3 else ""
+            more = f"; and {len(different) - 5} more" if len(different) > 5 else ""
             raise InputError(
-                f"{self.path} holds another run of rudder {self.command}: {'; '.join(different[:3])}{more}. Choose a "
+                f"{self.path} holds another run of rudder {self.command}: {'; '.join(different[:5])}{more}. Choose a "
                 "new folder, or repeat the command of that run to continue it."
             )
 
