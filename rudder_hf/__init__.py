@@ -70,13 +70,14 @@ def _is_command() -> bool:
     """Whether this process is `rudder ...` or `python -m rudder_hf...`, whose --help must not wait for torch."""
     program = sys.argv[0] if sys.argv else ""
     if program != "-m":
-        return Path(program).stem == "rudder"
+        # As installers name the command; a script of the user's that is called rudder.py is none.
+        return Path(program).name in ("rudder", "rudder.exe")
     module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
     return module.split(".")[0] == __name__
 
 
 if not _is_command():
-    # `import rudder_hf` is enough for AutoModel and its kin to know the settings, whatever is imported first.
+    # `import rudder_hf` is enough for the Auto classes to know the settings, whatever is imported first.
     from .hub.registration import register
 
     register()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
@@ -212,6 +213,13 @@ class RudderConfig(PreTrainedConfig):
                 f"are ignored: {unknown}. Upgrade rudder_hf to use them."
             )
         super().__post_init__(**{name: value for name, value in kwargs.items() if name not in unknown})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # transformers sets attributes of its own; a name that is almost that of a setting is a typing error.
+        known = name in SETTING_NAMES or name.startswith("_") or hasattr(type(self), name)
+        if not known and (close := difflib.get_close_matches(name, SETTING_NAMES, n=1, cutoff=0.8)):
+            raise AttributeError(f"{name!r} is not a RUDDER setting. Did you mean {close[0]!r}?")
+        super().__setattr__(name, value)
 
     def take(self, given: dict[str, Any]) -> None:
         """Take over settings that a user gave at load, checked.

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .backbones import image_token_ids
@@ -132,6 +133,7 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
     settings = resolve_settings(handle.config, call.rudder, call.batch, handle.layer)
     image_tokens = image_token_ids(model)
     _check_span(settings, image_tokens, call, model)
+    _check_strength(settings, getattr(model, "dtype", None))
     earlier = handle.conversations.recall(call, (handle.layer, settings.pool, settings.span))
     with_image = call.rows_with_image(image_tokens)
     if earlier is not None:
@@ -169,6 +171,16 @@ def _check_span(settings: CallSettings, image_tokens: tuple[int, ...], call: Cal
         )
     if call.input_ids is None:
         raise ValueError(f"span={settings.span!r} needs input_ids to tell image from text, or use span='prompt'.")
+
+
+def _check_strength(settings: CallSettings, dtype: torch.dtype | None) -> None:
+    """Refuse a push that a half-precision model cannot hold, and that would end in tokens made of NaN."""
+    strongest = max(settings.rows["alpha_max"], default=0.0)
+    if dtype is not None and dtype.is_floating_point and strongest > torch.finfo(dtype).max:
+        raise ValueError(
+            f"RUDDER setting `alpha_max` is {strongest:g}, but the model's {dtype} holds numbers up to "
+            f"{torch.finfo(dtype).max:g}: choose less, or load the model in another dtype."
+        )
 
 
 def _warn_without_image(rows: list[bool]) -> None:

@@ -65,9 +65,15 @@ class RudderTrace:
                 if metadata.get("format") != _FORMAT:
                     raise ValueError(f"{path} is not a RUDDER trace (format {metadata.get('format')!r}).")
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a safetensors file: {error}.") from error
-        return cls(**tensors, settings=json.loads(metadata["settings"]))
+            settings = json.loads(metadata["settings"])
+        except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} is damaged, or no safetensors file: {error}.") from error
+        card, *tables = tensors.values()
+        fits = all(table.shape == tables[0].shape == (len(card), *table.shape[1:]) for table in tables)
+        if card.ndim != 2 or tables[0].ndim != 2 or not fits or not isinstance(settings, dict):
+            shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+            raise ValueError(f"{path} is damaged: its parts do not belong together ({shapes}).")
+        return cls(**tensors, settings=settings)
 
 
 class TraceRecorder:

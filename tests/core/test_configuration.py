@@ -193,3 +193,14 @@ def test_every_setting_is_written_also_defaults(tmp_path: Path) -> None:
 def test_every_setting_is_documented() -> None:
     for name in ("layer", *CALL_SETTINGS):
         assert name in (RudderConfig.__doc__ or "")
+
+
+def test_a_mistyped_setting_is_refused() -> None:
+    config = RudderConfig()
+    for wrong, right in (("alpha_mx", "alpha_max"), ("layr", "layer"), ("steer_first_tokens", "steer_first_token")):
+        with pytest.raises(AttributeError, match=rf"{wrong}.*{right}"):
+            setattr(config, wrong, 3)
+    # What transformers and others put on a config is not RUDDER's business.
+    config.torch_dtype = "float32"
+    config.use_cache = True
+    config.alpha_max = 3.0

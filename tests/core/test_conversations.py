@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import StaticCache
+from transformers import DynamicCache, StaticCache
 
 from rudder_hf import RudderWarning, attach
 from tests.support.helpers import (
@@ -439,3 +439,32 @@ def test_an_unknown_cache_that_goes_on_warns(chat: Chat) -> None:
     again = {"input_ids": start.sequences, "attention_mask": torch.ones_like(start.sequences)}
     with pytest.warns(RudderWarning, match=UNREAD):
         run(model, again, past_key_values=start.past_key_values, rudder={"force": True})
+
+
+def test_a_second_turn_with_beams_in_a_batch() -> None:
+    """Beams of a prompt share what its own earlier prompts were pooled to."""
+    model = FAMILIES["llava"].build()
+    with attach(model, settings()), no_warning():
+        greedy, chat = (Chat(FAMILIES["llava"], model, (ROW, OTHER_ROW)) for _ in range(2))
+        for each in (greedy, chat):
+            each.turn()
+            each.say(4, seed=3)
+        cards = greedy.turn(output_rudder=True).rudder.card
+        # As transformers leaves it to the caller: rows of the cache for the beams of each prompt.
+        chat.cache.batch_repeat_interleave(2)
+        arguments = {"input_ids": chat.ids, "attention_mask": chat.mask, "past_key_values": chat.cache}
+        output = run(model, arguments, num_beams=2, num_return_sequences=2, output_rudder=True)
+    torch.testing.assert_close(output.rudder.card, cards.repeat_interleave(2, dim=0), rtol=0, atol=2e-6)
+    assert (cards[0] - cards[1]).norm() > 0.05
+
+
+def test_a_turn_that_returns_a_plain_tensor_is_remembered(chat: Chat) -> None:
+    cache = DynamicCache(config=chat.model.config)
+    chat.cache = cache
+    ids = chat.model.generate(**chat.inputs, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
+    assert isinstance(ids, Tensor)
+    chat.prompt = torch.cat([chat.mask, torch.zeros_like(ids[:, chat.ids.shape[1] : -1])], dim=1)
+    chat.ids, chat.mask, chat.unforwarded = ids, torch.ones_like(ids), 1
+    chat.say(3)
+    with no_warning():
+        assert_card(chat.turn(output_rudder=True), chat.expected_card())

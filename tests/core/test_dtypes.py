@@ -169,3 +169,27 @@ def test_eager_attention_weights_are_returned() -> None:
     # Steering acts after the target layer's own attention: up to that layer the first step is untouched.
     assert torch.equal(steered.attentions[1][LAYER], vanilla.attentions[1][LAYER])
     assert not torch.equal(steered.attentions[1][LAYER + 1], vanilla.attentions[1][LAYER + 1])
+
+
+@pytest.mark.parametrize("mode", ["beta", "add"])
+def test_autocast_does_not_reach_the_equations(mode: str) -> None:
+    """Under autocast the model's products are rounded to bfloat16; CARD, similarity and gate are not."""
+    family = family_of("llava")
+    model = family.build()
+    inputs = family.inputs(model, [ROW, OTHER_ROW])
+    spy = Spy(family, model)
+    with attach(model, settings(mode=mode)), torch.autocast("cpu", dtype=torch.bfloat16):
+        trace = run(model, inputs, output_rudder=True).rudder
+    expected = direction(spy.before[0], inputs["attention_mask"])
+    torch.testing.assert_close(trace.card.double(), expected, rtol=0, atol=2e-6)
+    for token, h in enumerate(spy.entering[1:], start=1):
+        similarity = torch.cosine_similarity(h[:, -1].double(), trace.card.double())
+        torch.testing.assert_close(trace.similarity[:, token].double(), similarity, rtol=0, atol=1e-5)
+
+
+def test_a_push_that_half_precision_cannot_hold_is_refused() -> None:
+    _, model, inputs = cast("llava", torch.float16)
+    with attach(model, settings()):
+        with pytest.raises(ValueError, match=r"alpha_max.*70000.*float16"):
+            run(model, inputs, rudder={"alpha_max": [1.0, 70000.0]})
+        run(model, inputs, rudder={"alpha_max": 60000.0})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import DynamicCache
+from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList
 
 from rudder_hf import RudderForConditionalGeneration, UnsupportedModelError, attach
 from tests.support.helpers import (
@@ -421,3 +421,18 @@ def test_removal_overtakes_a_call(layer: int) -> None:
     output = run(model, inputs, past_key_values=Cache(config=model.config.get_text_config()))
     assert snapshot(model) == before
     assert_same(output, vanilla)
+
+
+def test_hooks_that_vanish_during_a_generation_are_noticed() -> None:
+    """A hook that is missing only from the second forward on would leave the rest of the answer unsteered."""
+    model = FAMILIES["llava"].build()
+    with attach(model, settings()) as handle:
+
+        class Vanishing(LogitsProcessor):
+            def __call__(self, input_ids: Any, scores: Any) -> Any:
+                for hook in handle._hooks:
+                    hook.remove()
+                return scores
+
+        with pytest.raises(RuntimeError, match="hook did not run"):
+            run(model, FAMILIES["llava"].inputs(model, [ROW]), logits_processor=LogitsProcessorList([Vanishing()]))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rudder_hf.core.configuration import _NUMBER_RANGES
 from rudder_hf.core.steering import (
+    POOL_CHUNK,
     beta_gate,
     card,
     inject,
@@ -171,3 +172,15 @@ def test_a_zero_hidden_state_has_similarity_zero() -> None:
     s = similarity(torch.zeros(1, 1, 8), unit(torch.randn(1, 8)).unsqueeze(-1))
     assert s.item() == 0.0
     assert gate(s.item(), 1.0, 1.0) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("positions", [POOL_CHUNK, 2 * POOL_CHUNK, 2 * POOL_CHUNK + 1, 3000])
+def test_half_precision_is_pooled_in_float32(dtype: torch.dtype, positions: int) -> None:
+    """Half precision cannot even count that far; every position of every chunk is in the sum, the last one too."""
+    updates = torch.ones(1, positions, 2, dtype=dtype)
+    updates[:, -1, 1] = 5.0
+    assert pool_updates(updates).tolist() == [[positions, positions + 4.0]]
+    weights = torch.ones(1, positions)
+    weights[:, 0] = 0
+    assert pool_updates(updates, weights).tolist() == [[positions - 1.0, positions + 3.0]]

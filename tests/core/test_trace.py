@@ -1,0 +1,98 @@
+"""The numbers of the trace against what a bare hook sees, its rows under beams, and damaged files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rudder_hf import RudderTrace, attach
+from tests.support.helpers import NEW, OTHER_ROW, ROW, run, settings, target_layer
+from tests.support.zoo import FAMILIES
+
+FAMILY = FAMILIES["llava"]
+
+
+def entering(model: Any) -> list[Tensor]:
+    """What enters the target layer at the position that emits each token, (rows, hidden size), forward by forward."""
+    seen: list[Tensor] = []
+
+    def keep(module: Any, args: Any, kwargs: Any) -> None:
+        seen.append((args[0] if args else kwargs["hidden_states"])[:, -1].detach().clone())
+
+    target_layer(FAMILY, model).register_forward_pre_hook(keep, with_kwargs=True)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("change", "gate"),
+    [({}, None), ({"norm_cap": 2.0}, None), ({"mode": "add"}, 1.0), ({"mode": "add", "norm_cap": 2.0}, 2.0 / 6.0)],
+)
+def test_push_is_relative_to_the_hidden_state(change: dict[str, Any], gate: float | None) -> None:
+    model = FAMILY.build()
+    seen = entering(model)
+    with attach(model, settings(**change)):
+        trace = run(model, FAMILY.inputs(model, [ROW, OTHER_ROW]), output_rudder=True).rudder
+    for token, h in enumerate(seen[1:], start=1):
+        similarity = torch.cosine_similarity(h.double(), trace.card.double())
+        torch.testing.assert_close(trace.similarity[:, token].double(), similarity, rtol=0, atol=1e-5)
+        length = 6.0 * trace.gate[:, token].double()
+        torch.testing.assert_close(trace.push[:, token].double(), length / h.double().norm(dim=-1), rtol=1e-5, atol=0)
+        if gate is not None:
+            torch.testing.assert_close(trace.gate[:, token], torch.full((2,), gate))
+        elif "norm_cap" in change:
+            assert (length <= 2.0 + 1e-5).all()
+    assert trace.push[:, 1:].min() > 0
+
+
+def test_rows_of_the_trace_follow_beams() -> None:
+    model = FAMILY.build()
+    with attach(model, settings()):
+        inputs = FAMILY.inputs(model, [ROW, OTHER_ROW])
+        card = run(model, inputs, output_rudder=True).rudder.card
+        beams = run(model, inputs, num_beams=3, num_return_sequences=2, output_rudder=True).rudder
+    torch.testing.assert_close(beams.card, card.repeat_interleave(2, dim=0))
+    assert (card[0] - card[1]).norm() > 0.1
+    assert beams.gate.shape == beams.similarity.shape == (4, beams.push.shape[1])
+
+
+def test_per_row_settings_with_beams() -> None:
+    """Each prompt's beams are steered by its own setting, as in a call of its own."""
+    model = FAMILY.build()
+    options: dict[str, Any] = {"num_beams": 3, "output_scores": True}
+    with attach(model, settings()):
+        both = run(model, FAMILY.inputs(model, [ROW, OTHER_ROW]), rudder={"alpha_max": [0.0, 6.0]}, **options)
+        for row, strength, other in ((0, 0.0, 6.0), (1, 6.0, 0.0)):
+            single = FAMILY.inputs(model, [(ROW, OTHER_ROW)[row]])
+            alone, unlike = (run(model, single, rudder={"alpha_max": a}, **options) for a in (strength, other))
+            assert torch.equal(both.sequences[row, -NEW:], alone.sequences[0, -NEW:])
+            torch.testing.assert_close(both.sequences_scores[row], alone.sequences_scores[0], rtol=1e-5, atol=1e-5)
+            assert abs(unlike.sequences_scores[0] - alone.sequences_scores[0]) > 1e-3, "strength makes a difference"
+
+
+def test_a_damaged_trace_is_refused_by_name(tmp_path: Path) -> None:
+    model = FAMILY.build()
+    with attach(model, settings()):
+        trace = run(model, FAMILY.inputs(model, [ROW]), output_rudder=True).rudder
+    path = trace.save(tmp_path / "whole.safetensors")
+    tensors = load_file(path)
+    head = {"format": "rudder-trace-1", "settings": json.dumps(trace.settings)}
+    damages: list[tuple[dict[str, Tensor], dict[str, str]]] = [
+        ({**tensors, "gate": tensors["gate"][:, :-1].contiguous()}, head),
+        ({**tensors, "card": torch.cat([tensors["card"]] * 2)}, head),
+        ({**tensors, "card": tensors["card"][0].clone()}, head),
+        ({name: tensor for name, tensor in tensors.items() if name != "push"}, head),
+        (tensors, {**head, "settings": "[1"}),
+        (tensors, {**head, "settings": "[1]"}),
+        (tensors, {"format": "rudder-trace-1"}),
+    ]
+    for number, (parts, metadata) in enumerate(damages):
+        damaged = tmp_path / f"damaged-{number}.safetensors"
+        save_file(parts, damaged, metadata=metadata)
+        with pytest.raises(ValueError, match=rf"damaged-{number}\.safetensors is damaged"):
+            RudderTrace.load(damaged)
