@@ -8,35 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from rudder_hf.cli.main import app
-from tests.support.toy import toy_model, toy_processor
+from tests.support.command import refused, rudder
 
 COMMANDS = ("generate", "evaluate", "calibrate", "compare", "benchmark", "analyze", "demo", "push", "env")
-
-
-def rudder(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def refused(result: Result, word: str, code: int = 2) -> None:
-    """One line on stderr that has the word in it, nothing on stdout."""
-    assert result.exit_code == code, result.output
-    assert result.stdout == ""
-    lines = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
-    assert len(lines) == 1
-    assert word in lines[0]
-    assert "Traceback" not in result.stderr
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model and its processor on disk."""
-    path = tmp_path_factory.mktemp("model")
-    toy_model(seed=1).save_pretrained(path)
-    toy_processor().save_pretrained(path)
-    return path
 
 
 @pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS)], ids=" ".join)

@@ -8,19 +8,17 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from rudder_hf import RudderConfig
-from rudder_hf.cli.main import app
 from rudder_hf.metrics import highlight as marks
 from rudder_hf.scenes import captions, coco, embedded
 from rudder_hf.scenes.images import draw, split_scenes
-from tests.cli.test_cli import refused
-from tests.support.toy import toy_model, toy_processor
+from tests.support.command import refused, rudder
 
 
 def generate(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["generate", *map(str, arguments)])
+    return rudder("generate", *arguments)
 
 
 def answer_json(*arguments: object) -> dict[str, Any]:
@@ -36,15 +34,6 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("examples")
     coco.write_split(folder, "examples", embedded.examples()[:3], scale=2)
     return sorted(folder.rglob("*.png"))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model without settings, on disk."""
-    path = tmp_path_factory.mktemp("model")
-    toy_model(seed=1).save_pretrained(path)
-    toy_processor().save_pretrained(path)
-    return path
 
 
 def line_of(output: str, name: str) -> str:

@@ -13,7 +13,7 @@ from rudder_hf.compare import CompareOptions, Comparison, ComparisonData, compar
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.methods import BUDGET
 from rudder_hf.metrics.errors import InputError
-from tests.cli.test_cli import refused, rudder
+from tests.support.command import refused, rudder
 from tests.support.evaluating import subject
 
 OPTIONS = CompareOptions(

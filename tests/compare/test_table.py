@@ -11,8 +11,8 @@ from rudder_hf.compare import joined, markdown
 from rudder_hf.compare.table import decoding_table, duel_table, verdict
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.methods import get
-from tests.cli.test_cli import refused, rudder
 from tests.compare.made_up import change, made_up
+from tests.support.command import refused, rudder
 from tests.support.evaluating import run_task, scenes
 
 
