@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..evaluate.result import MetricValue
 from ..methods import GROUPS
 from ..runtime.figures import DARK, GREY, LIGHT, new_figure, save_figure, styled
 from .record import Comparison, Row
@@ -25,6 +26,7 @@ _STYLES = {
     "controls": ("X", LIGHT, "controls"),
 }
 _TICKS = (0.8, 1, 1.25, 1.5, 2, 3, 5, 8, 12)
+_METRIC = "chair_s"
 _GAP = 0.045  # least distance of two names, in heights of the figure
 
 
@@ -36,37 +38,32 @@ class Point:
         name: What is written beside it.
         group: "vanilla", "rudder", "peers" or "controls".
         cost: Time per token relative to vanilla's.
-        value: The metric, with the ends of its interval.
-        low: See `value`.
-        high: See `value`.
+        value: CHAIR_S with its interval.
     """
 
     name: str
     group: str
     cost: float
-    value: float
-    low: float
-    high: float
+    value: MetricValue
 
 
-def points(comparison: Comparison, decoding: str, metric: str = "chair_s") -> list[Point]:
+def points(comparison: Comparison, decoding: str) -> list[Point]:
     """One point for each method that has a score and a cost: with tuned settings if there are any."""
     shown: dict[str, Row] = {}
     for row in comparison.rows:
         known = shown.get(row.method)
         better = known is None or _ORDER.index(row.variant) < _ORDER.index(known.variant)
-        if row.decoding == decoding and metric in row.metrics and better:
+        if row.decoding == decoding and _METRIC in row.metrics and better:
             shown[row.method] = row
     found = []
     for row in shown.values():
         cost = comparison.cost(row.method, decoding)
         if cost is None or cost.refusal:
             continue
-        value = row.metrics[metric]
         relative = 1.0 if cost.ratio is None else 1.0 / cost.ratio.median
         name = row.method if row.variant in ("", CONTROL) else f"{row.method}, {row.variant}"
         group = next((name for name in ("rudder", "controls", "peers") if row.method in GROUPS[name]), "vanilla")
-        found.append(Point(name, group, relative, value.value, value.low, value.high))
+        found.append(Point(name, group, relative, row.metrics[_METRIC]))
     return found
 
 
@@ -83,28 +80,27 @@ def spread(heights: list[float], gap: float) -> list[float]:
     return moved
 
 
-def save_figures(comparison: Comparison, folder: Path, metric: str = "chair_s") -> None:
+def save_figures(comparison: Comparison, folder: Path) -> None:
     """Draw each decoding that has costs, as PNG and SVG; a figure that exists is left as it is.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
     for decoding in comparison.decodings():
-        shown = points(comparison, decoding, metric)
+        shown = points(comparison, decoding)
         if len(shown) > 1 and not (folder / f"{decoding}.png").exists():
             with styled():
-                save_figure(_draw(comparison, decoding, shown, metric), folder / decoding)
+                save_figure(_draw(DECODINGS.get(decoding, decoding), shown), folder / decoding)
 
 
-def _draw(comparison: Comparison, decoding: str, shown: list[Point], metric: str) -> Any:
-    values = next(row.metrics[metric] for row in comparison.rows if metric in row.metrics)
+def _draw(title: str, shown: list[Point]) -> Any:
     figure, (axes,) = new_figure(8.0, 5.5)
     for group, (marker, filling, label) in _STYLES.items():
         own = [point for point in shown if point.group == group]
         if not own:
             continue
-        x, y = [point.cost for point in own], [point.value for point in own]
-        errors = [[p.value - p.low for p in own], [p.high - p.value for p in own]]
+        x, y = [point.cost for point in own], [point.value.value for point in own]
+        errors = [[p.value.value - p.value.low for p in own], [p.value.high - p.value.value for p in own]]
         axes.errorbar(x, y, yerr=errors, fmt="none", ecolor=GREY, elinewidth=0.8, zorder=1)
         axes.scatter(x, y, s=70, marker=marker, c=filling, edgecolors=DARK, label=label, zorder=3)
     axes.set_xscale("log")
@@ -112,10 +108,9 @@ def _draw(comparison: Comparison, decoding: str, shown: list[Point], metric: str
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.margins(x=0.08, y=0.1)
-    unit = " (%)" if values.unit == "percent" else ""
     axes.set_xlabel("time per token, relative to vanilla: further left is cheaper")
-    axes.set_ylabel(f"{values.label}{unit}: {values.direction} is better")
-    axes.set_title(DECODINGS.get(decoding, decoding))
+    axes.set_ylabel("CHAIR_S (%): lower is better")
+    axes.set_title(title)
     axes.grid(color=LIGHT, linewidth=0.4, zorder=0)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.06), ncols=len(_STYLES))
     _write_names(axes, shown)
@@ -125,11 +120,11 @@ def _draw(comparison: Comparison, decoding: str, shown: list[Point], metric: str
 def _write_names(axes: Any, shown: list[Point]) -> None:
     """Names in a column at the right, joined to their points by thin lines."""
     low, high = axes.get_ylim()
-    heights = spread([(point.value - low) / (high - low) for point in shown], _GAP)
+    heights = spread([(point.value.value - low) / (high - low) for point in shown], _GAP)
     for point, height in zip(shown, heights, strict=True):
         axes.annotate(
-            f"{point.name}  {point.value:.1f}",
-            xy=(point.cost, point.value),
+            f"{point.name}  {point.value.value:.1f}",
+            xy=(point.cost, point.value.value),
             xytext=(1.04, height),
             textcoords="axes fraction",
             fontsize=8,

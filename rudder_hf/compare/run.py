@@ -24,6 +24,7 @@ from ..runtime.figures import figures_available
 from ..runtime.models import Subject
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store, read_json, to_json, write_new
+from .figure import save_figures
 from .options import CompareOptions, ComparisonData
 from .record import Comparison
 from .runs import Runs, reference
@@ -35,11 +36,7 @@ _LAYERS = 2
 
 
 def compare(
-    subject: Subject,
-    data: ComparisonData,
-    out: Path,
-    options: CompareOptions,
-    progress: Progress = no_progress,
+    subject: Subject, data: ComparisonData, out: Path, options: CompareOptions, progress: Progress = no_progress
 ) -> Comparison:
     """Compare methods on a model; interrupted, the same call goes on where it was.
 
@@ -53,7 +50,8 @@ def compare(
     Raises:
         InputError: The folder belongs to another comparison.
     """
-    Store(out, "compare").start(_plan(subject, data, options))
+    plan = _plan(subject, data, options)
+    Store(out, "compare").start(plan)
     if (out / RESULT).exists():
         return Comparison.load(out / RESULT)
     state, calibration = out / STATE, data.calibration
@@ -81,8 +79,7 @@ def compare(
         notes=_notes(data, options, made),
         tunings={name: tuning.to_dict() for name, tuning in tunings.items()},
         record={
-            "model": subject.record(),
-            "options": options.record(),
+            **plan,
             "data": {name: task.data for name, task in data.captions.items()},
             "calibration_images": [sample.image_id for sample in calibration.choosing],
             "costs": {key: value for key, value in measured.items() if key != "costs"},
@@ -94,8 +91,6 @@ def compare(
     )
     write_new(out / TABLE, markdown(comparison))
     if figures_available():
-        from .figure import save_figures
-
         save_figures(comparison, out)
     # Last: a folder with this file is complete.
     write_new(out / RESULT, comparison.to_json())
