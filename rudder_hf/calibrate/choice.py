@@ -1,4 +1,4 @@
-"""The choice: the least hallucination within the limits, how sure that is, and who has no chance of being chosen.
+"""The choice: the least hallucination within the limits, how sure that is, and which candidates have no chance.
 
 Early stopping. The choice is made on N images; after m of them a candidate is dropped if, with high confidence, it
 will break a limit on all N. Each limit is a margin that has to stay above 0 (`Limits.margins`), a function of sums
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Generic, TypeVar
 
@@ -56,16 +56,16 @@ class Choice(Generic[C]):
             without the optimism of choosing and measuring on the same images. Mean and 95 % interval.
     """
 
-    best: C | None = None
-    objective: str = ""
-    score: float = 0.0
-    vanilla: float = 0.0
-    feasible: list[C] = field(default_factory=list)
-    broken: dict[C, list[str]] = field(default_factory=dict)
-    unsafe: dict[C, float] = field(default_factory=dict)
-    wins: dict[C | None, float] = field(default_factory=dict)
-    plateau: list[C] = field(default_factory=list)
-    out_of_bag: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    best: C | None
+    objective: str
+    score: float
+    vanilla: float
+    feasible: list[C]
+    broken: dict[C, list[str]]
+    unsafe: dict[C, float]
+    wins: dict[C | None, float]
+    plateau: list[C]
+    out_of_bag: tuple[float, float, float]
 
 
 def choose(

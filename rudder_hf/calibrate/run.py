@@ -150,7 +150,7 @@ def _short_list(
 
 
 def finalists(choices: Sequence[Choice[Setting]], counts: Mapping[Setting, Counts], runners_up: int) -> list[Setting]:
-    """Who is checked: the choice, those that come next, and the best by other rules (of each mode, without labels).
+    """The settings to check: the choice, the next ones, and the best by other rules (of each mode, without labels).
 
     Args:
         choices: The choice first.

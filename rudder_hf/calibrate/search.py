@@ -87,6 +87,8 @@ class Search(ABC, Generic[C]):
         for stop in [*(looks(total) if self.options.early_stopping else []), total]:
             running = [candidate for candidate in candidates if candidate not in dropped]
             self.decode([self.vanilla, *running], self.samples[:stop])
+            if stop == total:
+                break
             vanilla = self.scored(self.vanilla, stop).counts
             for candidate in running:
                 counts = self.scored(candidate, stop).counts
