@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ..core.configuration import CALL_SETTINGS, RudderConfig
+from ..core.configuration import RudderConfig
 from ..core.trust import is_commit, is_hub_id, is_on_hub
 from ..core.version import __version__
 from ..presets import PRESETS, Preset
@@ -48,8 +48,8 @@ def render_card(
         config: The settings.
         repo_id: Where the repository lives, for the snippets. None takes a name that users have to replace.
         evaluation: Results that were measured with these settings, as `huggingface_hub.EvalResult` or as dictionaries
-            with its fields. None takes those under `"evaluation"` in the config's calibration record, if there are
-            any.
+            with its fields. None takes those under `"evaluation"` in the config's calibration record, if it stands
+            for these settings on this model.
 
     Returns:
         Markdown with the Hub's metadata block.
@@ -61,8 +61,11 @@ def render_card(
     on_hub = base is not None and is_on_hub(base)
     base_name = _public_name(base)
     repo = repo_id or f"your-name/{default_repo_name(config)}"
-    results = _results(config, evaluation)
     provenance = Provenance(config)
+    if evaluation is None:
+        # A record that does not stand for these settings on this model has no results of theirs either.
+        evaluation = (config.calibration or {}).get("evaluation", []) if provenance.calibrated else []
+    results = _results(evaluation)
     card: ModelCard = ModelCard.from_template(
         _metadata(config, base_name if on_hub else None, repo, results),
         template_str=CARD_TEMPLATE,
@@ -75,7 +78,7 @@ def render_card(
         base=base_name,
         base_link=f"[{base_name}](https://huggingface.co/{base_name})" if on_hub else base_name,
         revision=config.base_model_revision if on_hub else None,
-        settings=[(name, _cell(getattr(config, name)), _MEANINGS[name]) for name in ("layer", *CALL_SETTINGS)],
+        settings=[(name, _cell(value), _MEANINGS[name]) for name, value in config.settings().items()],
         found=provenance,
         reported=_pairs(provenance.preset) if provenance.calibrated and provenance.preset else [],
         results=[_result_row(result) for result in results],
@@ -207,22 +210,17 @@ def _metadata(config: RudderConfig, base: str | None, repo: str, results: list[E
     )
 
 
-def _results(config: RudderConfig, evaluation: Sequence[EvalResult | Mapping[str, Any]] | None) -> list[EvalResult]:
+def _results(given: Any) -> list[EvalResult]:
     """Measured results in the Hub's form."""
-    given: Any = (config.calibration or {}).get("evaluation", []) if evaluation is None else evaluation
-    known = {field.name for field in fields(EvalResult)}
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise ValueError(f"evaluation is {given!r}, but has to be a list of results in the form of EvalResult.")
     results = []
     for index, result in enumerate(given):
-        if not isinstance(result, EvalResult):
-            if not isinstance(result, Mapping) or not set(result) <= known:
-                raise ValueError(f"evaluation[{index}] is {result!r}, but may have the keys {sorted(known)}.")
-            try:
-                result = EvalResult(**result)
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"evaluation[{index}] is {result!r}: {error}") from error
-        results.append(result)
+        try:
+            results.append(result if isinstance(result, EvalResult) else EvalResult(**result))
+        except (TypeError, ValueError) as error:
+            known = ", ".join(field.name for field in fields(EvalResult))
+            raise ValueError(f"evaluation[{index}] is {result!r}: {error}. Its keys may be {known}.") from error
     return results
 
 

@@ -139,12 +139,16 @@ def claims(config: RudderConfig) -> str | None:
 
 def test_a_card_claims_nothing_for_another_model() -> None:
     """The paper's settings on a model that the paper never saw, by every way there."""
-    for config, found in ((get_preset("llava-1.5-7b").config(), "the paper"), (calibrated(), "a calibration")):
+    for config, found in (
+        (get_preset("llava-1.5-7b").config(), "the paper"),
+        (calibrated(evaluation=[RESULT]), "a calibration"),
+    ):
         assert claims(config) is None
         origin = config.base_model_name_or_path
         config.base_model_name_or_path = "my-org/llava-ft"
         text = render_card(config)
         assert f"on {origin}, {TAKEN}" in text
+        assert "MSCOCO (val)" not in text
         assert "48.6" not in text
         assert claims(config) == f"taken from {found} on {origin}, {TAKEN}"
     # What the record says of itself makes no difference.
