@@ -27,7 +27,7 @@ class BenchmarkSettings(CostSettings):
         warmup: Rounds before them that do not count.
         batch_size: Rows per call.
         prompt_tokens: Length of the timed prompt, image included.
-        dtype: Of the weights.
+        dtype: Of the weights; "auto" is the stored one, float32 for a shape.
         device: Where to run.
         layer: RUDDER's layer; None takes the model's own settings, or the paper's relative depth (30 of 32).
     """
@@ -67,7 +67,8 @@ class BenchmarkModel:
 
 def shape_model(shape: Shape, settings: BenchmarkSettings) -> BenchmarkModel:
     """A random LLaVA of the given shape."""
-    model = build_model(shape, getattr(torch, settings.dtype), settings.seed).to(settings.device)
+    dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    model = build_model(shape, dtype, settings.seed).to(settings.device)
     prompt = functools.partial(random_prompt, model, batch=settings.batch_size, seed=settings.seed)
     return _described(shape.name, model, None, prompt, settings, {"weights": "random", "shape": asdict(shape)})
 

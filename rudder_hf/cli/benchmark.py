@@ -29,14 +29,6 @@ class ShapeChoice(StrEnum):
     TINY = "tiny"
 
 
-class DtypeChoice(StrEnum):
-    """Types of weights."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
 def benchmark(
     shape: Annotated[
         ShapeChoice,
@@ -50,14 +42,14 @@ def benchmark(
     ] = "rudder",
     new_tokens: Annotated[int | None, typer.Option(min=2, help="Length of each answer.", show_default="64")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Timed rounds.", show_default="15")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows per call.")] = 1,
+    batch_size: shared.BatchSizeOption = 1,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of the prompt, image included.")] = 64,
-    dtype: Annotated[DtypeChoice, typer.Option(help="Type of the weights.")] = DtypeChoice.FLOAT32,
+    dtype: shared.DtypeOption = shared.DtypeChoice.FLOAT32,
     layer: Annotated[
         int | None, typer.Option(help="RUDDER's layer; else the model's own, or 30/32 of the depth.")
     ] = None,
     device: shared.DeviceOption = "auto",
-    seed: Annotated[int, typer.Option(help="Of weights, prompt and the order within rounds.")] = 0,
+    seed: shared.SeedOption = 0,
     out: Annotated[
         Path | None,
         typer.Option(help="New .json file, or a folder in which it is numbered.", show_default="the current folder"),
