@@ -164,6 +164,10 @@ def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path],
     refused = rudder("analyze", "--out", tmp_path)
     assert refused.exit_code == 2
     assert "is not empty" in refused.stderr
+    (tmp_path / "analysis.json").write_text("{}")
+    old = rudder("analyze", "--out", tmp_path)
+    assert old.exit_code == 2
+    assert "rudder_hf 0.1" in old.stderr
 
 
 def test_answers_are_those_of_generate() -> None:
@@ -276,8 +280,8 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert read == [1]  # the last batch alone
     stored = json.loads((tmp_path / "killed" / "numbers.json").read_text())
     assert stored == json.loads((tmp_path / "whole" / "numbers.json").read_text())
-    same = [(tmp_path / name / "figures" / "token-view.svg").read_bytes() for name in ("whole", "killed")]
-    assert same[0] == same[1]
+    for file in ("figures/token-view.svg", "figures/token-view.png", "report.html"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes(), file
 
 
 def test_ablations_of_a_calibration(tmp_path: Path) -> None:
