@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -77,3 +78,10 @@ import rudder_hf.methods
 assert snapshot() == before
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
+
+
+def test_a_script_called_rudder_registers_too(tmp_path: Path) -> None:
+    script = tmp_path / "rudder.py"
+    script.write_text("import rudder_hf\nfrom transformers import AutoConfig\nAutoConfig.for_model('rudder', layer=3)")
+    path = {"PYTHONPATH": str(PACKAGE.parent)}
+    subprocess.run([sys.executable, str(script)], check=True, env={**os.environ, **path})
