@@ -35,9 +35,9 @@ from rudder_hf.calibrate import (
     layer_statistics,
 )
 from rudder_hf.calibrate.data import batches, encode_samples
+from rudder_hf.runtime.answers import end_ids
 from rudder_hf.runtime.environment import hardware, versions
-from rudder_hf.runtime.inputs import end_ids
-from rudder_hf.runtime.models import Subject, load_subject
+from rudder_hf.runtime.models import LoadedModel, load_model
 from rudder_hf.runtime.store import must_write_new, to_json
 
 Answers = dict[tuple[str, Setting], tuple[int, ...]]
@@ -47,22 +47,22 @@ NEW_TOKENS = 120
 class Race:
     """The two ways to answer the same images under the same settings."""
 
-    def __init__(self, subject: Subject, limit: int, layer: int) -> None:
-        self.subject, self.layer = subject, layer
+    def __init__(self, loaded: LoadedModel, limit: int, layer: int) -> None:
+        self.loaded, self.layer = loaded, layer
         data = find_data(data_source(None), limit, 0)
         self.samples, self.task = data.choosing, data.task
-        norm = {s.layer: s.hidden_norm for s in layer_statistics(subject.model, [self.inputs(self.samples[:20])])}
+        norm = {s.layer: s.hidden_norm for s in layer_statistics(loaded.model, [self.inputs(self.samples[:20])])}
         self.settings = Grid().settings(layer, norm[layer])
 
     def inputs(self, samples: list[Any]) -> dict[str, Any]:
         """What the processor makes of some images."""
-        return encode_samples(self.subject, self.task, samples)
+        return encode_samples(self.loaded, self.task, samples)
 
     def shared(self, samples: list[Any]) -> Answers:
         """All settings at once."""
         found: Answers = {}
         for part in batches(samples, max(1, CalibrationOptions().batch_size // len(self.settings))):
-            decoded = decode_settings(self.subject.model, self.inputs(part), self.settings, max_new_tokens=NEW_TOKENS)
+            decoded = decode_settings(self.loaded.model, self.inputs(part), self.settings, max_new_tokens=NEW_TOKENS)
             for sample, row in zip(part, decoded, strict=True):
                 found |= {(sample.id, s): a.tokens for s, a in zip(self.settings, row, strict=True)}
         return found
@@ -70,12 +70,12 @@ class Race:
     def alone(self, samples: list[Any], batch: int) -> Answers:
         """Setting after setting."""
         found: Answers = {}
-        ends = end_ids(self.subject.model)
+        ends = end_ids(self.loaded.model)
         for setting in self.settings:
-            with attach(self.subject.model, RudderConfig(**setting.record())):
+            with attach(self.loaded.model, RudderConfig(**setting.record())):
                 for part in batches(samples, batch):
                     inputs = self.inputs(part)
-                    written = self.subject.model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False)
+                    written = self.loaded.model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False)
                     for sample, row in zip(part, written[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
                         stop = next((place + 1 for place, token in enumerate(row) if token in ends), len(row))
                         found[sample.id, setting] = tuple(row[:stop])
@@ -130,10 +130,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=None, help="a new JSON file")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    subject = load_subject(None, given.dtype)
-    layer = subject.settings[""].layer if given.layer is None else given.layer
-    result = run(Race(subject, given.limit, layer), given.rounds, given.batch_size, given.single)
-    result |= {"model": subject.record(), "versions": versions(), "hardware": hardware()}
+    loaded = load_model(None, given.dtype)
+    layer = loaded.settings[""].layer if given.layer is None else given.layer
+    result = run(Race(loaded, given.limit, layer), given.rounds, given.batch_size, given.single)
+    result |= {"model": loaded.record(), "versions": versions(), "hardware": hardware()}
     low, high = result["ratio_low"], result["ratio_high"]
     print(f"{result['ratio']} times faster than batches of {given.batch_size} [{low}, {high}], in CPU time")
     if given.single:

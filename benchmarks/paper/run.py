@@ -197,12 +197,12 @@ def run_rows(
 
 def load(model: str, machine: Machine) -> Any:
     """Load a model."""
-    from rudder_hf.runtime.models import load_subject
+    from rudder_hf.runtime.models import load_model
 
-    return load_subject(model, machine.dtype, machine.device)
+    return load_model(model, machine.dtype, machine.device)
 
 
-def run_row(row: Row, machine: Machine, subject: Any, out: Path) -> dict[str, float]:
+def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> dict[str, float]:
     """Measure one row; its numbers by the paper's metrics."""
     from rudder_hf.evaluate.methods import make_methods
     from rudder_hf.evaluate.run import RunOptions, evaluate
@@ -219,10 +219,10 @@ def run_row(row: Row, machine: Machine, subject: Any, out: Path) -> dict[str, fl
     task = make_task(row.task, data)
     task.skip_unreadable(False)
     settings = {row.method: row.settings} if row.settings else {}
-    methods, _ = make_methods([row.method], subject, settings, row.decoding, row.task != "chair")
+    methods, _ = make_methods([row.method], loaded, settings, row.decoding, row.task != "chair")
     decoding = Decoding(row.decoding, task.max_new_tokens)
     options = RunOptions(machine.batch_size, row.seed, command=f"benchmarks/paper/run.py ({row.name})")
-    result = evaluate(task, subject, methods, decoding, out, options)
+    result = evaluate(task, loaded, methods, decoding, out, options)
     if result is None:
         raise RuntimeError("other processes have not finished; repeat the command to gather the result")
     return {name: result.methods[0].metrics[name].value for name in row.paper}

@@ -3,10 +3,10 @@
 ```python
 from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images
 from rudder_hf.evaluate.tasks import DataOptions
-from rudder_hf.runtime.models import load_subject
+from rudder_hf.runtime.models import load_model
 
-subject = load_subject(None)  # the embedded model
-study = Study(subject, find_images(DataOptions(limit=100)), subject.config_with({}))
+loaded = load_model(None)  # the embedded model
+study = Study(loaded, find_images(DataOptions(limit=100)), loaded.config_with({}))
 numbers = analyze(Path("analysis"), study, AnalysisOptions())
 numbers["geometry"]["rotation"]["rotation_degrees"]["mean"]
 ```

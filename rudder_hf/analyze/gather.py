@@ -19,7 +19,7 @@ from ..core.steering import beta_gate
 from ..evaluate.tasks.base import Sample
 from ..methods.controls import TextOnlyCard, text_only_cards
 from ..metrics.statistics import Floats
-from ..runtime.inputs import end_ids, without_prompt
+from ..runtime.answers import end_ids, without_prompt
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
 from .study import Study
@@ -123,7 +123,7 @@ class Gatherer:
     def read(self, samples: Sequence[Sample]) -> list[ImageTraces]:
         """Ask about a batch of images."""
         inputs = self.study.inputs(samples)
-        with attach(self.study.subject.model, self.study.config) as handle:
+        with attach(self.study.loaded.model, self.study.config) as handle:
             vanilla, _ = self._answer(inputs, steered=False)
             steered, cards = self._answer(inputs, steered=True)
             text = self._text_cards(handle, inputs)
@@ -134,7 +134,7 @@ class Gatherer:
 
     def _answer(self, inputs: dict[str, Any], steered: bool) -> tuple[list[TracedAnswer], Floats]:
         """Answers of one batch, and CARD of each."""
-        model: Any = self.study.subject.model
+        model: Any = self.study.loaded.model
         probabilities = Probabilities()
         output = model.generate(
             **inputs,
@@ -155,7 +155,7 @@ class Gatherer:
             "probability": torch.stack(probabilities.steps, dim=1),
         }
         columns = {name: table.double().tolist() for name, table in tables.items()}
-        tokenizer = getattr(self.study.subject.processor, "tokenizer", self.study.subject.processor)
+        tokenizer = getattr(self.study.loaded.processor, "tokenizer", self.study.loaded.processor)
         ends = end_ids(model)
         found = []
         for row, ids in enumerate(new.tolist()):

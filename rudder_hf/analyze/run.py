@@ -146,7 +146,7 @@ def _study_numbers(
 
 def _layers(store: Store, study: Study, options: AnalysisOptions, progress: Progress) -> dict[str, Any]:
     """Statistics of the layers of the unsteered model."""
-    model = study.subject.model
+    model = study.loaded.model
     rows = next((batch["layers"] for batch in store.batches() if "layers" in batch), None)
     if rows is None:
         batches = study.batches(options.batch_size)

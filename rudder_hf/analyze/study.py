@@ -13,8 +13,8 @@ from ..evaluate.tasks.base import samples_hash
 from ..evaluate.tasks.images import has_annotations, images_task
 from ..metrics.chair_parsers import Lineage
 from ..metrics.errors import InputError
-from ..runtime.inputs import encode
-from ..runtime.models import Subject
+from ..runtime.answers import encode
+from ..runtime.models import LoadedModel
 
 PARTS = ("layers", "geometry", "tokens", "detector", "ablations")
 
@@ -57,12 +57,12 @@ class Study:
     """A model, the images that it is asked about, and RUDDER's settings.
 
     Attributes:
-        subject: The stock model and its processor.
+        loaded: The stock model and its processor.
         task: The images.
         config: RUDDER's settings.
     """
 
-    subject: Subject
+    loaded: LoadedModel
     task: Task
     config: RudderConfig
 
@@ -78,14 +78,14 @@ class Study:
     def inputs(self, samples: Sequence[Sample]) -> dict[str, Any]:
         """Inputs of `generate` for a batch of samples."""
         images, prompts = [self.task.image(sample) for sample in samples], [sample.prompt for sample in samples]
-        return encode(self.subject.model, self.subject.processor, images, prompts)
+        return encode(self.loaded.model, self.loaded.processor, images, prompts)
 
     def record(self, options: AnalysisOptions) -> dict[str, Any]:
         """Everything that the numbers depend on, as JSON values."""
         samples = self.task.samples
         return {
             "version": __version__,
-            "model": self.subject.record(),
+            "model": self.loaded.record(),
             "settings": {name: getattr(self.config, name) for name in ("layer", *CALL_SETTINGS)},
             "data": {"task": self.task.name, **self.task.data, "notes": self.task.notes},
             "images": len(samples),

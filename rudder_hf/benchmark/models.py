@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from ..core.backbones import find_backbone, resolve_layer
 from ..core.configuration import RudderConfig
-from ..runtime.models import load_subject
-from ..runtime.prompts import long_prompt
+from ..runtime.inputs import long_prompt
+from ..runtime.models import load_model
 from .costs import CostSettings
 from .shapes import Shape, build_model, random_prompt
 
@@ -75,7 +75,7 @@ def shape_model(shape: Shape, settings: BenchmarkSettings) -> BenchmarkModel:
 
 def real_model(name: str, settings: BenchmarkSettings) -> BenchmarkModel:
     """A model from the Hub or a folder, or an embedded one: "embedded" or "embedded:NAME"."""
-    loaded = load_subject(name, settings.dtype, settings.device)
+    loaded = load_model(name, settings.dtype, settings.device)
     prompt = functools.partial(long_prompt, loaded.processor, loaded.model, batch=settings.batch_size)
     own = loaded.settings_for("rudder-beta")
     return _described(name, loaded.model, own, prompt, settings, {"weights": name, "revision": loaded.revision})

@@ -3,12 +3,12 @@
 ```python
 from rudder_hf.calibrate import CalibrationOptions, calibrate, find_data, save_outcome
 from rudder_hf.evaluate.tasks import DataOptions
-from rudder_hf.runtime.models import load_subject
+from rudder_hf.runtime.models import load_model
 
-subject = load_subject("llava-hf/llava-1.5-7b-hf", dtype="bfloat16", device="cuda")
+loaded = load_model("llava-hf/llava-1.5-7b-hf", dtype="bfloat16", device="cuda")
 data = find_data(DataOptions(Path("coco"), split="val2014"), limit=100, check=100)
-outcome = calibrate(subject, data, Path("calibration"), CalibrationOptions(objective="chair_s"))
-save_outcome(outcome, Path("calibration"), "llava-hf/llava-1.5-7b-hf", subject.revision)
+outcome = calibrate(loaded, data, Path("calibration"), CalibrationOptions(objective="chair_s"))
+save_outcome(outcome, Path("calibration"), "llava-hf/llava-1.5-7b-hf", loaded.revision)
 ```
 """
 

@@ -13,8 +13,8 @@ from ..evaluate.tasks.base import choose_ids
 from ..evaluate.tasks.chair import IMAGES as EVALUATED
 from ..evaluate.tasks.images import has_annotations, images_task
 from ..metrics.errors import InputError
-from ..runtime.inputs import encode
-from ..runtime.models import Subject
+from ..runtime.answers import encode
+from ..runtime.models import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
     return [list(samples[start : start + size]) for start in range(0, len(samples), size)]
 
 
-def encode_samples(subject: Subject, task: Task, samples: Sequence[Sample]) -> dict[str, Any]:
+def encode_samples(loaded: LoadedModel, task: Task, samples: Sequence[Sample]) -> dict[str, Any]:
     """Inputs of `generate` for some samples."""
     images = [task.image(sample) for sample in samples]
-    return encode(subject.model, subject.processor, images, [sample.prompt for sample in samples])
+    return encode(loaded.model, loaded.processor, images, [sample.prompt for sample in samples])

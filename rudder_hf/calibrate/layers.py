@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from ..core.backbones import attention_update, find_backbone, steerable_layers
 from ..core.steering import pool_updates, similarity, unit
 from ..evaluate.tasks import Sample, Task
-from ..runtime.inputs import end_ids, without_prompt
-from ..runtime.models import Subject
+from ..runtime.answers import end_ids, without_prompt
+from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import read_json, to_json, write_new
 from .data import batches, encode_samples
@@ -81,7 +81,7 @@ def shortlist(statistics: Sequence[LayerStatistics], count: int) -> tuple[list[i
 
 
 def stored_layer_statistics(
-    path: Path, subject: Subject, task: Task, samples: Sequence[Sample], progress: Progress = no_progress
+    path: Path, loaded: LoadedModel, task: Task, samples: Sequence[Sample], progress: Progress = no_progress
 ) -> list[LayerStatistics]:
     """Statistics of every layer: from a file, else from one pass over the samples, which one process writes there."""
     if not path.exists():
@@ -89,10 +89,10 @@ def stored_layer_statistics(
         def inputs() -> Iterator[dict[str, Any]]:
             for number, part in enumerate(parts):
                 progress("layer statistics", number, len(parts))
-                yield encode_samples(subject, task, part)
+                yield encode_samples(loaded, task, part)
 
         parts = batches(samples, _BATCH)
-        write_new(path, to_json([entry.record() for entry in layer_statistics(subject.model, inputs())]))
+        write_new(path, to_json([entry.record() for entry in layer_statistics(loaded.model, inputs())]))
     # Also the process that computed them reads them back: all go on from the same numbers.
     return [LayerStatistics(**record) for record in read_json(path)]
 

@@ -6,7 +6,7 @@ begins, so that a killed search goes on where it was.
 
 ```python
 data = find_data(DataOptions(), limit=100, check=0)
-with MethodSearch(subject, data, Path("tuning")) as search:
+with MethodSearch(loaded, data, Path("tuning")) as search:
     tuning = search.tune([methods.get("vcd", alpha=alpha) for alpha in (0.25, 0.5, 1.0)])
 tuning.chosen  # place of the chosen one in the list, None if none beats vanilla within the limits
 ```
@@ -30,7 +30,7 @@ from ..methods import Method
 from ..metrics.errors import InputError
 from ..metrics.statistics import scores
 from ..runtime.decoding import Decoding
-from ..runtime.models import Subject
+from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
 from .data import CalibrationData, batches
@@ -82,7 +82,7 @@ class MethodSearch(Search[str]):
     """Runs methods on calibration images and remembers the answers; a context manager. Candidates are named by `_key`.
 
     Args:
-        subject: The stock model and its processor.
+        loaded: The stock model and its processor.
         data: The images; those to choose with are used.
         folder: Where answers are kept, new or this search's own.
         options: Objective, limits, longest answer, bootstrap: as for `rudder calibrate`.
@@ -97,7 +97,7 @@ class MethodSearch(Search[str]):
 
     def __init__(
         self,
-        subject: Subject,
+        loaded: LoadedModel,
         data: CalibrationData,
         folder: Path,
         options: CalibrationOptions | None = None,
@@ -110,14 +110,14 @@ class MethodSearch(Search[str]):
         if options.objective not in LABELLED or not data.labelled:
             raise InputError("methods are tuned on annotated images: use them, with chair_s, chair_i or mean")
         vanilla, store = methods.get("vanilla"), Store(folder, "calibrate")
-        super().__init__(subject, data.task, data.choosing, store, options, _key(vanilla), progress)
+        super().__init__(loaded, data.task, data.choosing, store, options, _key(vanilla), progress)
         self.decoding = Decoding(decoding, options.max_new_tokens or data.task.max_new_tokens, num_beams)
         self.batch_size = batch_size
         self._methods = {self.vanilla: vanilla}
         self._seconds: dict[str, float] = {}
         store.start(
             {
-                "model": subject.record(),
+                "model": loaded.record(),
                 "data": data.record,
                 "images": [sample.id for sample in data.choosing],
                 "prompt": data.choosing[0].prompt,
@@ -139,7 +139,7 @@ class MethodSearch(Search[str]):
             for part in batches(missing, self.batch_size):
                 self.progress(f"tuning {method.name}", len(self.answers.get(key, {})), len(samples))
                 start = time.perf_counter()
-                rows = answer_batch(self.task, self.subject, method, part, self.decoding, options)
+                rows = answer_batch(self.task, self.loaded, method, part, self.decoding, options)
                 self.add({"method": key, "rows": rows, "seconds": round(time.perf_counter() - start, 3)})
 
     def tune(self, candidates: Sequence[Method]) -> Tuning:

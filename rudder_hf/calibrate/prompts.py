@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from ..core.hooks import STATE_KEY
-from ..runtime.inputs import STEP_BY_STEP
+from ..runtime.answers import STEP_BY_STEP
 from .steering import SettingsState
 
 # Arguments with images start like this; they are needed for the prefill alone, but for those that are kept.

@@ -12,7 +12,7 @@ from ..core.backbones import find_backbone, resolve_layer
 from ..evaluate.tasks import Task
 from ..metrics.errors import InputError
 from ..metrics.statistics import Counts, compare, scores
-from ..runtime.models import Subject
+from ..runtime.models import LoadedModel
 from ..runtime.processes import Process
 from ..runtime.progress import Progress, no_progress
 from ..runtime.report import with_interval
@@ -29,7 +29,7 @@ _STATISTICS_IMAGES = 100
 
 
 def calibrate(
-    subject: Subject,
+    loaded: LoadedModel,
     data: CalibrationData,
     out: Path,
     options: CalibrationOptions | None = None,
@@ -40,7 +40,7 @@ def calibrate(
     """Find settings for a model; interrupted, the same call goes on where it was.
 
     Args:
-        subject: The stock model and its processor.
+        loaded: The stock model and its processor.
         data: Images to choose and to check with.
         out: Folder of this calibration, new or its own.
         options: How to calibrate.
@@ -55,12 +55,12 @@ def calibrate(
     if options.objective in LABELLED and not data.labelled:
         raise InputError(f"{options.objective} needs annotations, and there are none: use --objective grounding")
     started = time.perf_counter()
-    given = None if options.layers is None else _resolved(subject, options.layers)
+    given = None if options.layers is None else _resolved(loaded, options.layers)
     store = Store(out, "calibrate", process)
-    store.start(_plan(subject, data, options))
-    with SettingSearch(subject, data.task, data.choosing, store, options, progress=progress) as search:
+    store.start(_plan(loaded, data, options))
+    with SettingSearch(loaded, data.task, data.choosing, store, options, progress=progress) as search:
         seen = data.choosing[:_STATISTICS_IMAGES]
-        statistics = stored_layer_statistics(out / "layers.json", subject, data.task, seen, progress)
+        statistics = stored_layer_statistics(out / "layers.json", loaded, data.task, seen, progress)
         layers, reason, probes = (given, "given by the user", {}) if given else _short_list(search, statistics)
         norms = {s.layer: s.hidden_norm for s in statistics}
         tried = [setting for layer in layers for setting in options.grid.settings(layer, norms[layer])]
@@ -78,7 +78,7 @@ def calibrate(
         held_out, other_card = check_held_out(search, data, chosen)
         asked = check_pope(search, pope, choice.best, tried) if pope and choice.best else []
     return Outcome(
-        model=subject.record(),
+        model=loaded.record(),
         data=data,
         options=options,
         statistics=statistics,
@@ -98,18 +98,18 @@ def calibrate(
     )
 
 
-def _resolved(subject: Subject, layers: Sequence[int]) -> list[int]:
+def _resolved(loaded: LoadedModel, layers: Sequence[int]) -> list[int]:
     """Layers that the user gave, from 0 on."""
-    backbone = find_backbone(subject.model)
+    backbone = find_backbone(loaded.model)
     try:
         return list(dict.fromkeys(resolve_layer(backbone, layer) for layer in layers))
     except ValueError as error:
         raise InputError(str(error)) from error
 
 
-def _plan(subject: Subject, data: CalibrationData, options: CalibrationOptions) -> dict[str, Any]:
+def _plan(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> dict[str, Any]:
     """What all answers of a folder have in common; grid, layers, limits and objective may change."""
-    record = subject.record()
+    record = loaded.record()
     return {
         "model": {name: record[name] for name in ("name", "revision", "class", "dtype", "generation_config")},
         "data": data.record,

@@ -13,7 +13,7 @@ import torch
 from ..evaluate.scoring import Scored, Scoring, score_answers
 from ..evaluate.tasks.base import Sample, Task
 from ..metrics.statistics import Counts
-from ..runtime.models import Subject
+from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
 from .choice import C, Choice, choose, hopeless, looks
@@ -31,7 +31,7 @@ class Search(ABC, Generic[C]):
     """Runs candidates on images, remembers the answers, and chooses by them; a context manager.
 
     Attributes:
-        subject: The stock model and its processor.
+        loaded: The stock model and its processor.
         task: Reads the images.
         samples: The questions about the images, in random order.
         store: Keeps the answers; `answers` is what it holds of every candidate.
@@ -40,7 +40,7 @@ class Search(ABC, Generic[C]):
         progress: Is called with what is done.
     """
 
-    subject: Subject
+    loaded: LoadedModel
     task: Task
     samples: list[Sample]
     store: Store
@@ -220,8 +220,8 @@ class SettingSearch(Search[Setting]):
         if self.contrast or self.other_card:
             shown.append(self.samples[(places[-1] + 1) % len(self.samples)])
         decoded = decode_settings(
-            self.subject.model,
-            encode_samples(self.subject, self.task, shown),
+            self.loaded.model,
+            encode_samples(self.loaded, self.task, shown),
             settings,
             batch_size=self.rows,
             score=True,
@@ -234,7 +234,7 @@ class SettingSearch(Search[Setting]):
         self.add({"settings": records, "other_card": self.other_card, "answers": answers})
 
     def _row(self, answer: Decoded) -> dict[str, Any]:
-        tokenizer = getattr(self.subject.processor, "tokenizer", self.subject.processor)
+        tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)
         return {
             "answer": tokenizer.decode(list(answer.tokens), skip_special_tokens=True).strip(),
             "tokens": len(answer.tokens),

@@ -116,7 +116,7 @@ def _study(given: dict[str, Any]) -> Study:
     from ..analyze import Study, find_images
     from ..evaluate.methods import parse_settings
     from ..evaluate.tasks import DataOptions
-    from ..runtime.models import load_subject
+    from ..runtime.models import load_model
 
     fields = ("data", "captions", "images", "split", "prompt", "seed", "limit")
     wanted = None if given["ids"] is None else read_ids(given["ids"])
@@ -126,5 +126,5 @@ def _study(given: dict[str, Any]) -> Study:
     if set(parsed) - {""}:
         raise ValueError(f"--set {next(iter(set(parsed) - {''}))}.NAME=VALUE: here settings are NAME=VALUE.")
     device = choose_device(given["device"])
-    subject = load_subject(given["model"], given["dtype"].value, device, given["rudder"], given["revision"])
-    return Study(subject, task, subject.config_with(parsed.get("", {})))
+    loaded = load_model(given["model"], given["dtype"].value, device, given["rudder"], given["revision"])
+    return Study(loaded, task, loaded.config_with(parsed.get("", {})))

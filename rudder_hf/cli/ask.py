@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..hub.modeling import RudderForConditionalGeneration
 from ..hub.processing import encode
-from ..runtime.prompts import to_model
+from ..runtime.inputs import to_model
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from ..calibrate import CalibrationData, CalibrationOptions, Outcome
-    from ..runtime.models import Subject
+    from ..runtime.models import LoadedModel
 
 EXAMPLES = copyable(
     "rudder calibrate --out calibration",
@@ -158,15 +158,15 @@ def calibrate(
 
         from ..calibrate import calibrate as run
         from ..calibrate import pope_task
-        from ..runtime.models import load_subject
+        from ..runtime.models import load_model
         from ..runtime.progress import ProgressBar
 
         pope = pope_task(found, seed, POPE_IMAGES) if check is CheckChoice.POPE else None
-        subject = load_subject(model, dtype.value, process_device(choose_device(device), process), None, revision)
+        loaded = load_model(model, dtype.value, process_device(choose_device(device), process), None, revision)
     with resumable(out), ProgressBar(shown=process.is_main) as bar:
-        outcome = run(subject, found, out, wanted, process, bar, pope)
+        outcome = run(loaded, found, out, wanted, process, bar, pope)
     if process.is_main:
-        _finish(outcome, out, subject)
+        _finish(outcome, out, loaded)
 
 
 def _find_data(given: dict[str, Any]) -> CalibrationData:
@@ -202,16 +202,16 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
     return CalibrationOptions(**same_names(CalibrationOptions) | changed)
 
 
-def _finish(outcome: Outcome, out: Path, subject: Subject) -> None:
+def _finish(outcome: Outcome, out: Path, loaded: LoadedModel) -> None:
     """Write the results and say what they are; without a choice the command has failed."""
     with reporting_failure():
         from ..calibrate import VANILLA, save_outcome
         from ..calibrate.report import shown
         from ..runtime.figures import figures_available
 
-        commit = subject.revision if not subject.revision.startswith(("files-", "unknown")) else None
+        commit = loaded.revision if not loaded.revision.startswith(("files-", "unknown")) else None
         # The base itself, also where --model named RUDDER settings for it, or one of the embedded models.
-        folder = save_outcome(outcome, out, subject.model.name_or_path, commit)
+        folder = save_outcome(outcome, out, loaded.model.name_or_path, commit)
     typer.echo(f"Chosen: {(outcome.choice.best or VANILLA).describe()}")
     for mode, choice in outcome.by_mode.items():
         typer.echo(f"  best with mode {mode}: {(choice.best or VANILLA).describe()}")

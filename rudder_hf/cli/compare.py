@@ -71,16 +71,16 @@ def compare(
         from ..compare import find_images, markdown
         from ..evaluate.tasks import DataOptions
         from ..runtime.figures import figures_available
-        from ..runtime.models import load_subject
+        from ..runtime.models import load_model
         from ..runtime.progress import ProgressBar
         from ..runtime.store import Store
 
         options = _options(given)
         Store(out, "compare").check()
         found = find_images(DataOptions(data, captions, images, split, seed=seed), options)
-        subject = load_subject(model, dtype.value, choose_device(device), rudder, revision)
+        loaded = load_model(model, dtype.value, choose_device(device), rudder, revision)
     with resumable(out), ProgressBar() as bar:
-        comparison = run(subject, found, out, options, bar)
+        comparison = run(loaded, found, out, options, bar)
     typer.echo(markdown(comparison))
     if not figures_available():
         typer.echo("No figures: pip install 'rudder-hf[plots]'.", err=True)

@@ -109,7 +109,7 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
 
         from ..evaluate.run import RunOptions, evaluate
         from ..runtime.decoding import Decoding
-        from ..runtime.models import load_subject
+        from ..runtime.models import load_model
         from ..runtime.progress import ProgressBar
 
         decoding = Decoding(
@@ -121,13 +121,13 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
         )
         run_options = RunOptions(given["batch_size"], given["seed"], given["likelihood"], command_line())
         device = process_device(choose_device(given["device"]), process)
-        subject = load_subject(given["model"], given["dtype"].value, device, given["rudder"], given["revision"])
+        loaded = load_model(given["model"], given["dtype"].value, device, given["rudder"], given["revision"])
         optional = method_names.parse_optional(given["methods"])
         questions = task.kind != "chair"
-        chosen, left_out = method_names.make_methods(names, subject, settings, decoding.name, questions, optional)
+        chosen, left_out = method_names.make_methods(names, loaded, settings, decoding.name, questions, optional)
         task.notes += left_out
     with resumable(given["out"]), ProgressBar(shown=process.is_main) as bar:
-        result = evaluate(task, subject, chosen, decoding, given["out"], run_options, scoring, process, bar)
+        result = evaluate(task, loaded, chosen, decoding, given["out"], run_options, scoring, process, bar)
     if result is None:
         typer.echo(
             f"Process {process.rank} of {process.count} is done; the last one writes the result. Should one be lost, "

@@ -21,7 +21,7 @@ from ..evaluate.tasks.base import samples_hash
 from ..methods import BUDGET, GROUPS, Method
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.figures import figures_available
-from ..runtime.models import Subject
+from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store, read_json, to_json, write_new
 from .figure import save_figures
@@ -36,12 +36,12 @@ _LAYERS = 2
 
 
 def compare(
-    subject: Subject, data: ComparisonData, out: Path, options: CompareOptions, progress: Progress = no_progress
+    loaded: LoadedModel, data: ComparisonData, out: Path, options: CompareOptions, progress: Progress = no_progress
 ) -> Comparison:
     """Compare methods on a model; interrupted, the same call goes on where it was.
 
     Args:
-        subject: The stock model, its processor, and RUDDER's settings for it.
+        loaded: The stock model, its processor, and RUDDER's settings for it.
         data: The images.
         out: Folder of this comparison, new or its own.
         options: How to compare.
@@ -50,7 +50,7 @@ def compare(
     Raises:
         InputError: The folder belongs to another comparison.
     """
-    plan = _plan(subject, data, options)
+    plan = _plan(loaded, data, options)
     Store(out, "compare").start(plan)
     if (out / RESULT).exists():
         return Comparison.load(out / RESULT)
@@ -58,21 +58,21 @@ def compare(
 
     def prompts() -> Iterator[dict[str, Any]]:
         for part in batches(calibration.choosing, options.batch_size):
-            yield encode_samples(subject, calibration.task, part)
+            yield encode_samples(loaded, calibration.task, part)
 
-    made = untuned(options.methods, subject, sources_of(subject, prompts))
+    made = untuned(options.methods, loaded, sources_of(loaded, prompts))
     statistics = stored_layer_statistics(
-        state / "layers.json", subject, calibration.task, calibration.choosing, progress
+        state / "layers.json", loaded, calibration.task, calibration.choosing, progress
     )
     norms = {entry.layer: entry.hidden_norm for entry in statistics}
     tried = candidates(made, {layer: norms[layer] for layer in shortlist(statistics, _LAYERS)[0]})
-    tunings = _tune(subject, calibration, state, options, tried, progress)
+    tunings = _tune(loaded, calibration, state, options, tried, progress)
     variants = with_tuned(made, tried, tunings)
-    rows = Runs(subject, state, options, progress).rows(variants, data)
-    measured = _costs(subject, calibration, variants, state / "costs.json", options, progress)
+    rows = Runs(loaded, state, options, progress).rows(variants, data)
+    measured = _costs(loaded, calibration, variants, state / "costs.json", options, progress)
     ours = reference(variants)
     comparison = Comparison(
-        title=_title(subject, data),
+        title=_title(loaded, data),
         rows=rows,
         costs=[Cost.from_dict(cost) for cost in measured["costs"]],
         reference="" if ours is None else f"{ours.name}, {ours.settings}",
@@ -97,10 +97,10 @@ def compare(
     return comparison
 
 
-def _plan(subject: Subject, data: ComparisonData, options: CompareOptions) -> dict[str, Any]:
+def _plan(loaded: LoadedModel, data: ComparisonData, options: CompareOptions) -> dict[str, Any]:
     return {
-        "model": subject.record(),
-        "rudder": {name: config.to_diff_dict() for name, config in subject.settings.items()},
+        "model": loaded.record(),
+        "rudder": {name: config.to_diff_dict() for name, config in loaded.settings.items()},
         "options": options.record(),
         "calibration": samples_hash(data.calibration.choosing),
         "captions": {name: samples_hash(task.samples) for name, task in data.captions.items()},
@@ -109,7 +109,7 @@ def _plan(subject: Subject, data: ComparisonData, options: CompareOptions) -> di
 
 
 def _tune(
-    subject: Subject,
+    loaded: LoadedModel,
     data: CalibrationData,
     state: Path,
     options: CompareOptions,
@@ -125,7 +125,7 @@ def _tune(
         seen = replace(data, choosing=data.choosing[: options.tune_beam_limit]) if decoding == "beam" else data
         size = max(1, options.batch_size // beams)
         with MethodSearch(
-            subject,
+            loaded,
             seen,
             state / f"tuning-{decoding}",
             options.calibration,
@@ -139,7 +139,7 @@ def _tune(
 
 
 def _costs(
-    subject: Subject,
+    loaded: LoadedModel,
     data: CalibrationData,
     variants: Sequence[Variant],
     path: Path,
@@ -154,8 +154,8 @@ def _costs(
         # Under beams only what has to be compared there: those that know nothing else, and RUDDER.
         beam = [name for name, method in methods.items() if method.refuses("greedy") or name in GROUPS["rudder"]]
         decodings = {"greedy": greedy, "beam": beam} if "beam" in options.decodings else {"greedy": greedy}
-        inputs = encode_samples(subject, data.task, data.choosing[:1])
-        costs, runs = measure_costs(subject.model, methods, inputs, decodings, options.costs, progress)
+        inputs = encode_samples(loaded, data.task, data.choosing[:1])
+        costs, runs = measure_costs(loaded.model, methods, inputs, decodings, options.costs, progress)
         record = {
             "created": timestamp(),
             "prompt_tokens": int(inputs["input_ids"].shape[1]),
@@ -167,10 +167,10 @@ def _costs(
     return found
 
 
-def _title(subject: Subject, data: ComparisonData) -> str:
+def _title(loaded: LoadedModel, data: ComparisonData) -> str:
     sizes = ", ".join(f"{name} {len(task.samples)}" for name, task in data.captions.items())
     return (
-        f"{subject.name}: settings chosen on {len(data.calibration.choosing)} images; images captioned: {sizes}; "
+        f"{loaded.name}: settings chosen on {len(data.calibration.choosing)} images; images captioned: {sizes}; "
         f"{len(data.questions.samples)} yes/no questions about {len(data.questions.image_ids())} images"
     )
 

@@ -14,7 +14,7 @@ from ..evaluate.run import RunOptions, write_answers
 from ..evaluate.scoring import Scored, Scoring, score_answers
 from ..evaluate.tasks import Task
 from ..runtime.decoding import Decoding
-from ..runtime.models import Subject
+from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from .options import CompareOptions, ComparisonData
 from .record import Changes, Row
@@ -40,16 +40,16 @@ class Runs:
     """Answers of variants, kept batch by batch, and their scores.
 
     Args:
-        subject: The model.
+        loaded: The model.
         folder: Where answers are kept.
         options: How to decode.
         progress: Is called with what is done.
     """
 
     def __init__(
-        self, subject: Subject, folder: Path, options: CompareOptions, progress: Progress = no_progress
+        self, loaded: LoadedModel, folder: Path, options: CompareOptions, progress: Progress = no_progress
     ) -> None:
-        self.subject, self.folder, self.options, self.progress = subject, folder, options, progress
+        self.loaded, self.folder, self.options, self.progress = loaded, folder, options, progress
         self._scored: dict[tuple[str, ...], Scored] = {}
 
     def score(self, what: str, variant: Variant, decoding: str, task: Task) -> Scored:
@@ -68,7 +68,7 @@ class Runs:
             longest = options.max_new_tokens if what == "captions" else None
             folder, _ = write_answers(
                 task,
-                self.subject,
+                self.loaded,
                 [method],
                 Decoding(decoding, longest or task.max_new_tokens, options.num_beams, options.top_p),
                 self.folder / what / decoding / variant.key,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..calibrate.peers import Tuning
 from ..methods import GROUPS, Method, Sources, method_class
-from ..runtime.models import Subject
+from ..runtime.models import LoadedModel
 
 PUBLISHED, TUNED, CALIBRATED, CONTROL = "published", "tuned", "calibrated", "control"
 _SETTINGS = {"rudder": CALIBRATED, "peers": PUBLISHED, "controls": CONTROL}
@@ -51,13 +51,13 @@ class Variant:
         return replace(self.method, **self.method.for_questions)  # type: ignore[type-var]
 
 
-def untuned(names: Sequence[str], subject: Subject, sources: Sources) -> dict[str, Variant]:
+def untuned(names: Sequence[str], loaded: LoadedModel, sources: Sources) -> dict[str, Variant]:
     """Each method as published, RUDDER and its controls as calibrated, with a note where it cannot be made."""
     made: dict[str, Variant] = {}
     for name in names:
         settings = next((word for group, word in _SETTINGS.items() if name in GROUPS[group]), "")
         try:
-            made[name] = Variant(name, settings, method_class(name).for_model(subject.model, sources))
+            made[name] = Variant(name, settings, method_class(name).for_model(loaded.model, sources))
         except ValueError as error:
             made[name] = Variant(name, settings, None, f"not run: {error}")
     return made

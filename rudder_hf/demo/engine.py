@@ -20,7 +20,7 @@ from ..calibrate.layers import layer_statistics
 from ..core.backbones import resolve_layer
 from ..core.generate import newest_observation
 from ..hub.modeling import RudderForConditionalGeneration
-from ..runtime.inputs import encode, end_ids
+from ..runtime.answers import encode, end_ids
 from . import examples
 from .view import Limits, View
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ..methods.base import Inputs
-from ..runtime.inputs import encode
-from ..runtime.models import Subject
+from ..runtime.answers import encode
+from ..runtime.models import LoadedModel
 from ..scenes.captions import DETAIL_PROMPT, detailed_caption, mentions, noun
 from ..scenes.embedded import embedded_name
 from ..scenes.images import Scene, draw, train_scene
@@ -45,19 +45,19 @@ def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def scene_pairs(subject: Subject, count: int = PAIRS) -> Callable[[], Iterator[tuple[Inputs, Inputs]]] | None:
+def scene_pairs(loaded: LoadedModel, count: int = PAIRS) -> Callable[[], Iterator[tuple[Inputs, Inputs]]] | None:
     """Inputs of `generate` that end in a correct caption, and in a hallucinated one, when called.
 
     None for a model that is not embedded: it would not know the scenes.
     """
-    if embedded_name(subject.name) is None:
+    if embedded_name(loaded.name) is None:
         return None
-    tokenizer = getattr(subject.processor, "tokenizer", subject.processor)
+    tokenizer = getattr(loaded.processor, "tokenizer", loaded.processor)
 
     def pairs() -> Iterator[tuple[Inputs, Inputs]]:
         for number in range(count):
             scene = train_scene(0, _FIRST_SCENE + number)
-            inputs = encode(subject.model, subject.processor, [draw(scene)], [DETAIL_PROMPT])
+            inputs = encode(loaded.model, loaded.processor, [draw(scene)], [DETAIL_PROMPT])
             correct, wrong = (
                 _joined(inputs, tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"])
                 for text in caption_pair(scene, number)

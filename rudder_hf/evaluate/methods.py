@@ -8,7 +8,7 @@ from typing import Any
 
 from ..methods import GROUPS, NAMES, Method, Sources, method_class
 from ..methods.base import Inputs
-from ..runtime.models import Subject
+from ..runtime.models import LoadedModel
 
 _STEERED = (*GROUPS["rudder"], *GROUPS["controls"])
 
@@ -57,26 +57,26 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def sources_of(subject: Subject, prompts: Callable[[], Iterable[Inputs]] | None = None) -> Sources:
+def sources_of(loaded: LoadedModel, prompts: Callable[[], Iterable[Inputs]] | None = None) -> Sources:
     """Where methods find what they need for a model: RUDDER's settings, and caption pairs for an embedded model.
 
     Args:
-        subject: The model.
+        loaded: The model.
         prompts: Inputs with other images, for the control that takes another image's CARD.
     """
     from .caption_pairs import scene_pairs
 
-    return Sources(subject.settings_for, scene_pairs(subject), prompts)
+    return Sources(loaded.settings_for, scene_pairs(loaded), prompts)
 
 
 def make_method(
-    name: str, subject: Subject, settings: Mapping[str, Any] | None = None, questions: bool = False
+    name: str, loaded: LoadedModel, settings: Mapping[str, Any] | None = None, questions: bool = False
 ) -> Method:
     """Make a method for a model.
 
     Args:
         name: Of the method.
-        subject: The model.
+        loaded: The model.
         settings: What the user set; the rest is as published, RUDDER's as calibrated for the model.
         questions: Whether yes/no questions are to be answered, for which some publications have other settings.
 
@@ -86,18 +86,18 @@ def make_method(
     """
     kind = method_class(name)
     published = kind.for_questions if questions else {}
-    return kind.for_model(subject.model, sources_of(subject), **{**published, **(settings or {})})
+    return kind.for_model(loaded.model, sources_of(loaded), **{**published, **(settings or {})})
 
 
 def make_methods(
-    names: Sequence[str], subject: Subject, settings: Mapping[str, Mapping[str, Any]] | None = None,
+    names: Sequence[str], loaded: LoadedModel, settings: Mapping[str, Mapping[str, Any]] | None = None,
     decoding: str = "greedy", questions: bool = False, optional: Collection[str] = (),
 ) -> tuple[list[Method], list[str]]:  # fmt: skip
     """Make methods for a model, without the optional ones that cannot run on it or with this decoding.
 
     Args:
         names: Of the methods.
-        subject: The model.
+        loaded: The model.
         settings: From `parse_settings`.
         decoding: "greedy", "nucleus" or "beam".
         questions: See `make_method`.
@@ -118,7 +118,7 @@ def make_methods(
     for name in names:
         shared = settings.get("", {}) if name in _STEERED else {}
         try:
-            method = make_method(name, subject, {**shared, **settings.get(name, {})}, questions)
+            method = make_method(name, loaded, {**shared, **settings.get(name, {})}, questions)
             if reason := method.refuses(decoding):
                 raise ValueError(f"{reason}: choose another --decoding, or leave it out of --methods.")
         except ValueError as error:

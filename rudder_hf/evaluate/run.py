@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ..methods import Method
+from ..runtime.answers import answers, encode, log_likelihoods
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.environment import hardware, timestamp, versions
-from ..runtime.inputs import answers, encode, log_likelihoods
-from ..runtime.models import Subject
+from ..runtime.models import LoadedModel
 from ..runtime.processes import Process
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import write_new
@@ -54,7 +54,7 @@ class RunOptions:
 
 
 def evaluate(
-    task: Task, subject: Subject, methods: Sequence[Method], decoding: Decoding, out: str | Path,
+    task: Task, loaded: LoadedModel, methods: Sequence[Method], decoding: Decoding, out: str | Path,
     options: RunOptions | None = None, scoring: Scoring | None = None, process: Process | None = None,
     progress: Progress = no_progress,
 ) -> EvaluationResult | None:  # fmt: skip
@@ -62,7 +62,7 @@ def evaluate(
 
     Args:
         task: What to ask.
-        subject: The model.
+        loaded: The model.
         methods: Ways to decode; differences are to the first.
         decoding: How answers are written.
         out: A new folder, or the folder of this very run, which is then continued.
@@ -77,7 +77,7 @@ def evaluate(
     Raises:
         InputError: The folder belongs to another run.
     """
-    folder, missing = write_answers(task, subject, methods, decoding, out, options, process, progress)
+    folder, missing = write_answers(task, loaded, methods, decoding, out, options, process, progress)
     if missing:
         return None
     rows, path = folder.gather(), folder.path / RESULT_FILE
@@ -90,7 +90,7 @@ def evaluate(
 
 
 def write_answers(
-    task: Task, subject: Subject, methods: Sequence[Method], decoding: Decoding, out: str | Path,
+    task: Task, loaded: LoadedModel, methods: Sequence[Method], decoding: Decoding, out: str | Path,
     options: RunOptions | None = None, process: Process | None = None, progress: Progress = no_progress,
 ) -> tuple[RunFolder, int]:  # fmt: skip
     """Generate what this process has to and what is not there yet; arguments as for `evaluate`.
@@ -100,7 +100,7 @@ def write_answers(
     """
     options, process = options or RunOptions(), process or Process()
     folder = RunFolder(out, process)
-    folder.begin(_plan(task, subject, methods, decoding, options), task.samples)
+    folder.begin(_plan(task, loaded, methods, decoding, options), task.samples)
     with folder:
         done = set(folder.done())
         # All batches of the run in a fixed order, of which this process takes its share.
@@ -119,7 +119,7 @@ def write_answers(
             if not missing:
                 continue
             started = time.perf_counter()
-            rows = answer_batch(task, subject, method, missing, decoding, options)
+            rows = answer_batch(task, loaded, method, missing, decoding, options)
             folder.append({"method": method.name, "seconds": round(time.perf_counter() - started, 3), "rows": rows})
             finished += len(missing)
             progress(text, finished, total)
@@ -127,7 +127,7 @@ def write_answers(
 
 
 def _plan(
-    task: Task, subject: Subject, methods: Sequence[Method], decoding: Decoding, options: RunOptions
+    task: Task, loaded: LoadedModel, methods: Sequence[Method], decoding: Decoding, options: RunOptions
 ) -> dict[str, Any]:
     """Everything that a result depends on: two runs with the same plan are one run."""
     return {
@@ -136,7 +136,7 @@ def _plan(
         "data": {**task.data, "samples_sha256": samples_hash(task.samples)},
         "samples": len(task.samples),
         "notes": task.notes,
-        "model": subject.record(),
+        "model": loaded.record(),
         "methods": {method.name: settings_record(method) for method in methods},
         "decoding": decoding.record(),
         "prompt": task.prompt,
@@ -158,21 +158,21 @@ def _launch(options: RunOptions, process: Process) -> dict[str, Any]:
 
 
 def answer_batch(
-    task: Task, subject: Subject, method: Method, samples: Sequence[Sample], decoding: Decoding,
+    task: Task, loaded: LoadedModel, method: Method, samples: Sequence[Sample], decoding: Decoding,
     options: RunOptions,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The answers of one method to one batch."""
     images = [task.image(sample) for sample in samples]
-    inputs = encode(subject.model, subject.processor, images, [sample.prompt for sample in samples])
+    inputs = encode(loaded.model, loaded.processor, images, [sample.prompt for sample in samples])
     seeds = [sample_seed(options.seed, sample.id) for sample in samples]
     # Opened for each batch: outside of it the model is unsteered, as the likelihood needs it.
-    with method.applied(subject.model) as generate:
+    with method.applied(loaded.model) as generate:
         written = answers(
-            generate, subject.model, subject.processor, inputs, decoding, seeds, [sample.id for sample in samples]
+            generate, loaded.model, loaded.processor, inputs, decoding, seeds, [sample.id for sample in samples]
         )
     likely: list[float | None] = [None] * len(written)
     if options.likelihood:
-        sums = log_likelihoods(subject.model, inputs, [answer.ids for answer in written])
+        sums = log_likelihoods(loaded.model, inputs, [answer.ids for answer in written])
         likely = [round(value, 4) for value in sums]
     return [
         {

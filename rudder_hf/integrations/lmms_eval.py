@@ -19,12 +19,12 @@ from PIL import Image
 
 from ..evaluate.methods import make_method
 from ..hub.processing import encode
+from ..runtime.answers import answers
 from ..runtime.decoding import Decoding, sample_seed
-from ..runtime.inputs import answers
-from ..runtime.models import load_subject
+from ..runtime.inputs import to_model
+from ..runtime.models import load_model
 from ..runtime.processes import process_device, this_process
 from ..runtime.progress import ProgressBar
-from ..runtime.prompts import to_model
 
 __all__ = ["RudderHF", "manifest"]
 
@@ -69,15 +69,15 @@ class RudderHF(lmms):  # type: ignore[misc]
         self._rank, self._world_size = process.rank, process.count
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.subject = load_subject(pretrained, dtype, process_device(device, process), rudder, revision)
-        self.method = make_method(method, self.subject, settings)
+        self.loaded = load_model(pretrained, dtype, process_device(device, process), rudder, revision)
+        self.method = make_method(method, self.loaded, settings)
         self.batch_size = int(batch_size)
         self.seed = int(seed)
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return self.subject.model.device  # type: ignore[no-any-return]
+        return self.loaded.model.device  # type: ignore[no-any-return]
 
     def generate_until(self, requests: list[Any]) -> list[str]:
         """Answer requests, in batches of equal options, in the order of the requests."""
@@ -101,7 +101,7 @@ class RudderHF(lmms):  # type: ignore[misc]
             images.append([_image(visual) for visual in visuals])
             ids.append(f"{task}:{split}:{number}")
         options = batch[0][1]
-        model, processor = self.subject.model, self.subject.processor
+        model, processor = self.loaded.model, self.loaded.processor
         inputs = to_model(conversation_inputs(processor, images, contexts), model)
         seeds = [sample_seed(self.seed, name) for name in ids]
         with self.method.applied(model) as generate:

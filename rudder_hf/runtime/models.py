@@ -22,7 +22,7 @@ _WHOLE_FILE = 64 << 20  # bytes up to which a weight file is hashed whole
 
 
 @dataclass(frozen=True)
-class Subject:
+class LoadedModel:
     """A model under evaluation.
 
     Attributes:
@@ -78,9 +78,9 @@ def _generation_options(model: PreTrainedModel) -> dict[str, Any]:
     return {name: value for name, value in sorted(options.items()) if name not in left_out and name[0] != "_"}
 
 
-def load_subject(
+def load_model(
     name: str | None, dtype: str = "auto", device: str = "cpu", rudder: str | None = None, revision: str | None = None
-) -> Subject:
+) -> LoadedModel:
     """Load a model for evaluation.
 
     Args:
@@ -121,7 +121,7 @@ def load_subject(
         processor = load_processor(base)
     except OSError as error:
         raise ValueError(f"Cannot load {name or 'the embedded model'!r}: {_first_line(error)}") from error
-    return Subject(name or "embedded", model, processor, settings, base_revision(model, source))
+    return LoadedModel(name or "embedded", model, processor, settings, base_revision(model, source))
 
 
 def load_steered(
@@ -130,7 +130,7 @@ def load_steered(
     """A steered model and its processor.
 
     Args:
-        name: As for [`load_subject`].
+        name: As for [`load_model`].
         settings: RUDDER settings that the user gave, on top of the model's own or its preset.
         device: Where the model goes.
         dtype: Type of its weights.
@@ -138,7 +138,7 @@ def load_steered(
     Raises:
         ValueError: The model cannot be loaded or steered, or settings are missing or wrong.
     """
-    loaded = load_subject(name, dtype, device)
+    loaded = load_model(name, dtype, device)
     return RudderForConditionalGeneration.from_base(loaded.model, loaded.config_with(settings)), loaded.processor
 
 

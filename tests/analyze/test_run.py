@@ -36,11 +36,11 @@ from rudder_hf.cli.main import app
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.chair import chair
 from rudder_hf.metrics.statistics import scores
-from rudder_hf.runtime.inputs import encode
-from rudder_hf.runtime.models import Subject
+from rudder_hf.runtime.answers import encode
+from rudder_hf.runtime.models import LoadedModel
 from rudder_hf.runtime.progress import no_progress
 from rudder_hf.runtime.store import Store
-from tests.support.evaluating import subject
+from tests.support.evaluating import loaded
 from tests.support.processors import PROCESSORS
 from tests.support.toy import toy_model, toy_processor
 from tests.support.zoo import FAMILIES
@@ -143,7 +143,7 @@ def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
     marked = [token for token in page.tokens if "absent" in (token["class"] or "")]
     assert len(marked) == 2 * sum(bool(token["absent"]) for token in words)
     assert all("similarity" in (t["data-tip"] or "") and "probability" in (t["data-tip"] or "") for t in page.tokens)
-    study = Study(subject(), find_images(DataOptions(limit=12)), subject().config_with({}))
+    study = Study(loaded(), find_images(DataOptions(limit=12)), loaded().config_with({}))
     truth = dict(enumerate(present_objects(study, AnalysisOptions()) or []))
     rows = [row for batch in Store(out, "analyze").batches() for row in batch.get("answers", ())]
     assert [row["sample"] for row in rows] == [sample.id for sample in study.task.samples]
@@ -171,7 +171,7 @@ def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path],
 
 
 def test_answers_are_those_of_generate() -> None:
-    model = subject()
+    model = loaded()
     task = find_images(DataOptions(limit=3))
     config = model.config_with({"k": 8.0})
     seen = Gatherer(Study(model, task, config), NEW).read(task.samples)
@@ -203,7 +203,7 @@ def test_answers_are_those_of_generate() -> None:
 @pytest.mark.parametrize("name", ["idefics2", "instructblip"])
 def test_other_families_are_read(name: str, tmp_path: Path) -> None:
     config = RudderConfig(layer=1, alpha_max=3.0)
-    other = Subject(name, FAMILIES[name].build(), PROCESSORS[name](), {"": config}, "test")
+    other = LoadedModel(name, FAMILIES[name].build(), PROCESSORS[name](), {"": config}, "test")
     task = find_images(DataOptions(limit=2))
     first, second = Gatherer(Study(other, task, config), 4).read(task.samples)
     assert first.card.shape == second.card.shape
@@ -255,7 +255,7 @@ class Killed(BaseException):
 
 
 def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, config = subject(), subject().config_with({})
+    model, config = loaded(), loaded().config_with({})
     options = AnalysisOptions(parts=("tokens",), max_new_tokens=NEW, batch_size=2, draws=50, shown=1)
 
     def run(name: str, progress: Any = no_progress, **changes: Any) -> dict[str, Any]:
@@ -289,7 +289,7 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
     limits = Limits(recall_floor=0.0, length_floor=0.0, nll_rise=1e3, distinct_drop=1.0)
     tried = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
     wanted = CalibrationOptions(grid=tried, layers=(1, 2), limits=limits, max_new_tokens=NEW, bootstrap=50)
-    outcome = calibrate(subject(), data, tmp_path / "cal", wanted, pope=pope_task(data))
+    outcome = calibrate(loaded(), data, tmp_path / "cal", wanted, pope=pope_task(data))
     save_outcome(outcome, tmp_path / "cal", "toy", None)
     found = read_calibration(tmp_path / "cal")
     (chosen, other) = grids(found["settings"])

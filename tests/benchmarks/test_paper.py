@@ -11,7 +11,7 @@ from benchmarks.paper import run as paper
 from rudder_hf.evaluate.paper import paper_rows
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
-from tests.support.evaluating import subject
+from tests.support.evaluating import loaded
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"
 
@@ -79,7 +79,7 @@ def test_rows_that_can_run_do_and_one_that_fails_does_not_stop_the_others(
 
     def load(model: str, machine: paper.Machine) -> Any:
         loads.append(model)
-        return subject()
+        return loaded()
 
     monkeypatch.setattr(paper, "weights_obstacle", lambda model, machine: None)
     monkeypatch.setattr(paper, "load", load)

@@ -18,7 +18,7 @@ from rudder_hf import RudderConfig
 from rudder_hf.calibrate import Setting
 from rudder_hf.cli.main import app
 from rudder_hf.hub.card import Provenance
-from tests.support.evaluating import subject
+from tests.support.evaluating import loaded
 from tests.support.planting import NEW, assert_same, planted_folder
 
 IMAGES, CHECKED = 4, 3
@@ -27,8 +27,8 @@ IMAGES, CHECKED = 4, 3
 @pytest.fixture(scope="module")
 def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
-    subject().model.save_pretrained(path)
-    subject().processor.save_pretrained(path)
+    loaded().model.save_pretrained(path)
+    loaded().processor.save_pretrained(path)
     return path
 
 

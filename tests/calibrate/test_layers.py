@@ -10,14 +10,14 @@ import torch
 from rudder_hf.calibrate import find_data, layer_statistics
 from rudder_hf.calibrate.data import encode_samples
 from rudder_hf.evaluate.tasks import DataOptions
-from tests.support.evaluating import subject
+from tests.support.evaluating import loaded
 
 
 def test_layer_statistics_equal_a_slow_reference() -> None:
     """One image, all layers, by hand: a plain forward over prompt and answer with bare hooks."""
     data = find_data(DataOptions(), 2, 0)
-    model: Any = subject().model
-    inputs = encode_samples(subject(), data.task, data.choosing[:1])
+    model: Any = loaded().model
+    inputs = encode_samples(loaded(), data.task, data.choosing[:1])
     found = layer_statistics(model, [inputs])
     prompt = inputs["input_ids"].shape[1]
     with torch.no_grad():

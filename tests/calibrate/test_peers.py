@@ -17,7 +17,7 @@ from rudder_hf.calibrate.peers import MethodSearch
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.methods import Generate, Method
 from rudder_hf.metrics.errors import InputError
-from tests.support.evaluating import subject
+from tests.support.evaluating import loaded
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Planted(Method):
 
 def search(out: Path, images: int = 6) -> MethodSearch:
     options = CalibrationOptions(limits=Limits(nll_rise=100.0, distinct_drop=1.0), bootstrap=50, max_new_tokens=3)
-    return MethodSearch(subject(), find_data(DataOptions(), images, 0), out, options, batch_size=2)
+    return MethodSearch(loaded(), find_data(DataOptions(), images, 0), out, options, batch_size=2)
 
 
 def planted(found: MethodSearch, strengths: tuple[int, ...] = (0, 1, 2, 3, 4), **changes: Any) -> list[Planted]:
     truth = {sample.id: sample.reference["objects"] for sample in found.samples}
     log = changes.pop("log", [])
-    processor = subject().processor
+    processor = loaded().processor
     return [Planted(s, truth=truth, processor=processor, log=log, **changes) for s in strengths]
 
 

@@ -36,7 +36,7 @@ from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.hub.card import Provenance
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.processes import Process
-from tests.support.evaluating import subject
+from tests.support.evaluating import loaded
 from tests.support.helpers import in_threads
 from tests.support.planting import GRID, NEW, answer, assert_same, planted_scenes
 
@@ -79,7 +79,7 @@ def test_answers_are_those_of_generate(tmp_path: Path) -> None:
     """Both modes, both spans, the first token steered or not: what is stored is what each setting alone writes."""
     grid = Grid((0.5, 1.5), (2.0,), ("beta", "add"), ("mean",), ("prompt", "text"), (False, True))
     data = images(3, 1)
-    outcome = calibrate(subject(), data, tmp_path, options(layers=(2,), grid=grid))
+    outcome = calibrate(loaded(), data, tmp_path, options(layers=(2,), grid=grid))
     assert len(outcome.counts) == 1 + 2 * 2 * 2 * 2
     expected = {setting: {s.id: answer(data, s, setting) for s in data.choosing} for setting in outcome.counts}
     assert answers(tmp_path, [s.id for s in data.choosing]) == expected
@@ -91,7 +91,7 @@ def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     data, winner = planted_scenes(8, 6)
     modes = replace(GRID, modes=("beta", "add"))
     pope = replace(pope_task(data), max_new_tokens=1)
-    outcome = calibrate(subject(), data, tmp_path, options(grid=modes, label_free=True), pope=pope)
+    outcome = calibrate(loaded(), data, tmp_path, options(grid=modes, label_free=True), pope=pope)
     assert outcome.choice.best == winner
     assert outcome.choice.score == 0 < outcome.choice.vanilla
     assert max(outcome.choice.wins, key=lambda c: outcome.choice.wins[c]) == winner
@@ -180,37 +180,37 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Setting, str]]:
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, decoded: list[tuple[Setting, str]]) -> None:
-    whole = calibrate(subject(), images(), tmp_path / "whole", options(batch_size=10))
+    whole = calibrate(loaded(), images(), tmp_path / "whole", options(batch_size=10))
     with pytest.raises(Killed):
-        calibrate(subject(), images(), tmp_path / "killed", options(batch_size=10), progress=killed_after(2))
+        calibrate(loaded(), images(), tmp_path / "killed", options(batch_size=10), progress=killed_after(2))
     kept = batches(tmp_path / "killed")
     assert len(kept) == 2
     with (tmp_path / "killed" / "batches" / "process-0000.jsonl").open("a") as file:
         file.write('{"settings": [')  # a line torn by the kill
     decoded.clear()
-    resumed = calibrate(subject(), images(), tmp_path / "killed", options(batch_size=10))
+    resumed = calibrate(loaded(), images(), tmp_path / "killed", options(batch_size=10))
     assert numbers(resumed) == numbers(whole)
     done = {(Setting.of(setting), sample) for b in kept for setting in b["settings"] for sample in b["answers"]}
     assert not done & set(decoded)
     decoded.clear()
-    again = calibrate(subject(), images(), tmp_path / "killed", options(batch_size=10))
+    again = calibrate(loaded(), images(), tmp_path / "killed", options(batch_size=10))
     assert decoded == []
     assert numbers(again) == numbers(whole)
 
 
 def test_a_larger_grid_decodes_only_what_is_new(tmp_path: Path, decoded: list[tuple[Setting, str]]) -> None:
-    small = calibrate(subject(), images(), tmp_path / "grown", options(runners_up=0))
+    small = calibrate(loaded(), images(), tmp_path / "grown", options(runners_up=0))
     decoded.clear()
     larger = options(grid=Grid(strengths=(0.5, 1.0, 1.5), k=(2.0, 8.0)), runners_up=0)
-    grown = calibrate(subject(), images(), tmp_path / "grown", larger)
+    grown = calibrate(loaded(), images(), tmp_path / "grown", larger)
     chosen = {s.id for s in images().choosing}
     assert {setting for setting, sample in decoded if sample in chosen} == set(grown.counts) - set(small.counts)
-    assert numbers(grown) == numbers(calibrate(subject(), images(), tmp_path / "whole", larger))
+    assert numbers(grown) == numbers(calibrate(loaded(), images(), tmp_path / "whole", larger))
 
 
 def test_batches_shrink_when_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that fits five rows, and one that fits none."""
-    expected = numbers(calibrate(subject(), images(3, 2), tmp_path / "large", options(layers=(1,))))
+    expected = numbers(calibrate(loaded(), images(3, 2), tmp_path / "large", options(layers=(1,))))
     tried: list[int] = []
 
     def small(model: Any, inputs: Any, settings: Any, *, batch_size: int, **kwargs: Any) -> Any:
@@ -221,34 +221,34 @@ def test_batches_shrink_when_memory_runs_out(tmp_path: Path, monkeypatch: pytest
 
     fits = [5]
     monkeypatch.setattr(search_module, "decode_settings", small)
-    found = numbers(calibrate(subject(), images(3, 2), tmp_path / "small", options(layers=(1,))))
+    found = numbers(calibrate(loaded(), images(3, 2), tmp_path / "small", options(layers=(1,))))
     assert tried[0] == 256
     assert max(tried[1:]) < 10
     assert_same(found, expected)
     fits = [0]
     with pytest.raises(torch.OutOfMemoryError):
-        calibrate(subject(), images(3, 2), tmp_path / "none", options(layers=(1,)))
+        calibrate(loaded(), images(3, 2), tmp_path / "none", options(layers=(1,)))
 
 
 def test_another_calibration_is_not_mixed_in(tmp_path: Path) -> None:
-    calibrate(subject(), images(3, 2), tmp_path / "out", options(layers=(1,)))
+    calibrate(loaded(), images(3, 2), tmp_path / "out", options(layers=(1,)))
     with pytest.raises(InputError, match="max_new_tokens is 8 there and 9 here"):
-        calibrate(subject(), images(3, 2), tmp_path / "out", options(max_new_tokens=NEW + 1))
+        calibrate(loaded(), images(3, 2), tmp_path / "out", options(max_new_tokens=NEW + 1))
     with pytest.raises(InputError, match="choosing is"):
-        calibrate(subject(), images(4, 2), tmp_path / "out", options())
+        calibrate(loaded(), images(4, 2), tmp_path / "out", options())
     (tmp_path / "old" / "state").mkdir(parents=True)
     (tmp_path / "old" / "state" / "plan.json").write_text("{}")
     with pytest.raises(InputError, match=r"results of rudder_hf 0\.1"):
-        calibrate(subject(), images(3, 2), tmp_path / "old", options())
+        calibrate(loaded(), images(3, 2), tmp_path / "old", options())
 
 
 def test_several_processes_come_to_the_same_choice(tmp_path: Path) -> None:
     """Two ranks at the same time, each with a model of its own; they meet in the folder alone."""
     wanted = options(label_free=True, layers=None, probe=4, shortlist=2)
-    expected = numbers(calibrate(subject(), images(), tmp_path / "alone", wanted))
+    expected = numbers(calibrate(loaded(), images(), tmp_path / "alone", wanted))
 
     def rank(number: int) -> Any:
-        mine = replace(subject(), model=copy.deepcopy(subject().model))
+        mine = replace(loaded(), model=copy.deepcopy(loaded().model))
         return lambda: numbers(calibrate(mine, images(), tmp_path / "shared", wanted, Process(number, 2)))
 
     for found in in_threads([rank(0), rank(1)]):
@@ -264,7 +264,7 @@ def test_several_processes_come_to_the_same_choice(tmp_path: Path) -> None:
 
 def test_contrasts_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     def contrasts(out: Path, **changes: Any) -> dict[str, float]:
-        calibrate(subject(), images(), out, options(layers=(1,), label_free=True, **changes))
+        calibrate(loaded(), images(), out, options(layers=(1,), label_free=True, **changes))
         found = (b["answers"].items() for b in batches(out) if not b["other_card"])
         return {sample: rows[0]["contrast"] for answered in found for sample, rows in answered}
 
@@ -277,7 +277,7 @@ def test_results_hold_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(outcome_module, "figures_available", lambda: False)  # they have a test of their own
     data, winner = planted_scenes(6, 4)
     changes = options(layers=None, probe=3, shortlist=4, label_free=True, grid=replace(GRID, modes=("beta", "add")))
-    outcome = calibrate(subject(), data, tmp_path, changes)
+    outcome = calibrate(loaded(), data, tmp_path, changes)
     assert sorted(outcome.layers) == [0, 1, 2, 3]
     assert len(outcome.probes) == 1 + 2 * 4  # vanilla, and two settings at each of four layers
     folder = save_outcome(outcome, tmp_path, "org/base", None)
@@ -307,7 +307,7 @@ def test_results_hold_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    outcome = calibrate(subject(), images(4, 2), tmp_path, options(layers=None, probe=2, shortlist=1))
+    outcome = calibrate(loaded(), images(4, 2), tmp_path, options(layers=None, probe=2, shortlist=1))
     folder = save_outcome(outcome, tmp_path, "org/base", None)
     names = {"layers", "layer-sweep", f"heatmaps-layer{outcome.layers[0]}"}
     assert {path.stem for path in folder.glob("*.png")} == {path.stem for path in folder.glob("*.svg")} == names
@@ -325,11 +325,11 @@ def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
     data = find_data(DataOptions(folder), 4, 2)
     assert not data.labelled
     with pytest.raises(InputError, match="needs annotations"):
-        calibrate(subject(), data, tmp_path / "out", options())
+        calibrate(loaded(), data, tmp_path / "out", options())
     # A wide search, so that some setting is more grounded than vanilla.
     wide = Grid((0.1, 0.3, 0.6, 1.0, 1.5), (2.0, 8.0), ("beta", "add"))
     changes = options(objective="grounding", grid=wide, layers=(0, 1, 2, 3), runners_up=1)
-    outcome = calibrate(subject(), data, tmp_path / "out", changes)
+    outcome = calibrate(loaded(), data, tmp_path / "out", changes)
     assert outcome.choice.best is not None
     assert outcome.choice.score < outcome.choice.vanilla
     assert "no measurement" in outcome.refusal()

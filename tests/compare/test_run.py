@@ -14,7 +14,7 @@ from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.methods import BUDGET
 from rudder_hf.metrics.errors import InputError
 from tests.support.command import refused, rudder
-from tests.support.evaluating import subject
+from tests.support.evaluating import loaded
 
 OPTIONS = CompareOptions(
     methods=("rudder-beta", "vcd", "opera", "vti", "rudder-random"),
@@ -57,7 +57,7 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
     kills, comparison = 0, None
     while comparison is None:
         try:
-            comparison = compare(subject(), data, tmp_path / "c", OPTIONS, killing)
+            comparison = compare(loaded(), data, tmp_path / "c", OPTIONS, killing)
         except Interrupted:
             kills += 1
             assert not (tmp_path / "c" / "comparison.json").exists()
@@ -80,9 +80,9 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
     assert text == markdown(comparison)
     other = replace(OPTIONS, limit=2)
     with pytest.raises(InputError, match=r"options.limit is 3 there and 2 here"):
-        compare(subject(), few_images(other), tmp_path / "c", other)
+        compare(loaded(), few_images(other), tmp_path / "c", other)
     # What is complete is read, not done again.
-    assert compare(subject(), data, tmp_path / "c", OPTIONS) == comparison
+    assert compare(loaded(), data, tmp_path / "c", OPTIONS) == comparison
 
 
 def test_options_are_checked() -> None:

@@ -15,7 +15,7 @@ import typer
 from accelerate.commands.launch import launch_command_parser
 
 from rudder_hf.cli.main import app
-from tests.support.evaluating import subject
+from tests.support.evaluating import loaded
 from tests.support.serving import FOLDER, PAGE, free_port, page_commands, with_package
 from tests.vllm.tables import growth_table, load_table, parity_table, recorded
 
@@ -79,8 +79,8 @@ def test_recorded_results_passed() -> None:
 
 def test_two_machines_calibrate_together(tmp_path: Path) -> None:
     """The commands for several machines, here two of one process each that meet at this one's address."""
-    subject().model.save_pretrained(tmp_path / "model")
-    subject().processor.save_pretrained(tmp_path / "model")
+    loaded().model.save_pretrained(tmp_path / "model")
+    loaded().processor.save_pretrained(tmp_path / "model")
     template = next(c for c in page_commands() if "--num_machines" in c and "calibrate" in c)
     words = shlex.split(template)
     launch, port = words[1 : words.index("calibrate")], str(free_port())

@@ -14,7 +14,7 @@ from rudder_hf.evaluate.methods import make_method
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
-from tests.support.evaluating import subject
+from tests.support.evaluating import loaded
 
 QUICK = ("--max-new-tokens", "4", "--bootstrap", "100", "--batch-size", "6")
 SETTINGS = ("--set", "layer=2", "--set", "alpha_max=12")
@@ -34,8 +34,8 @@ def refused(result: Result, word: str, code: int = 2) -> None:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    subject().model.save_pretrained(folder)
-    subject().processor.save_pretrained(folder)
+    loaded().model.save_pretrained(folder)
+    loaded().processor.save_pretrained(folder)
     return folder
 
 
@@ -93,8 +93,8 @@ def test_methods_have_the_published_settings_of_the_task(model: Path, tmp_path: 
     run = rudder(*base, "--task", "scenes-pope", "--out", tmp_path / "pope")
     assert run.exit_code == 0, run.output
     assert EvaluationResult.load(tmp_path / "pope").method("vista").settings["strength"] == 0.01
-    assert make_method("vista", subject()).settings()["strength"] == 0.17
-    assert make_method("vista", subject(), {"strength": 0.5}, questions=True).settings()["strength"] == 0.5
+    assert make_method("vista", loaded()).settings()["strength"] == 0.17
+    assert make_method("vista", loaded(), {"strength": 0.5}, questions=True).settings()["strength"] == 0.5
 
 
 def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path: Path) -> None:

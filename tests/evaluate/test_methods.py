@@ -11,7 +11,7 @@ from rudder_hf.evaluate.methods import make_methods, parse_names, parse_optional
 from rudder_hf.methods import GROUPS, NAMES
 from rudder_hf.scenes.captions import broken_sentences, mentions
 from rudder_hf.scenes.images import train_scene
-from tests.support.evaluating import run_task, scenes, subject
+from tests.support.evaluating import loaded, run_task, scenes
 
 
 def test_groups_are_replaced_by_their_members() -> None:
@@ -26,19 +26,19 @@ def test_groups_are_replaced_by_their_members() -> None:
 
 
 def test_members_that_cannot_run_are_left_out_and_named_ones_refused() -> None:
-    made, left_out = make_methods(parse_names("all"), subject(), optional=parse_optional("all"))
+    made, left_out = make_methods(parse_names("all"), loaded(), optional=parse_optional("all"))
     assert [method.name for method in made] == [n for n in NAMES if n not in ("opera", "vti")]
     assert [note.split(" ")[0] for note in left_out] == ["vti", "opera"]
-    made, _ = make_methods(["vanilla", "opera"], subject(), decoding="beam")
+    made, _ = make_methods(["vanilla", "opera"], loaded(), decoding="beam")
     assert [method.name for method in made] == ["vanilla", "opera"]
     with pytest.raises(ValueError, match="greedy"):
-        make_methods(["vanilla", "opera"], subject())
+        make_methods(["vanilla", "opera"], loaded())
     with pytest.raises(ValueError, match="settings for 'vcd'"):
-        make_methods(["vanilla"], subject(), {"vcd": {"alpha": 1}})
+        make_methods(["vanilla"], loaded(), {"vcd": {"alpha": 1}})
 
 
 def test_many_methods_are_rows_of_the_run_table(tmp_path: Path) -> None:
-    made, _ = make_methods(["vanilla", "vcd", "vista-sla", "pai"], subject())
+    made, _ = make_methods(["vanilla", "vcd", "vista-sla", "pai"], loaded())
     assert run_task(tmp_path / "run", scenes(2), made) is not None
     text = (tmp_path / "run" / "table.md").read_text()
     for name in ("Vanilla", "vcd", "vista-sla", "pai"):

@@ -18,7 +18,7 @@ from rudder_hf.evaluate.folder import RunFolder
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.evaluate.tasks import Task
 from rudder_hf.runtime.processes import Process
-from tests.support.evaluating import NEW, Counting, run_task, scenes, subject
+from tests.support.evaluating import NEW, Counting, loaded, run_task, scenes
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -169,8 +169,8 @@ def test_processes_share_the_work_and_a_lost_one_loses_nothing(tmp_path: Path, w
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    subject().model.save_pretrained(folder)
-    subject().processor.save_pretrained(folder)
+    loaded().model.save_pretrained(folder)
+    loaded().processor.save_pretrained(folder)
     return folder
 
 

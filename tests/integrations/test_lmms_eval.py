@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rudder_hf.runtime.prompts import synthetic_picture
-from tests.support.evaluating import subject
+from rudder_hf.runtime.inputs import synthetic_image
+from tests.support.evaluating import loaded
 
 INSTALLED = importlib.util.find_spec("lmms_eval") is not None
 
@@ -75,12 +75,12 @@ class Request:
 @pytest.fixture(scope="module")
 def model(integration: types.ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("model")
-    subject().model.save_pretrained(folder)
-    subject().processor.save_pretrained(folder)
+    loaded().model.save_pretrained(folder)
+    loaded().processor.save_pretrained(folder)
     made = integration.RudderHF(
         pretrained=str(folder), method="rudder-add", layer=2, alpha_max=12.0, batch_size="2", device="cpu"
     )
-    made.task_dict = {"task": {"test": [{"image": synthetic_picture(number, size=40)} for number in range(3)]}}
+    made.task_dict = {"task": {"test": [{"image": synthetic_image(number, size=40)} for number in range(3)]}}
     return made
 
 
@@ -114,7 +114,7 @@ def test_answers_are_those_of_single_questions_in_order(model: Any, options: dic
 
 def test_answers_are_steered_and_cut(model: Any, integration: types.ModuleType) -> None:
     steered = model.generate_until(requests())
-    plain = integration.RudderHF(pretrained=model.subject.name, method="vanilla", device="cpu")
+    plain = integration.RudderHF(pretrained=model.loaded.name, method="vanilla", device="cpu")
     plain.task_dict = model.task_dict
     assert plain.generate_until(requests()) != steered
     word = steered[0].split()[1]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessorList, TopPLogitsWarper
 
 from rudder_hf import attach
+from rudder_hf.runtime.answers import log_likelihoods, without_prompt
 from rudder_hf.runtime.decoding import Decoding, SampleNoise, gumbel_noise, sample_seed
-from rudder_hf.runtime.inputs import log_likelihoods, without_prompt
 from tests.support import helpers
 from tests.support.zoo import FAMILIES
 from tests.support.zoo.base import IMAGE

@@ -18,7 +18,7 @@ from rudder_hf.methods import get
 from rudder_hf.metrics.chair import CHAIR_METRICS, chair
 from rudder_hf.metrics.fluency import BROKEN_METRICS, broken
 from rudder_hf.metrics.statistics import Counts, compare, scores
-from rudder_hf.runtime.inputs import encode
+from rudder_hf.runtime.answers import encode
 from rudder_hf.runtime.models import base_revision
 from rudder_hf.scenes import coco, embedded
 from rudder_hf.scenes.captions import DETAIL_PROMPT

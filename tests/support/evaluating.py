@@ -16,7 +16,7 @@ from rudder_hf.evaluate.scoring import Scoring
 from rudder_hf.evaluate.tasks import DataOptions, Task, make_task
 from rudder_hf.methods import Generate, Method, get
 from rudder_hf.runtime.decoding import Decoding
-from rudder_hf.runtime.models import Subject
+from rudder_hf.runtime.models import LoadedModel
 from rudder_hf.runtime.processes import Process
 from rudder_hf.runtime.progress import Progress, no_progress
 from tests.support.toy import toy_model, toy_processor
@@ -27,9 +27,9 @@ SCORING = Scoring(bootstrap=200)
 
 
 @cache
-def subject() -> Subject:
+def loaded() -> LoadedModel:
     """A tiny LLaVA with random weights."""
-    return Subject("toy", toy_model(), toy_processor(), {"": RudderConfig(**SETTINGS)}, "test")
+    return LoadedModel("toy", toy_model(), toy_processor(), {"": RudderConfig(**SETTINGS)}, "test")
 
 
 def scenes(limit: int = 5) -> Task:
@@ -62,7 +62,7 @@ def run_task(
     batch_size: int = 2, process: Process | None = None, progress: Progress = no_progress, seed: int = 0,
 ) -> EvaluationResult | None:  # fmt: skip
     """Evaluate the tiny model."""
-    model = subject()
+    model = loaded()
     if methods is None:
         methods = [get("vanilla"), get("rudder-add", config=model.settings[""])]
     return evaluate(

@@ -22,7 +22,7 @@ from rudder_hf.calibrate.data import encode_samples
 from rudder_hf.evaluate.tasks import DataOptions, Sample
 from rudder_hf.metrics.chair import chair
 from rudder_hf.metrics.coco import Caption
-from tests.support.evaluating import subject
+from tests.support.evaluating import loaded
 
 NEW = 8
 LAYER = 2
@@ -32,8 +32,8 @@ PLACE = 2  # in the grid's settings: the stronger push with the flatter gate
 
 def planted_setting(data: CalibrationData, grid: Grid = GRID) -> Setting:
     """The setting of the grid that has to win, in the absolute numbers of these images."""
-    inputs = encode_samples(subject(), data.task, data.choosing)
-    norm = next(s.hidden_norm for s in layer_statistics(subject().model, [inputs]) if s.layer == LAYER)
+    inputs = encode_samples(loaded(), data.task, data.choosing)
+    norm = next(s.hidden_norm for s in layer_statistics(loaded().model, [inputs]) if s.layer == LAYER)
     return grid.settings(LAYER, norm)[PLACE]
 
 
@@ -51,7 +51,7 @@ def planted(data: CalibrationData, winner: Setting) -> CalibrationData:
 
 def answer(data: CalibrationData, sample: Sample, setting: Setting, new: int = NEW) -> str:
     """What `attach` and `generate` write about an image, alone in its batch."""
-    model = subject()
+    model = loaded()
     inputs = encode_samples(model, data.task, [sample])
     with attach(model.model, RudderConfig(**setting.record())):
         written: Any = model.model.generate(**inputs, max_new_tokens=new, do_sample=False)

@@ -11,7 +11,7 @@ from rudder_hf.metrics.chair import ChairResult, chair
 from rudder_hf.metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from rudder_hf.metrics.pope import Question, pope
 from rudder_hf.metrics.statistics import scores
-from rudder_hf.runtime.inputs import encode, without_prompt
+from rudder_hf.runtime.answers import encode, without_prompt
 from rudder_hf.scenes import captions
 from rudder_hf.scenes.images import Scene, draw, split_scenes
 from rudder_hf.scenes.questions import pope_questions

@@ -1,0 +1,191 @@
+"""From images and prompts to answers, and how likely each answer is to the unsteered model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL.Image import Image
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+
+from ..core.backbones import find_backbone, image_token_ids
+from ..hub import processing
+from ..methods import Generate
+from .decoding import Decoding
+from .inputs import to_model
+
+# One pass over prompt and answer gives these something else than decoding does (PaliGemma, for one, looks both ways
+# within what it prefills), so their answers are scored token by token.
+STEP_BY_STEP = ("paligemma", "kosmos-2", "kosmos-2.5", "minimax_m3_vl", "mistral_large4")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer.
+
+    Attributes:
+        text: Without special tokens and surrounding blanks.
+        ids: Its tokens, the end of sequence included if the model wrote it.
+        finished: Whether the model ended it by itself.
+    """
+
+    text: str
+    ids: list[int]
+    finished: bool
+
+
+def encode(model: PreTrainedModel, processor: Any, images: list[Image], prompts: list[str]) -> dict[str, Any]:
+    """Inputs of `generate`, padded on the left, on the model's device."""
+    return to_model(processing.encode(processor, images, prompts), model)
+
+
+@torch.no_grad()
+def answers(
+    generate: Generate, model: PreTrainedModel, processor: Any, inputs: dict[str, Any], decoding: Decoding,
+    seeds: Sequence[int], sample_ids: Sequence[str],
+) -> list[Answer]:  # fmt: skip
+    """Answer one batch.
+
+    Args:
+        generate: A method's `generate`.
+        model: Whose ids of end and padding count.
+        processor: Whose tokenizer reads the answers.
+        inputs: From `encode`.
+        decoding: How to write.
+        seeds: One per row.
+        sample_ids: One per row, for methods with noise of their own.
+    """
+    written: Tensor = generate(**inputs, **decoding.options(seeds), sample_ids=list(sample_ids))
+    new = without_prompt(written, inputs["input_ids"])
+    ends = end_ids(model)
+    tokenizer = getattr(processor, "tokenizer", processor)
+    found = []
+    for row in new.tolist():
+        end = next((index for index, token in enumerate(row) if token in ends), None)
+        ids = row if end is None else row[: end + 1]
+        text = tokenizer.decode(ids, skip_special_tokens=True).strip()
+        found.append(Answer(text, ids, end is not None))
+    return found
+
+
+def without_prompt(written: Tensor, prompt: Tensor) -> Tensor:
+    """New tokens alone: models that are prompted with embeddings return nothing else."""
+    length = prompt.shape[1]
+    if written.shape[1] >= length and bool((written[:, :length] == prompt.to(written.device)).all()):
+        return written[:, length:]
+    return written
+
+
+def end_ids(model: PreTrainedModel) -> set[int]:
+    """Tokens that end an answer."""
+    ends = model.generation_config.eos_token_id  # type: ignore[union-attr]
+    if ends is None:
+        ends = getattr(find_backbone(model).loop.generation_config, "eos_token_id", None)
+    return set() if ends is None else set(ends) if isinstance(ends, (list, tuple)) else {int(ends)}
+
+
+@torch.no_grad()
+def log_likelihoods(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequence[Sequence[int]]) -> list[float]:
+    """Log-probability of each answer under the model as it is: one forward pass over prompt and answer.
+
+    Args:
+        model: The unsteered model.
+        inputs: From `encode`, one row for each answer.
+        rows: The answers' tokens.
+
+    Returns:
+        The sum over an answer's tokens, 0 for an empty answer.
+    """
+    longest = max(len(row) for row in rows)
+    if longest == 0:
+        return [0.0] * len(rows)
+    # A placeholder that the model wrote into its answer would be taken for an image in one pass.
+    placeholders = set(image_token_ids(model))
+    if model.config.model_type in STEP_BY_STEP or any(placeholders & set(row) for row in rows):
+        return _forced(model, inputs, rows)
+    prompt = inputs["input_ids"]
+    padding = int(prompt[0, -1])  # Any token will do: it is masked, and nothing that counts comes after it.
+    answer = torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=prompt.device)
+    real = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=prompt.device)
+    extended = _extend(inputs, answer, real)
+    # The position before a token predicts it.
+    logits = _forward(model, extended, longest + 1)[:, -longest - 1 : -1]
+    sums = []
+    for row in range(len(rows)):  # row by row: a batch's log-probabilities in float32 may be gigabytes
+        chosen = torch.log_softmax(logits[row].float(), dim=-1).gather(1, answer[row, :, None])[:, 0]
+        sums.append(float((chosen * real[row]).sum()))
+    return sums
+
+
+def _extend(inputs: dict[str, Any], answer: Tensor, real: Tensor) -> dict[str, Any]:
+    """The inputs of prompt and answer together."""
+    length, extra = inputs["input_ids"].shape[1], answer.shape[1]
+    extended = dict(inputs)
+    for name, value in inputs.items():
+        if value.ndim < 2 or value.shape[:2] != inputs["input_ids"].shape or name.startswith("qformer"):
+            continue
+        if name == "input_ids":
+            added = answer
+        elif name == "attention_mask":
+            added = real.to(value.dtype)
+        elif value.ndim == 2:  # kinds of tokens: text
+            added = torch.zeros_like(value[:, :1]).expand(-1, extra)
+        else:  # which images a position sees: those that the last one saw
+            added = value[:, -1:].expand(-1, extra, *value.shape[2:])
+        extended[name] = torch.cat([value, added], dim=1)
+    if "attention_mask" not in extended:
+        ones = torch.ones(answer.shape[0], length, dtype=torch.long, device=answer.device)
+        extended["attention_mask"] = torch.cat([ones, real], dim=1)
+    return extended
+
+
+def _forward(model: PreTrainedModel, extended: dict[str, Any], keep: int) -> Tensor:
+    """Logits of the last positions, with positions and masks as `generate` would set them in a prefill."""
+    keeping = {"logits_to_keep": keep} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    if find_backbone(model).loop is not model:
+        # Prompted with embeddings that its own forward makes.
+        output = model(**extended, use_cache=False, **keeping)
+    else:
+        rest = {name: value for name, value in extended.items() if name != "input_ids"}
+        prepared = model.prepare_inputs_for_generation(  # type: ignore[operator]
+            extended["input_ids"], **rest, past_key_values=None, use_cache=False, is_first_iteration=True
+        )
+        output = model(**{**prepared, **keeping, "return_dict": True})
+    logits: Tensor = output.logits
+    return logits
+
+
+class _Dictation(LogitsProcessor):
+    """Makes a model write given answers, and adds up what it thought of each token."""
+
+    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
+        self.rows, self.sums, self.step = rows, [0.0] * len(rows), 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        forced = torch.full_like(scores, -torch.inf)
+        chances = torch.log_softmax(scores.float(), dim=-1)
+        for number, row in enumerate(self.rows):
+            token = row[self.step] if self.step < len(row) else 0
+            forced[number, token] = 0.0
+            if self.step < len(row):
+                self.sums[number] += float(chances[number, token])
+        self.step += 1
+        return forced
+
+
+def _forced(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequence[Sequence[int]]) -> list[float]:
+    """As `log_likelihoods`, by decoding the answers token by token."""
+    dictation = _Dictation(rows)
+    model.generate(  # type: ignore[operator]
+        **inputs,
+        max_new_tokens=max(len(row) for row in rows),
+        do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        logits_processor=LogitsProcessorList([dictation]),
+    )
+    return dictation.sums
