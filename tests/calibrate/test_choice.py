@@ -168,6 +168,26 @@ def test_limits_have_to_be_kept_safely() -> None:
     assert safe.best == candidate(1.0)
     assert 0.4 < safe.unsafe[candidate(2.0)] < 0.8
     assert not safe.broken
+    # Nor may it win a draw in which it happens to keep the limits.
+    assert daring.wins[candidate(2.0)] > 0.4
+    assert safe.wins == {candidate(1.0): 1.0}
+
+
+def test_the_plateau_holds_what_cannot_be_told_from_the_choice() -> None:
+    size = 60
+    vanilla = table(hallucinated_captions=[1.0] * size, found=[2.0] * size, truth=[3.0] * size)
+
+    def setting(wrong: int, found: float = 2.0) -> Counts:
+        hallucinated = [1.0] * wrong + [0.0] * (size - wrong)
+        return table(hallucinated_captions=hallucinated, found=[found] * size, truth=[3.0] * size)
+
+    # One more hallucination than the best is within its luck, twenty more are not; the last one breaks a limit.
+    tried = {candidate(1.0): 10, candidate(2.0): 11, candidate(3.0): 30}
+    candidates = {each: setting(wrong) for each, wrong in tried.items()} | {candidate(4.0): setting(11, found=1.0)}
+    choice = choose(candidates, vanilla, "chair_s", Limits(), True, 400)
+    assert choice.best == candidate(1.0)
+    assert choice.feasible == list(tried)
+    assert choice.plateau == [candidate(2.0)]
 
 
 def test_nothing_better_than_vanilla_is_no_choice() -> None:

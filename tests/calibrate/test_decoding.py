@@ -38,8 +38,9 @@ SPANS = [
     Setting(LAYER, alpha_max=60.0, span="image", pool="norm"),
     Setting(LAYER, alpha_max=60.0, span="text", mode="add", steer_first_token=True),
 ]
-# Positions by a mask, multimodal positions, prompts as embeddings, sandwich norms, sliding windows, no keyword.
-NAMES = ["llava", "qwen2_5_vl", "instructblip", "gemma3", "idefics2", PLAIN.name]
+# Positions by a mask, multimodal positions, prompts as embeddings, sandwich norms, sliding windows, a residual
+# multiplier, no keyword.
+NAMES = ["llava", "qwen2_5_vl", "instructblip", "gemma3", "idefics2", "granite4_vision", PLAIN.name]
 
 
 def alone(model: Any, inputs: dict[str, Any], setting: Setting) -> tuple[int, ...]:
@@ -107,6 +108,36 @@ def test_likelihood_is_that_of_the_stock_model(name: str) -> None:
             assert answer.nll == pytest.approx(reference_nll(family, model, rows[place], answer.tokens), rel=1e-4)
             other = reference_nll(family, model, rows[place + 1], answer.tokens)
             assert answer.contrast == pytest.approx(other, rel=1e-4)
+
+
+def test_likelihood_ends_with_the_answer() -> None:
+    """Answers of one batch end at different places; what comes after the end of one is not part of it."""
+    family = FAMILIES["llava"]
+    model = family.build()
+    inputs = family.inputs(model, ROWS)
+    model.generation_config.eos_token_id = ends_early(model, inputs)
+    decoded = decode_settings(model, inputs, SETTINGS, max_new_tokens=NEW, score=True)
+    lengths = {len(answer.tokens) for answers in decoded for answer in answers}
+    assert len(lengths) > 1
+    for row, answers in zip(ROWS, decoded, strict=True):
+        for answer in answers:
+            assert answer.nll == pytest.approx(reference_nll(family, model, row, answer.tokens), rel=1e-4)
+
+
+def test_the_same_answer_to_two_images_is_scored_with_each() -> None:
+    family = FAMILIES["llava"]
+    model = family.build()
+    rows = [*ROWS, Row(seed=3, words=5)]
+    # Prompts are padded to one length, so that every row has to write the same.
+    same = {"prefix_allowed_tokens_fn": lambda _, written: [10 + written.shape[0] % 3]}
+    inputs = family.inputs(model, rows)
+    decoded = decode_settings(model, inputs, SETTINGS[:2], max_new_tokens=3, score=True, contrast=True, **same)
+    (answer,) = {answer.tokens for answers in decoded for answer in answers}
+    for place, answers in enumerate(decoded):
+        own, other = (reference_nll(family, model, rows[row], answer) for row in (place, place + 1))
+        assert own != pytest.approx(other, rel=1e-2)
+        for found in answers:
+            assert (found.nll, found.contrast) == (pytest.approx(own, rel=1e-4), pytest.approx(other, rel=1e-4))
 
 
 def reference_nll(family: Any, model: Any, row: Row, tokens: tuple[int, ...]) -> float:

@@ -14,8 +14,8 @@ from rudder_hf.evaluate import tables
 from rudder_hf.evaluate.paper import paper_rows, paper_value
 from rudder_hf.evaluate.rescore import compare_runs, rescore, save_rescored, score_captions
 from rudder_hf.evaluate.result import FORMAT, EvaluationResult
-from rudder_hf.evaluate.scoring import Scoring
-from rudder_hf.evaluate.tasks import DataOptions, make_task
+from rudder_hf.evaluate.scoring import Scoring, score_answers
+from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import get
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
@@ -150,6 +150,14 @@ def test_mme_runs_with_images_from_its_folder(tmp_path: Path) -> None:
     metrics = result.methods[0].metrics
     assert {"total", "perception", "cognition", "existence", "code_reasoning"} <= set(metrics)
     assert len(result.image_ids) == 4
+
+
+def test_answers_and_reference_captions_are_read_in_the_same_lineage() -> None:
+    sample = Sample("1", 1, "1.jpg", "describe", {"objects": ["person"], "captions": ["Two men wear ties."]})
+    row = {"answer": "A person wears ties.", "log_likelihood": None}
+    for lineage, found in (("pattern", 1), ("strict", 2)):
+        totals = score_answers("chair", "chair", [sample], [row], Scoring(lineage)).counts.total()
+        assert (totals["truth"], totals["found"], totals["hallucinated_mentions"]) == (found, found, 0)
 
 
 def test_captions_of_other_programs_are_scored(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rudder_hf.metrics.chair import CHAIR_METRICS, chair, ground_truth
 from rudder_hf.metrics.chair_parsers import parse
-from rudder_hf.metrics.coco import Caption, read_captions_file, read_coco
+from rudder_hf.metrics.coco import Caption, CocoData, read_captions_file, read_coco
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.resources import CATEGORIES, SYNONYMS
 from rudder_hf.metrics.statistics import scores
@@ -236,6 +236,12 @@ def test_ground_truth_unites_instances_and_reference_captions(tmp_path: Path) ->
     (tmp_path / "c.json").write_text(json.dumps(captions))
     data = read_coco(tmp_path / "i.json", tmp_path / "c.json")
     assert ground_truth(data) == {1: {"dog", "car"}, 2: frozenset()}
+
+
+def test_reference_captions_are_read_in_the_lineage_asked_for() -> None:
+    data = CocoData({1: "1.jpg"}, {1: ()}, {1: ("Two men wear ties.",)}, ("tie",))
+    assert ground_truth(data, "pattern") == {1: {"person"}}
+    assert ground_truth(data, "strict") == {1: {"person", "tie"}}
 
 
 def test_other_categories_than_those_of_coco_are_refused(tmp_path: Path) -> None:

@@ -146,6 +146,17 @@ def test_the_mean_over_splits_is_plain_and_can_be_compared() -> None:
     assert compare(good.counts, bad.counts, POPE_METRICS, samples=50)["accuracy"].value == pytest.approx(-2 / 3)
 
 
+def test_splits_may_have_their_images_in_different_orders() -> None:
+    """Each image is one row of the counts: the bootstrap draws it with all its splits."""
+    first, second = ask("yn", "a.jpg"), ask("yn", "b.jpg")
+    one = pope([*first, *second], ["Yes", "No", "No", "Yes"])  # right about a.jpg, wrong about b.jpg
+    other = pope([*second, *first], ["No", "Yes", "Yes", "No"])
+    counts, _ = pope_mean({"random": one, "popular": other})
+    assert counts.ids == ("a.jpg", "b.jpg")
+    for split in ("random", "popular"):
+        assert counts.only([f"{split}/right"]).values.tolist() == [[2.0], [0.0]]
+
+
 def test_splits_of_different_releases_do_not_mix() -> None:
     with pytest.raises(InputError, match="do not ask about the same present objects"):
         pope_mean({"random": pope(ask("yn"), ["Yes", "No"]), "popular": pope(ask("ny"), ["Yes", "No"])})

@@ -92,6 +92,12 @@ def test_order_changes_nothing_and_swapping_changes_the_sign(seed: int, random: 
         assert difference.low <= difference.high
 
 
+def test_a_p_value_is_never_0() -> None:
+    """No permutation drawn is as extreme as what was observed, which counts as one all the same."""
+    never, always = (table(np.stack([np.full(40, hit), np.ones(40)], axis=1)) for hit in (0, 1))
+    assert compare(never, always, METRICS, samples=200)["rate"].p_value == pytest.approx(1 / 201)
+
+
 def test_equal_runs_have_no_difference() -> None:
     found = compare(random_table(0), random_table(0), METRICS, samples=100)["rate"]
     assert (found.value, found.low, found.high, found.p_value) == (0, 0, 0, 1)
