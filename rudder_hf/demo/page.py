@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import gradio as gr
 from PIL.Image import Image
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
 
 from ..analyze.token_html import tokens_html
 from ..analyze.tokens import TracedAnswer, token_view
@@ -212,19 +215,40 @@ def _slider(name: str, value: float, top: float, step: float, info: str) -> gr.S
 
 
 class _OnlyThisServer:
-    """Adds the header by which browsers refuse to ask anybody else."""
+    """Keeps the page between this server and this machine's browser.
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+    It adds the header by which browsers refuse to ask anybody else. Where only this machine may ask, it refuses
+    requests under another host name, by which a site could make a browser take this server for its own (DNS
+    rebinding), and posts from other pages.
+
+    Args:
+        app: The server.
+        local: Whether only this machine may ask.
+    """
+
+    def __init__(self, app: Any, local: bool) -> None:
+        self.app, self.local = app, local
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        asked = [f"//{headers.get('host', '')}"]
+        if scope.get("method") not in ("GET", "HEAD") and "origin" in headers:
+            asked.append(headers["origin"])
+        if self.local and not all(urlsplit(url).hostname in ("127.0.0.1", "localhost") for url in asked):
+            refusal = PlainTextResponse("This page is for this machine only: open it at 127.0.0.1.", status_code=403)
+            await refusal(scope, receive, send)
+            return
+
         async def with_header(message: Any) -> None:
             if message["type"] == "http.response.start":
                 header = (b"content-security-policy", ONLY_THIS_SERVER.encode())
                 message = {**message, "headers": [*message.get("headers", []), header]}
             await send(message)
 
-        await self.app(scope, receive, with_header if scope["type"] == "http" else send)
+        await self.app(scope, receive, with_header)
 
 
 def launch(blocks: gr.Blocks, *, address: str | None, port: int | None, open_browser: bool = False) -> str:
@@ -255,6 +279,6 @@ def launch(blocks: gr.Blocks, *, address: str | None, port: int | None, open_bro
         max_file_size=LARGEST_IMAGE,
         theme=theme,
         css=CSS,
-        app_kwargs={"middleware": [Middleware(_OnlyThisServer)]},
+        app_kwargs={"middleware": [Middleware(_OnlyThisServer, local=address is not None)]},
     )
     return str(url)

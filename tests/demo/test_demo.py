@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import http.client
 import json
 import math
 import re
@@ -12,7 +13,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import torch
@@ -295,3 +296,25 @@ def test_the_space_starts_this_page() -> None:
 
 settings.register_profile("demo", deadline=None)
 settings.load_profile("demo")
+
+
+def test_other_host_names_and_other_pages_are_refused() -> None:
+    """A site that has its own name lead to this server, or a page that posts to it, gets nothing."""
+    model, processor = embedded.load()
+    with serve.serving(model, processor, "embedded", port=0, max_new_tokens=4) as url:
+        port = urlsplit(url).port
+
+        def status(method: str, path: str, **headers: str) -> int:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            body = "{}" if method == "POST" else None
+            connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+            return connection.getresponse().status
+
+        assert status("GET", "/") == status("GET", "/", Host=f"localhost:{port}") == 200
+        for name in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", ""):
+            assert status("GET", "/", Host=name) == 403
+        join = "/gradio_api/queue/join"
+        for origin in ("https://evil.example", "null", "http://127.0.0.1.evil.example"):
+            assert status("POST", join, Origin=origin) == 403
+        assert status("POST", join, Origin=f"http://127.0.0.1:{port}") != 403
+        assert status("POST", join) != 403
