@@ -111,6 +111,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             config = copy.deepcopy(config)
             if name and config.base_model_name_or_path not in (None, name):
                 logger.warning(f"Settings made for {config.base_model_name_or_path!r} are used on {name!r}.")
+                # The stored revision is one of the stored base.
+                config.base_model_revision = None
         # The config names what is really steered, so that it is what a saved config loads.
         config.base_model_name_or_path = name or None
         if loaded:

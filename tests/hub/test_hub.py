@@ -205,7 +205,7 @@ def test_an_adapter_as_base(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> 
     file = home / "adapter" / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": "org/base"}))
     toy_processor().save_pretrained(home / "adapter")
-    hub.store.add("org/adapter", home / "adapter")
+    adapter = hub.store.add("org/adapter", home / "adapter")
     hub.store.add("org/on-adapter", make_settings(home / "a", "org/adapter"))
     scope: dict[str, Any] = {}
     exec(ASK.replace("picture.png", str(elsewhere.work / "picture.png")), scope)
@@ -213,8 +213,53 @@ def test_an_adapter_as_base(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> 
     code = LOAD.replace("org/steered", "org/on-adapter")
     code += "processor = AutoProcessor.from_pretrained('org/on-adapter', trust_remote_code=True)\n"
     code += "print(json.dumps([ask(model, processor), ask(model, processor, rudder=False)]))"
-    there = elsewhere.run(code).value
-    assert there == [scope["ask"](here, toy_processor(), rudder=use) for use in (True, False)]
+    wanted = [scope["ask"](here, toy_processor(), rudder=use) for use in (True, False)]
+    assert elsewhere.run(code).value == wanted
+    # Pinned, it is loaded as it was, whatever its repository has become: here a model of its own.
+    hub.store.repos["org/adapter"].commit("refs/heads/main", {}, "remove the adapter")
+    hub.store.add("org/adapter", make_base(home / "merged", seed=2), "add a model")
+    hub.store.add("org/on-adapter", make_settings(home / "pinned", "org/adapter", base_model_revision=adapter.sha))
+    assert elsewhere.run(code).value == wanted
+
+
+def test_a_private_base_with_token_and_cache_of_the_call(
+    elsewhere: Elsewhere, hub: LocalHub, home: Path, base: Path, tmp_path: Path
+) -> None:
+    """Neither token nor cache of the machine has a part in it, for the model, its processor and `from_base`."""
+    pinned = hub.store.add("org/hidden", base)
+    hub.store.add("org/on-hidden", make_settings(home / "hidden", "org/hidden", base_model_revision=pinned.sha))
+    moved = hub.store.add("org/hidden", make_base(home / "moved", seed=2), "new weights")
+    hub.store.repos["org/hidden"].private = True
+    code = f"""
+import json
+from rudder_hf import RudderConfig, RudderForConditionalGeneration
+from transformers import AutoModel, AutoProcessor
+given = dict(token={READER!r}, cache_dir={str(tmp_path)!r})
+model = AutoModel.from_pretrained("org/on-hidden", **given)
+processor = AutoProcessor.from_pretrained("org/on-hidden", **given)
+named = RudderForConditionalGeneration.from_base("org/hidden", RudderConfig(layer=2), **given)
+print(json.dumps([each.config.base_model_revision for each in (model, named)]))
+"""
+    loaded = elsewhere.run(code, package=True)
+    assert loaded.value == [pinned.sha, moved.sha]
+    assert f"org/hidden has moved on to {moved.sha[:12]}" in loaded.err
+    assert {path.name for path in tmp_path.glob("models--*")} == {"models--org--hidden", "models--org--on-hidden"}
+    # transformers itself notes in the machine's cache that there is no adapter.
+    assert {path.name for path in (elsewhere.home / "hub").glob("models--org--*hidden/*")} <= {".no_exist"}
+
+
+def test_another_base_is_not_looked_for_at_the_revision_of_the_stored_one(
+    elsewhere: Elsewhere, hub: LocalHub, home: Path
+) -> None:
+    other = hub.store.add("org/second", make_base(home / "second", seed=2))
+    code = """
+import json
+from rudder_hf import RudderConfig, RudderForConditionalGeneration
+given = RudderForConditionalGeneration.from_pretrained("org/steered", base_model_name_or_path="org/second")
+named = RudderForConditionalGeneration.from_base("org/second", RudderConfig.from_pretrained("org/steered"))
+print(json.dumps([[m.config.base_model_name_or_path, m.config.base_model_revision] for m in (given, named)]))
+"""
+    assert elsewhere.run(code, package=True).value == [["org/second", other.sha]] * 2
 
 
 # Pushing
@@ -263,6 +308,15 @@ def test_private_repositories_and_roles_of_tokens(elsewhere: Elsewhere, hub: Loc
     assert elsewhere.run(token).value == 2
     # Nobody's settings become public because a repository of that name was.
     refused(push(elsewhere, "'org/steered', private=True"), "exists and is public")
+
+
+def test_a_push_takes_the_token_that_is_given(elsewhere: Elsewhere, hub: LocalHub, base: Path) -> None:
+    """For the repository and for the base, whose commit is looked up."""
+    commit = hub.store.add("org/hidden-base", base)
+    hub.store.repos["org/hidden-base"].private = True
+    code = f"{PUSH}push_repo(RudderConfig(base_model_name_or_path='org/hidden-base'), 'org/given', token={WRITER!r})"
+    assert elsewhere.run(code, package=True).status == 0
+    assert json.loads(hub.store.files("org/given")["config.json"])["base_model_revision"] == commit.sha
 
 
 FOREIGN = {
@@ -383,7 +437,7 @@ def test_the_command_refuses_in_one_line(elsewhere: Elsewhere, hub: LocalHub, ho
 )
 def test_a_push_to_an_ill_hub(fault: str, words: str, elsewhere: Elsewhere, hub: LocalHub) -> None:
     hub.fault = fault
-    code = f"{PUSH}import rudder_hf.hub.push as s\ns._PATIENCE = 0.5\n"
+    code = f"{PUSH}import rudder_hf.hub.push as s\ns._HUB_PATIENCE = 0.5\n"
     code += f"push_repo(RudderConfig(base_model_name_or_path='org/base'), 'org/{fault}')"
     refused(elsewhere.run(code, package=True, HF_TOKEN=WRITER), words)
     repo = hub.store.repos.get(f"org/{fault}")

@@ -401,14 +401,15 @@ def test_from_base_with_a_folder(folder: str) -> None:
 
 def test_from_base_keeps_the_callers_config(folder: str) -> None:
     """Settings that are used for two bases name each base rightly."""
-    shared = settings()
+    shared = settings(base_model_name_or_path="org/base", base_model_revision="a" * 40)
     first = RudderForConditionalGeneration.from_base(folder, shared)
     other = AutoModelForImageTextToText.from_pretrained(folder)
     other.config.name_or_path = "somewhere/else"
     second = RudderForConditionalGeneration.from_base(other, shared)
     assert first.config.base_model_name_or_path == folder
     assert second.config.base_model_name_or_path == "somewhere/else"
-    assert shared.base_model_name_or_path is None
+    assert first.config.base_model_revision is second.config.base_model_revision is None
+    assert (shared.base_model_name_or_path, shared.base_model_revision) == ("org/base", "a" * 40)
 
 
 def test_round_trip(folder: str, tmp_path: Path) -> None:
