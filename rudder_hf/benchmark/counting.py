@@ -91,7 +91,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     in every run on every machine. What kernels allocate inside themselves is not seen.
 
     Attributes:
-        tokens: The operators, in order, in one list for each token; whoever knows where a token ends begins a list.
+        tokens: The operators, in order, one list for each token; the caller, who knows where a token ends, begins it.
         live: Bytes alive now.
         peak: Most bytes alive at any time.
     """

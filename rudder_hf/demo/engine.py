@@ -137,7 +137,7 @@ class Engine:
         try:
             done = False
             while not done:
-                # Everything that has come meanwhile: a slow reader skips frames and holds nobody up.
+                # Everything that has come meanwhile: a slow reader skips frames and delays no other.
                 for step in _available(steps):
                     if isinstance(step, BaseException):
                         raise step
@@ -182,6 +182,6 @@ class Engine:
 def _available(steps: queue.Queue[Any]) -> list[Any]:
     """Waits for one item and takes what has come until then."""
     items = [steps.get()]
-    while not steps.empty():  # nobody else takes items
+    while not steps.empty():  # no other thread takes items
         items.append(steps.get())
     return items

@@ -151,7 +151,7 @@ class Page:
             self.limits.check(view)
         except (ValueError, TypeError) as error:
             raise gr.Error(html.escape(str(error)), title="Not possible", print_exception=False) from error
-        # What a link had wrong stays told beside its view.
+        # What was wrong in a link stays beside its view.
         remarks = {} if linked else {self.notes: notes([self.limits.strength_note(view)])}
         yield (
             self._painted(Shown(view))

@@ -51,7 +51,7 @@ def serving(
         port: Where to listen; 0 for any free port.
         max_new_tokens: Longest answer.
         on_space: Whether a Hub Space serves the page to the public: it listens where the Space says, and folders of
-            the machine are not told. Otherwise only this machine can reach it.
+            the machine are not shown. Otherwise only this machine can reach it.
         open_browser: Whether to open the page in a browser.
     """
     inside = embedded_name(name)

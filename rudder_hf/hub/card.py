@@ -18,7 +18,7 @@ from .card_text import CARD_TEMPLATE
 PAPER_TITLE = (
     "Adaptive Residual-Update Steering for Low-Overhead Hallucination Mitigation in Large Vision Language Models"
 )
-# The last line of a card: a digest of the rest, by which a card that was edited can be told.
+# The last line of a card: a digest of the rest, which an edited card does not match.
 _DIGEST = "\n\n<!-- Written by rudder_hf; without edits its digest is "
 # Longer lists of a calibration record (the ids of its images) stand in config.json; the card says how many they are.
 _LONGEST_LIST = 8

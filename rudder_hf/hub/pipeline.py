@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, ImageTextToTextPipeline, Pipeline
+from transformers import GenerationConfig, Pipeline
 from transformers.image_utils import load_image
 from transformers.utils.chat_template_utils import Chat
 
@@ -157,23 +157,6 @@ class RudderImageToTextPipeline(Pipeline):
                 "The prompt has no place for the image, which would be lost. Leave the placeholder out to have it "
                 "set, or write the model's own into the prompt."
             )
-
-
-class RudderImageTextToTextPipeline(ImageTextToTextPipeline):
-    """transformers' pipeline of that name for steered models: it takes a lone string for an image, not for text."""
-
-    def __call__(self, images: Any = None, text: Any = None, **kwargs: Any) -> Any:
-        """As `ImageTextToTextPipeline`, but an image without text is described instead of being taken as text."""
-        alone = images if isinstance(images, (list, tuple)) else [images]
-        if text is None and images is not None and all(isinstance(each, str) for each in alone):
-            raise ValueError(
-                "Images are given without text. Pass text=..., or a chat; "
-                'pipeline("image-to-text", ...) describes images without a prompt.'
-            )
-        return super().__call__(images, text, **kwargs)
-
-    def check_model_type(self, supported_models: Any) -> None:
-        """Nothing to check: steering refuses models that it does not know."""
 
 
 def _has_image(messages: Any) -> bool:

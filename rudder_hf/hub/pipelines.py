@@ -12,8 +12,26 @@ from ..core.configuration import RudderConfig
 from ..core.generate import handle_of
 from .loading import read_settings
 from .modeling import RudderForConditionalGeneration
-from .pipeline import RudderImageTextToTextPipeline, RudderImageToTextPipeline
+from .pipeline import RudderImageToTextPipeline
 from .processing import load_processor
+
+
+class RudderImageTextToTextPipeline(transformers.ImageTextToTextPipeline):
+    """transformers' pipeline of that name for steered models, which would take an image's path for text."""
+
+    def __call__(self, images: Any = None, text: Any = None, **kwargs: Any) -> Any:
+        """As `ImageTextToTextPipeline`, but images without text are refused."""
+        alone = images if isinstance(images, (list, tuple)) else [images]
+        if text is None and images is not None and all(isinstance(each, str) for each in alone):
+            raise ValueError(
+                "Images are given without text. Pass text=..., or a chat; "
+                'pipeline("image-to-text", ...) describes images without a prompt.'
+            )
+        return super().__call__(images, text, **kwargs)
+
+    def check_model_type(self, supported_models: Any) -> None:
+        """Nothing to check: steering refuses models that it does not know."""
+
 
 TASKS: dict[str, type[transformers.Pipeline]] = {
     "image-to-text": RudderImageToTextPipeline,

@@ -159,7 +159,7 @@ def base_revision(model: PreTrainedModel, source: str) -> str:
             size = path.stat().st_size
             digest.update(f"{path.name}\n{size}\n".encode())
             with path.open("rb") as file:
-                # Weights of gigabytes are told by their head, which has names and shapes, and by their end.
+                # Of weights of gigabytes the head, which has names and shapes, and the end have to do.
                 digest.update(file.read(_WHOLE_FILE))
                 if size > 2 * _WHOLE_FILE:
                     file.seek(-(1 << 20), 2)
