@@ -1,8 +1,9 @@
-"""What a result was measured with: versions, machine, accelerators; and when."""
+"""What a result was measured with: versions, code, machine, accelerators; and when."""
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -40,6 +41,30 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
     return found
+
+
+def code_digest(*folders: str) -> str:
+    """First 16 hexadecimal digits of the SHA-256 of the Python sources in folders of this package.
+
+    The digest is the same on every system: files count in the order of their paths, whatever their line endings.
+
+    Args:
+        folders: Paths inside the package, such as "core" or "integrations/vllm".
+
+    Raises:
+        FileNotFoundError: There is no Python source in one of them.
+    """
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for folder in sorted(folders):
+        sources = {path.relative_to(package).as_posix(): path for path in (package / folder).rglob("*.py")}
+        if not sources:
+            raise FileNotFoundError(f"There is no Python source in {package / folder}.")
+        for name, path in sorted(sources.items()):
+            # Text mode makes "\n" of every line ending.
+            text = path.read_text(encoding="utf-8")
+            digest.update(f"{name}\0{len(text)}\0{text}".encode())
+    return digest.hexdigest()[:16]
 
 
 def hardware() -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> bool:
     from tests.support.toy import words
     from tests.vllm.cases import make_cases
     from tests.vllm.checkpoints import CHECKPOINTS
-    from tests.vllm.environment import versions
+    from tests.vllm.environment import code, versions
 
     options.out.mkdir(parents=True, exist_ok=True)
 
@@ -103,7 +103,7 @@ def _run(options: argparse.Namespace) -> bool:
         from tests.vllm.load import run_load
 
         result = run_load(checkpoint("llava"), words(), options.repeats, options.compiled)
-    _write(options.out / f"{options.part}{'-compiled' if options.compiled else ''}.json", versions() | result)
+    _write(options.out / f"{options.part}{'-compiled' if options.compiled else ''}.json", versions() | code() | result)
     print(json.dumps({name: value for name, value in result.items() if name != "said"}))
     return bool(result.get("passed", True))
 
@@ -114,7 +114,7 @@ def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
     from tests.vllm.cases import make_cases
     from tests.vllm.checkpoints import CHECKPOINTS
     from tests.vllm.engines import CONFIGURATIONS, compare, wanted
-    from tests.vllm.environment import versions
+    from tests.vllm.environment import code, versions
 
     if unknown := sorted(set(options.names) - set(CONFIGURATIONS)):
         print(f"No such configuration: {', '.join(unknown)}. There are {', '.join(CONFIGURATIONS)}.", file=sys.stderr)
@@ -134,7 +134,7 @@ def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
         except Exception as error:
             traceback.print_exc()
             outcome = {"name": name, "passed": False, "error": f"{type(error).__name__}: {error}"}
-        outcome |= {"options": configuration.options, "settings": configuration.settings, **versions()}
+        outcome |= {"options": configuration.options, "settings": configuration.settings, **versions(), **code()}
         found["configurations"][name] = outcome
         _write(path, found)
         passed &= outcome["passed"]

