@@ -204,3 +204,11 @@ def test_a_mistyped_setting_is_refused() -> None:
     config.torch_dtype = "float32"
     config.use_cache = True
     config.alpha_max = 3.0
+
+
+def test_settings_given_at_load_are_told_from_the_stored_ones() -> None:
+    config = RudderConfig.from_dict({"layer": 1, "base_model_name_or_path": "org/base"}, alpha_max=3.0)
+    assert config.given == {"alpha_max"}
+    config.take({"k": 2.0})
+    assert config.given == {"alpha_max", "k"}
+    assert RudderConfig(alpha_max=3.0).given == frozenset()

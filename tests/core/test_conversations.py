@@ -394,6 +394,23 @@ def test_an_answer_goes_on_again_and_again_and_then_a_turn_follows(chat: Chat) -
         assert_card(chat.turn(output_rudder=True), chat.expected_card())
 
 
+def test_an_answer_goes_on_from_a_cropped_cache(chat: Chat) -> None:
+    """Positions of the answer that were taken out of the cache are forwarded again, and steered again."""
+    model, inputs = chat.model, chat.inputs
+    with no_warning():
+        whole = run(model, inputs, output_rudder=True)
+        start = run(model, inputs, max_new_tokens=4)
+        start.past_key_values.crop(-2)
+        again = {"input_ids": start.sequences, "attention_mask": torch.ones_like(start.sequences)}
+        cache = start.past_key_values
+        rest = run(model, again, max_new_tokens=NEW - 4, past_key_values=cache, output_rudder=True)
+    assert torch.equal(rest.sequences, whole.sequences)
+    for part in ("similarity", "gate", "push"):
+        new, expected = getattr(rest.rudder, part), getattr(whole.rudder, part)[:, 4:]
+        torch.testing.assert_close(new, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(rest.rudder.card, whole.rudder.card, rtol=0, atol=2e-6)
+
+
 def test_new_ids_alone_and_a_static_cache(chat: Chat) -> None:
     model, inputs = chat.model, chat.inputs
     with no_warning():

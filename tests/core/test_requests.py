@@ -418,5 +418,5 @@ def test_the_config_names_what_is_steered_and_its_revision(tmp_path: Path) -> No
 
 def test_not_a_trace(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"no trace")
-    with pytest.raises(ValueError, match="not a safetensors file"):
+    with pytest.raises(ValueError, match="no safetensors file"):
         RudderTrace.load(tmp_path / "x.safetensors")

@@ -10,8 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.generation import BaseStreamer
 
 from rudder_hf import RudderTrace, attach
+from rudder_hf.core.generate import newest_observation
 from tests.support.helpers import NEW, OTHER_ROW, ROW, run, settings, target_layer
 from tests.support.zoo import FAMILIES
 
@@ -48,6 +50,35 @@ def test_push_is_relative_to_the_hidden_state(change: dict[str, Any], gate: floa
         elif "norm_cap" in change:
             assert (length <= 2.0 + 1e-5).all()
     assert trace.push[:, 1:].min() > 0
+
+
+class Watcher(BaseStreamer):
+    """What a streamer sees of RUDDER, token by token; first come the ids of the prompt."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Tensor, ...] | None] = []
+
+    def put(self, value: Tensor) -> None:
+        self.seen.append(newest_observation())
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_streamer_sees_the_newest_token_of_a_traced_generation() -> None:
+    model = FAMILY.build()
+    inputs = FAMILY.inputs(model, [ROW])
+    traced, untraced = Watcher(), Watcher()
+    with attach(model, settings()):
+        trace = run(model, inputs, streamer=traced, output_rudder=True).rudder
+        run(model, inputs, streamer=untraced)
+    assert traced.seen[0] is None
+    for token, observed in enumerate(traced.seen[1:]):
+        assert observed is not None
+        for values, name in zip(observed, ("similarity", "gate", "push"), strict=True):
+            assert torch.equal(values, getattr(trace, name)[:, token])
+    assert untraced.seen == [None] * (NEW + 1)
+    assert newest_observation() is None
 
 
 def test_rows_of_the_trace_follow_beams() -> None:

@@ -61,6 +61,8 @@ def test_names_that_lead_elsewhere_are_refused(name: str, tmp_path: Path) -> Non
         with pytest.raises(ValueError, match="base_model_name_or_path"):
             check_base_name(name, from_hub=from_hub)
     folder = stored(tmp_path, {"model_type": "rudder", "base_model_name_or_path": name})
+    with pytest.raises(ValueError, match="base_model_name_or_path"):
+        RudderConfig.from_pretrained(folder)
     with pytest.raises(ValueError, match="base_model_name_or_path") as caught:
         RudderForConditionalGeneration.from_pretrained(folder)
     # An empty name is told as a missing one.
