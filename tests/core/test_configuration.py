@@ -212,3 +212,9 @@ def test_settings_given_at_load_are_told_from_the_stored_ones() -> None:
     config.take({"k": 2.0})
     assert config.given == {"alpha_max", "k"}
     assert RudderConfig(alpha_max=3.0).given == frozenset()
+
+
+@pytest.mark.parametrize("stored", [[1, 2], "rudder", None])
+def test_what_is_no_dictionary_is_refused(stored: Any) -> None:
+    with pytest.raises(ValueError, match="have to be a JSON object"):
+        RudderConfig.from_dict(stored)

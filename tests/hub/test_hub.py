@@ -617,7 +617,7 @@ def test_settings_from_the_hub_do_not_mean_a_folder_here(
             for package in (False, True):
                 outcome = elsewhere.run(code.replace("org/steered", "stranger/local"), package=package)
                 refused(outcome, "models/secret", "working directory")
-        evaluate = "from rudder_hf.runtime.models import load_model\nload_subject('stranger/local')"
+        evaluate = "from rudder_hf.runtime.models import load_model\nload_model('stranger/local')"
         refused(elsewhere.run(evaluate, package=True), "models/secret", "working directory")
     finally:
         shutil.rmtree(elsewhere.work / "models")

@@ -416,7 +416,8 @@ def test_round_trip(folder: str, tmp_path: Path) -> None:
     """Settings that were saved come back with the base that they name; no weights are written."""
     case = Case()
     changes: dict[str, Any] = {"alpha_max": 7.0, "k": 3.0, "c": 0.5, "g_min": 0.1, "g_max": 0.9, "norm_cap": 5.0}
-    config = settings(**changes, pool="norm", steer_first_token=True, calibration={"source": "a test"})
+    config = settings(**changes, pool="norm", steer_first_token=True)
+    config.calibration = {"source": "a test", "model": {"name": folder}, "settings": config.settings()}
     wrapper = RudderForConditionalGeneration.from_base(folder, config)
     wrapper.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.safetensors"))
