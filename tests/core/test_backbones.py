@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from rudder_hf import RudderConfig, UnsupportedModelError, attach
 from rudder_hf.core.backbones import (
     attention_update,
+    decoder_layers,
     find_backbone,
     forwards_keywords,
     resolve_layer,
@@ -178,6 +180,30 @@ def test_a_mixer_is_told_by_its_class() -> None:
     assert self_attention(layers[0]) is layers[0].mixer
     with pytest.raises(UnsupportedModelError, match="no self-attention"):
         self_attention(layers[1])
+
+
+class TwoStacks(torch.nn.Module):
+    """Two lists of layers with self-attention, as deep as each other, and a config that tells the decoder's length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, count in (("reader", 3), ("writer", 2)):
+            stack = torch.nn.Module()
+            stack.layers = torch.nn.ModuleList(torch.nn.Module() for _ in range(count))
+            for layer in stack.layers:
+                layer.self_attn = torch.nn.Identity()
+            setattr(self, name, stack)
+        self.config = self
+
+    def get_text_config(self, decoder: bool = False) -> Any:
+        return SimpleNamespace(num_hidden_layers=2 if decoder else 3)
+
+
+def test_the_decoder_is_as_long_as_its_config_says() -> None:
+    model = TwoStacks()
+    path, layers = decoder_layers(model)
+    assert path == "writer.layers"
+    assert layers is model.writer.layers
 
 
 def test_layers_out_of_range_are_refused_with_the_range() -> None:

@@ -182,6 +182,20 @@ def test_unknown_settings_are_refused_but_a_newer_versions_only_warn(caplog: pyt
     assert ["phase_shift" in record.message for record in caplog.records] == [True]
 
 
+def test_what_counts_as_a_newer_version(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("rudder_hf.core.configuration.__version__", "1.2.0")
+    with caplog.at_level("WARNING", logger="rudder_hf"):
+        for known in (None, "", "new", "0.9.9", "1.2", "1.2.0"):
+            RudderConfig(rudder_version=known)
+            with pytest.raises(ValueError, match="phase_shift"):
+                RudderConfig(phase_shift=2.0, rudder_version=known)
+        assert not caplog.records
+        newer = ("1.2.1", "1.3", "1.3rc1", "2.0.0")
+        for version in newer:
+            RudderConfig(phase_shift=2.0, rudder_version=version)
+    assert len(caplog.records) == len(newer)
+
+
 def test_every_setting_is_written_also_defaults(tmp_path: Path) -> None:
     RudderConfig().save_pretrained(tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())

@@ -71,8 +71,11 @@ def test_names_that_lead_elsewhere_are_refused(name: str, tmp_path: Path) -> Non
 
 def test_only_settings_in_a_folder_may_name_a_folder(tmp_path: Path) -> None:
     check_base_name(str(tmp_path), from_hub=False)
-    with pytest.raises(ValueError, match="from the Hub"):
+    with pytest.raises(ValueError, match="from the Hub") as caught:
         check_base_name(str(tmp_path), from_hub=True)
+    assert "full path of a folder" not in str(caught.value)
+    with pytest.raises(ValueError, match="full path of a folder"):
+        check_base_name("../base", from_hub=False)
     for name in HUB_IDS:
         check_base_name(name, from_hub=True)
         check_base_name(name, from_hub=False)
