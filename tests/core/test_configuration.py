@@ -232,3 +232,24 @@ def test_settings_given_at_load_are_told_from_the_stored_ones() -> None:
 def test_what_is_no_dictionary_is_refused(stored: Any) -> None:
     with pytest.raises(ValueError, match="have to be a JSON object"):
         RudderConfig.from_dict(stored)
+
+
+def test_the_bases_config_answers_for_what_settings_lack() -> None:
+    """As models with an encoder and a decoder need it: both questions are handed on."""
+
+    class BaseConfig:
+        image_token_id = 32000
+        auto_map = "of the base"
+
+        def get_text_config(self, decoder: Any, encoder: Any) -> Any:
+            return "text", decoder, encoder
+
+    config = RudderConfig()
+    assert config.get_text_config(decoder=True) is config
+    with pytest.raises(AttributeError, match="image_token_id"):
+        _ = config.image_token_id
+    config.describe_base(BaseConfig())
+    assert config.get_text_config(decoder=True) == ("text", True, None)
+    assert config.get_text_config(encoder=True) == ("text", None, True)
+    assert config.image_token_id == 32000
+    assert not hasattr(config, "auto_map")

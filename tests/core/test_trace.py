@@ -106,6 +106,14 @@ def test_per_row_settings_with_beams() -> None:
             assert abs(unlike.sequences_scores[0] - alone.sequences_scores[0]) > 1e-3, "strength makes a difference"
 
 
+def test_a_trace_made_by_hand_is_saved_and_loaded(tmp_path: Path) -> None:
+    trace = RudderTrace(torch.ones(2, 8), torch.zeros(2, 3), torch.ones(2, 3), torch.full((2, 3), torch.nan))
+    loaded = RudderTrace.load(trace.save(tmp_path / "trace.safetensors"))
+    for name in ("card", "similarity", "gate", "push"):
+        torch.testing.assert_close(getattr(loaded, name), getattr(trace, name), rtol=0, atol=0, equal_nan=True)
+    assert loaded.settings == trace.settings == {}
+
+
 def test_a_damaged_trace_is_refused_by_name(tmp_path: Path) -> None:
     model = FAMILY.build()
     with attach(model, settings()):
