@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 
-from rudder_hf import RudderForConditionalGeneration, attach
+from rudder_hf import RudderForConditionalGeneration, UnsupportedModelError, attach
 from tests.support.helpers import (
     ROW,
     Listener,
@@ -182,3 +182,12 @@ def test_wrapper_manners(task: str | None) -> None:
     assert_same(run(twin, inputs), run(wrapper, inputs))
     assert not rudder_parts(twin.unwrap())
     assert wrapper.unwrap() is model
+
+
+def test_learned_prompts_are_refused() -> None:
+    """They stand before the prompt, where nothing tells them from it."""
+    model = get_peft_model(FAMILIES["llava"].build(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3))
+    for steer in (attach, RudderForConditionalGeneration.from_base):
+        with pytest.raises(UnsupportedModelError, match="learned prompts"):
+            steer(model, settings())
+    assert not rudder_parts(model)
