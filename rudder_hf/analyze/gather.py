@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from ..calibrate.layers import LayerStatistics
 from ..core.call import Call
 from ..core.configuration import RudderConfig
 from ..core.handle import SteeringHandle, attach
@@ -24,6 +25,27 @@ from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
 from .study import Study
 from .tokens import SIDES, GrowingText, TracedAnswer
+
+
+class _StoredAnswer(TypedDict):
+    text: str
+    spans: list[list[int]]
+    trace: dict[str, list[float]]
+
+
+class _StoredTraces(TypedDict):
+    sample: str
+    vanilla: _StoredAnswer
+    steered: _StoredAnswer
+    card: str
+    text_card: str | None
+
+
+class StoredBatch(TypedDict, total=False):
+    """A batch of an analysis: statistics of the layers, or traces of some images."""
+
+    layers: list[LayerStatistics]
+    answers: list[_StoredTraces]
 
 
 @dataclass(frozen=True)
@@ -109,7 +131,7 @@ class Gatherer:
             progress: Reports progress.
         """
         total = len(self.study.task.samples)
-        rows = {row["sample"]: row for batch in store.batches() for row in batch.get("answers", ())}
+        rows = {row["sample"]: row for batch in store.batches(StoredBatch) for row in batch.get("answers", ())}
         for samples in self.study.batches(batch_size):
             progress("answers", len(rows), total)
             if any(sample.id not in rows for sample in samples):

@@ -15,7 +15,7 @@ from ..metrics.errors import InputError
 from ..runtime.environment import versions
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store, to_json, write_new
-from .gather import Gatherer
+from .gather import Gatherer, StoredBatch
 from .numbers import (
     Material,
     Notes,
@@ -147,7 +147,8 @@ def _study_numbers(
 def _layers(store: Store, study: Study, options: AnalysisOptions, progress: Progress) -> dict[str, Any]:
     """Statistics of the layers of the unsteered model."""
     model = study.loaded.model
-    rows = next((batch["layers"] for batch in store.batches() if "layers" in batch), None)
+    stored = (batch["layers"] for batch in store.batches(StoredBatch) if "layers" in batch)
+    rows = next(([asdict(entry) for entry in layers] for layers in stored), None)
     if rows is None:
         batches = study.batches(options.batch_size)
 

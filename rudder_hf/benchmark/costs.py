@@ -82,12 +82,6 @@ class Cost:
     peak_bytes: int | None = None
     peak_ratio: float | None = None
 
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Cost:
-        """Read what `asdict` wrote."""
-        ratios = {name: None if record[name] is None else Ratio(**record[name]) for name in ("ratio", "cpu_ratio")}
-        return cls(**{**record, **ratios})
-
 
 def measure_costs(
     model: PreTrainedModel,

@@ -36,12 +36,6 @@ class Case:
         """The cost of one method that was measured."""
         return next(cost for cost in self.costs if (cost.method, cost.decoding) == (method, decoding))
 
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Case:
-        """Read what `asdict` wrote."""
-        costs = [Cost.from_dict(entry) for entry in record["costs"]]
-        return cls(**{**record, "costs": costs, "runs": [Run(**entry) for entry in record["runs"]]})
-
 
 @dataclass(frozen=True)
 class BenchmarkReport:
@@ -81,7 +75,8 @@ class BenchmarkReport:
         record = read_json(Path(path))
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise ValueError(f"{path} is not a report of rudder benchmark ({FORMAT}).")
-        return cls(**{**record, "cases": [Case.from_dict(case) for case in record["cases"]]})
+        report: BenchmarkReport = read_json(Path(path), cls)
+        return report
 
 
 def new_result_file(out: str | Path | None) -> Path:

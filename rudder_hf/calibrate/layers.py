@@ -94,7 +94,8 @@ def stored_layer_statistics(
         parts = batches(samples, _BATCH)
         write_new(path, to_json([entry.record() for entry in layer_statistics(loaded.model, inputs())]))
     # Also the process that computed them reads them back: all go on from the same numbers.
-    return [LayerStatistics(**record) for record in read_json(path)]
+    found: list[LayerStatistics] = read_json(path, list[LayerStatistics])
+    return found
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ..core.configuration import RudderConfig
 from ..metrics.errors import InputError
@@ -280,7 +280,7 @@ def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: 
 
     numbers = json.loads(to_json(outcome.to_dict()))
     for path in sorted(out.glob(f"result-*/{NUMBERS}")):
-        if _lasting(read_json(path)) == _lasting(numbers):
+        if _lasting(read_result(path)) == _lasting(numbers):
             return path.parent
     folder = numbered_path(out, "result")
     folder.mkdir(parents=True)
@@ -299,6 +299,19 @@ def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: 
     return folder
 
 
+class _Scored(TypedDict):
+    scores: dict[str, Any]
+
+
+class _Numbers(TypedDict):
+    model: dict[str, Any]
+    record: dict[str, Any]
+    layers: list[dict[str, Any]]
+    probes: list[_Scored]
+    settings: list[_Scored]
+    pope: list[dict[str, Any]]
+
+
 def read_result(path: Path) -> dict[str, Any]:
     """The numbers of a result, from its file, its folder, or the folder of a calibration, whose newest it is.
 
@@ -310,9 +323,10 @@ def read_result(path: Path) -> dict[str, Any]:
         if not found:
             raise InputError(f"{path} has no {NUMBERS}: give the folder of a finished `rudder calibrate`")
         path = found[-1]
-    numbers: dict[str, Any] = read_json(path)
-    if not isinstance(numbers, dict) or not all("images" in row for row in numbers.get("settings", [{}])):
+    settings = read_json(path, dict[str, Any]).get("settings", [{}])
+    if isinstance(settings, list) and not all("images" in row for row in settings if isinstance(row, dict)):
         raise InputError(f"{path} is no result of `rudder calibrate`, or one of version 0.1: calibrate again")
+    numbers: dict[str, Any] = read_json(path, _Numbers)
     return numbers
 
 

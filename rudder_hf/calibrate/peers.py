@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import methods
+from ..evaluate.folder import Answers
 from ..evaluate.methods import settings_record
 from ..evaluate.run import RunOptions, answer_batch
 from ..evaluate.scoring import Scored
@@ -94,6 +95,8 @@ class MethodSearch(Search[str]):
     Raises:
         InputError: The images have no annotations and the objective needs them, or the folder is another's.
     """
+
+    batch_kind = Answers
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Self
+from typing import Any, ClassVar, Generic, Self, TypedDict
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ class Search(ABC, Generic[C]):
         options: Objective, limits, bootstrap.
         vanilla: The candidate that is the unsteered model.
         progress: Is called with what is done.
+        batch_kind: The type of a stored batch.
     """
 
     loaded: LoadedModel
@@ -52,6 +53,8 @@ class Search(ABC, Generic[C]):
     @abstractmethod
     def decode(self, candidates: Sequence[C], samples: Sequence[Sample]) -> None:
         """See that every candidate has an answer to every sample, which are the first of `self.samples`."""
+
+    batch_kind: ClassVar[Any]
 
     @abstractmethod
     def _take(self, batch: Mapping[str, Any]) -> None:
@@ -68,7 +71,7 @@ class Search(ABC, Generic[C]):
     def refresh(self) -> None:
         """Read what all processes have stored."""
         self.answers.clear()
-        for batch in self.store.batches():
+        for batch in self.store.batches(self.batch_kind):
             self._take(batch)
 
     def add(self, batch: dict[str, Any]) -> None:
@@ -130,6 +133,19 @@ class Search(ABC, Generic[C]):
         )
 
 
+class _Answer(TypedDict):
+    answer: str
+    tokens: int
+    log_likelihood: float | None
+    contrast: float | None
+
+
+class _SettingAnswers(TypedDict):
+    settings: list[dict[str, Any]]
+    other_card: bool
+    answers: dict[str, list[_Answer]]
+
+
 @dataclass
 class SettingSearch(Search[Setting]):
     """Runs settings of RUDDER, all of a layer at once.
@@ -139,6 +155,7 @@ class SettingSearch(Search[Setting]):
         rows: Largest batch: that of the options, halved when memory runs out.
     """
 
+    batch_kind = _SettingAnswers
     vanilla: Setting = VANILLA
     other_card: bool = False
     rows: int = 0

@@ -43,15 +43,6 @@ class Row:
     answers: Values = field(default_factory=dict)
     answer_changes: Changes = field(default_factory=dict)
 
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Row:
-        """Read what `asdict` wrote."""
-        values = {k: {n: MetricValue(**v) for n, v in record[k].items()} for k in ("metrics", "answers")}
-        changes = {
-            k: {n: MetricDifference(**v) for n, v in record[k].items()} for k in ("changes", "ours", "answer_changes")
-        }
-        return cls(**{**record, **values, **changes})
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -100,5 +91,5 @@ class Comparison:
         record = read_json(Path(path))
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise ValueError(f"{path} is not a result of rudder compare ({FORMAT}).")
-        rows = [Row.from_dict(row) for row in record["rows"]]
-        return cls(**{**record, "rows": rows, "costs": [Cost.from_dict(cost) for cost in record["costs"]]})
+        comparison: Comparison = read_json(Path(path), cls)
+        return comparison

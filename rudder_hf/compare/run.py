@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ..benchmark.costs import Cost, measure_costs
 from ..calibrate.data import CalibrationData, batches, encode_samples
@@ -74,7 +74,7 @@ def compare(
     comparison = Comparison(
         title=_title(loaded, data),
         rows=rows,
-        costs=[Cost.from_dict(cost) for cost in measured["costs"]],
+        costs=measured["costs"],
         reference="" if ours is None else f"{ours.name}, {ours.settings}",
         notes=_notes(data, options, made),
         tunings={name: tuning.to_dict() for name, tuning in tunings.items()},
@@ -138,6 +138,10 @@ def _tune(
     return {name: tunings[name] for name in tried if name in tunings}
 
 
+class _Measured(TypedDict):
+    costs: list[Cost]
+
+
 def _costs(
     loaded: LoadedModel,
     data: CalibrationData,
@@ -163,7 +167,7 @@ def _costs(
             "runs": [asdict(run) for run in runs],
         }
         write_new(path, to_json(record))
-    found: dict[str, Any] = read_json(path)
+    found: dict[str, Any] = read_json(path, _Measured)
     return found
 
 

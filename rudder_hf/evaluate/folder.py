@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from ..metrics.errors import InputError
 from ..runtime.processes import Process
@@ -23,6 +23,48 @@ Rows = list[dict[str, Any]]
 _QUESTIONS, _SAMPLES = "questions.jsonl", "samples.jsonl"
 
 
+class Answer(TypedDict):
+    """One answer of one method, as batches hold it."""
+
+    id: str
+    answer: str
+    tokens: int
+    log_likelihood: float | None
+
+
+class _Launch(TypedDict):
+    started: str
+    process: int
+
+
+class _MayHaveLaunch(TypedDict, total=False):
+    launch: _Launch
+
+
+class Answers(_MayHaveLaunch):
+    """A batch: answers of one method, or none where a launch is written down."""
+
+    method: str
+    seconds: float
+    rows: list[Answer]
+
+
+class _MethodAnswer(Answer):
+    method: str
+
+
+class _Plan(TypedDict):
+    task: str
+    kind: str
+    data: dict[str, Any]
+    notes: list[str]
+    model: dict[str, Any]
+    methods: dict[str, dict[str, Any]]
+    decoding: dict[str, Any]
+    prompt: str
+    seed: int
+
+
 class RunFolder(Store):
     """The files of one run.
 
@@ -30,6 +72,8 @@ class RunFolder(Store):
         path: The folder.
         process: Which of several processes this one is.
     """
+
+    plan_kind = _Plan
 
     def __init__(self, path: str | Path, process: Process | None = None) -> None:
         super().__init__(path, "evaluate", process)
@@ -45,12 +89,12 @@ class RunFolder(Store):
 
     def questions(self) -> list[Sample]:
         """The samples."""
-        return [Sample(**record) for record in read_json_lines(self.path / _QUESTIONS)]
+        return read_json_lines(self.path / _QUESTIONS, Sample)
 
     def done(self) -> dict[tuple[str, str], dict[str, Any]]:
         """Answers of finished batches, by method and sample."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
-        for batch in self.batches():
+        for batch in self.batches(Answers):
             for row in batch["rows"]:
                 found.setdefault((batch["method"], row["id"]), row)
         return found
@@ -71,4 +115,4 @@ class RunFolder(Store):
         path = self.path / _SAMPLES
         if not path.is_file():
             raise InputError(f"{self.path} is not finished: repeat its command to continue it")
-        return read_json_lines(path)
+        return read_json_lines(path, _MethodAnswer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,13 +64,6 @@ class MethodResult:
     counts: dict[str, int]
     differences: dict[str, MetricDifference] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-    @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> MethodResult:
-        """Read what `asdict` wrote."""
-        metrics = {name: MetricValue(**value) for name, value in record["metrics"].items()}
-        differences = {name: MetricDifference(**value) for name, value in record["differences"].items()}
-        return cls(**{**record, "metrics": metrics, "differences": differences})
 
 
 @dataclass(frozen=True)
@@ -140,7 +132,5 @@ class EvaluationResult:
         record = read_json(path)
         if not isinstance(record, dict) or record.get("format") != FORMAT:
             raise InputError(f"{path} is not a result of rudder evaluate ({FORMAT})")
-        missing = sorted({entry.name for entry in dataclasses.fields(cls)} - set(record))
-        if missing:
-            raise InputError(f"{path} lacks {', '.join(missing)}")
-        return cls(**{**record, "methods": [MethodResult.from_dict(entry) for entry in record["methods"]]})
+        result: EvaluationResult = read_json(path, cls)
+        return result

@@ -22,7 +22,7 @@ from ..runtime.models import LoadedModel
 from ..runtime.processes import Process
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import write_new
-from .folder import RunFolder
+from .folder import Answers, RunFolder
 from .methods import settings_record
 from .result import RESULT_FILE, EvaluationResult
 from .scoring import Scoring, build_result
@@ -112,7 +112,7 @@ def write_answers(
         text = f"{task.name}, {decoding.name}"
         progress(text, finished, total)
         if finished < total:
-            folder.append({"launch": _launch(options, process), "method": "", "rows": []})
+            folder.append({"launch": _launch(options, process), "method": "", "seconds": 0.0, "rows": []})
         for method, batch in mine:
             # With another batch size than before, part of a batch may be there already.
             missing = [sample for sample in batch if (method.name, sample.id) not in done]
@@ -191,7 +191,7 @@ def run_record(folder: RunFolder) -> dict[str, Any]:
     launches: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
     tokens: dict[str, int] = {}
-    for batch in folder.batches():
+    for batch in folder.batches(Answers):
         if "launch" in batch:
             launches.append(batch["launch"])
             continue

@@ -29,12 +29,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from filelock import FileLock, Timeout
 
 from ..metrics.errors import InputError, listed
 from .processes import Process
+from .records import from_json, shortened
 
 Command = Literal["evaluate", "calibrate", "compare", "benchmark", "analyze"]
 Batch = dict[str, Any]
@@ -60,7 +61,12 @@ class Store:
         path: The folder.
         command: The command that the work belongs to.
         process: Which of several processes this one is.
+
+    Attributes:
+        plan_kind: The type of the plan, for [`from_json`].
     """
+
+    plan_kind: ClassVar[Any] = dict[str, Any]
 
     def __init__(self, path: str | Path, command: Command, process: Process | None = None) -> None:
         self.path, self.command = Path(path), command
@@ -127,10 +133,10 @@ class Store:
         if not path.is_file():
             self._refuse_version_0_1()
             raise InputError(f"{self.path} is no results folder of rudder {self.command}: it has no {PLAN_FILE}.")
-        record = read_json(path)
-        if not isinstance(record, dict) or "format" not in record:
+        record = read_json(path, dict[str, Any])
+        if "format" not in record:
             raise InputError(_VERSION_0_1.format(self.path))
-        if record["format"] != FORMAT or not isinstance(record.get("plan"), dict):
+        if record["format"] != FORMAT:
             raise InputError(
                 f"{path} has format {record['format']} and this version reads format {FORMAT}: choose a new folder."
             )
@@ -139,7 +145,10 @@ class Store:
                 f"{self.path} holds results of rudder {record.get('command')}, not of rudder {self.command}: choose "
                 "another folder."
             )
-        plan: dict[str, Any] = record["plan"]
+        try:
+            plan: dict[str, Any] = from_json(self.plan_kind, record.get("plan"), "plan")
+        except ValueError as error:
+            raise InputError(f"{path} is damaged: {error}.") from error
         return plan
 
     def _refuse_version_0_1(self) -> None:
@@ -191,14 +200,17 @@ class Store:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self, kind: Any = Batch) -> Iterator[Any]:
         """All finished batches of all processes; torn lines are left out.
 
+        Args:
+            kind: The type of a batch, for [`from_json`].
+
         Raises:
-            InputError: A line in the middle of a file is damaged.
+            InputError: A line is damaged, or no such batch.
         """
         for path in sorted(self._folder.glob("process-*.jsonl")):
-            yield from _parsed_lines(path, _whole_lines(path), "remove the line to do its batch again")
+            yield from _parsed_lines(path, _whole_lines(path), kind, "remove the line to do its batch again")
 
     def wait(self, missing: Callable[[], int], patience: float = PATIENCE) -> None:
         """Wait until the other processes have stored what this one needs.
@@ -236,12 +248,7 @@ def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any], within: st
         if isinstance(there, dict) and isinstance(here, dict):
             yield from _differences(there, here, f"{within}{name}.")
         elif there != here:
-            yield f"{within}{name} is {_short(there)} there and {_short(here)} here"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 120 else text[:117] + "..."
+            yield f"{within}{name} is {shortened(there)} there and {shortened(here)} here"
 
 
 # Files
@@ -257,32 +264,40 @@ def to_json_lines(records: Iterable[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, kind: Any = Any) -> Any:
     """Read a JSON file.
 
+    Args:
+        path: The file.
+        kind: The type of what it holds, for [`from_json`].
+
     Raises:
-        InputError: It is damaged.
+        InputError: It is damaged, or holds something else.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return from_json(kind, json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
         raise InputError(f"{path} is damaged: {error}.") from error
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
+def read_json_lines(path: Path, kind: Any = Batch) -> list[Any]:
     """Read a file with one JSON object per line.
 
+    Args:
+        path: The file.
+        kind: The type of a line, for [`from_json`].
+
     Raises:
-        InputError: A line is damaged.
+        InputError: A line is damaged, or something else.
     """
-    return list(_parsed_lines(path, path.read_bytes(), "restore the file"))
+    return list(_parsed_lines(path, path.read_bytes(), kind, "restore the file"))
 
 
-def _parsed_lines(path: Path, content: bytes, advice: str) -> Iterator[dict[str, Any]]:
+def _parsed_lines(path: Path, content: bytes, kind: Any, advice: str) -> Iterator[Any]:
     for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
             try:
-                yield json.loads(line)
+                yield from_json(kind, json.loads(line))
             except ValueError as error:
                 raise InputError(f"Line {number} of {path} is damaged ({error}): {advice}.") from error
 

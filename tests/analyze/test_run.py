@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from functools import cache
 from html.parser import HTMLParser
@@ -35,12 +36,13 @@ from rudder_hf.calibrate.settings import Setting
 from rudder_hf.cli.main import app
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.chair import chair
+from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.statistics import scores
 from rudder_hf.runtime.answers import encode
 from rudder_hf.runtime.models import LoadedModel
 from rudder_hf.runtime.progress import no_progress
 from rudder_hf.runtime.store import Store
-from tests.support.evaluating import loaded
+from tests.support.evaluating import damage, loaded
 from tests.support.processors import PROCESSORS
 from tests.support.toy import toy_model, toy_processor
 from tests.support.zoo import FAMILIES
@@ -273,6 +275,14 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "killed" / "numbers.json").exists()
     with pytest.raises(ValueError, match="max_new_tokens is 8 there and 7 here"):
         run("killed", max_new_tokens=NEW - 1)
+    for place, words in (
+        (["answers", 0, "card"], "card is 3, but has to be a text"),
+        (["answers"], "has to be a list"),
+    ):
+        shutil.copytree(tmp_path / "killed", tmp_path / str(len(place)))
+        damage(tmp_path / str(len(place)) / "batches" / "process-0000.jsonl", place, 3)
+        with pytest.raises(InputError, match=f"process-0000.jsonl is damaged .*{words}"):
+            run(str(len(place)))
     read: list[int] = []
     original = Gatherer.read
     monkeypatch.setattr(Gatherer, "read", lambda self, part: read.append(len(part)) or original(self, part))

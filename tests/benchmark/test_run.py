@@ -33,6 +33,8 @@ from rudder_hf.core.backbones import attention_update, find_backbone
 from rudder_hf.core.generate import HANDLE_NAME
 from rudder_hf.core.steering import POOL_CHUNK
 from rudder_hf.methods import NAMES, Generate, Method, get
+from rudder_hf.metrics.errors import InputError
+from tests.support.evaluating import damage
 
 SETTINGS = BenchmarkSettings(new_tokens=3, rounds=2, warmup=1, prompt_tokens=24)
 WIDTH = SHAPES["tiny"].hidden_size
@@ -164,6 +166,22 @@ def test_report_survives_json(tmp_path: Path) -> None:
     assert record["settings"]["rounds"] == SETTINGS.rounds
     path.write_text('{"format": "rudder-benchmark-1"}')
     with pytest.raises(ValueError, match="not a report of rudder benchmark"):
+        BenchmarkReport.load(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (["cases"], None, "cases is null, but has to be a list"),
+        (["cases", 0, "costs", 1, "method"], 3, r"cases\[0\]\.costs\[1\]\.method is 3, but has to be a text"),
+        (["cases", 0, "costs", 1, "ratio"], 0.9, "ratio is 0.9, but has to be an object or null"),
+        (["cases", 0, "runs", 0, "seconds"], ..., r"runs\[0\] lacks seconds"),
+    ],
+)
+def test_a_damaged_report_is_named(tmp_path: Path, place: list[str | int], value: object, words: str) -> None:
+    path = tiny_report().save(tmp_path / "result.json")
+    damage(path, place, value)
+    with pytest.raises(InputError, match=f"result.json is damaged: .*{words}"):
         BenchmarkReport.load(path)
 
 

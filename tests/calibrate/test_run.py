@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.hub.card import Provenance
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.processes import Process
-from tests.support.evaluating import loaded
+from tests.support.evaluating import damage, loaded
 from tests.support.helpers import in_threads
 from tests.support.planting import GRID, NEW, answer, assert_same, planted_scenes
 
@@ -240,6 +241,36 @@ def test_another_calibration_is_not_mixed_in(tmp_path: Path) -> None:
     (tmp_path / "old" / "state" / "plan.json").write_text("{}")
     with pytest.raises(InputError, match=r"results of rudder_hf 0\.1"):
         calibrate(loaded(), images(3, 2), tmp_path / "old", options())
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "value", "words"),
+    [
+        ("plan.json", [], [], "it is \\[\\], but has to be an object"),
+        ("layers.json", [1, "hidden_norm"], ..., r"\[1\] lacks hidden_norm"),
+        ("batches/process-0000.jsonl", [], None, "it is null, but has to be an object"),
+        ("batches/process-0000.jsonl", ["answers"], [], "answers is \\[\\], but has to be an object"),
+        ("result-001/calibration.json", ["settings"], {}, "settings is {}, but has to be a list"),
+        ("result-001/calibration.json", ["record"], ..., "lacks record"),
+    ],
+)
+def test_damaged_files_are_named(
+    tmp_path: Path, finished: Path, file: str, place: list[str | int], value: object, words: str
+) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    damage(tmp_path / "out" / file, place, value)
+    with pytest.raises(InputError, match=f"{file} is damaged.*{words}"):
+        save_outcome(
+            calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,))), tmp_path / "out", "", ""
+        )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small calibration."""
+    out = tmp_path_factory.mktemp("calibration") / "out"
+    save_outcome(calibrate(loaded(), images(3, 1), out, options(layers=(2,))), out, "toy", None)
+    return out
 
 
 def test_several_processes_come_to_the_same_choice(tmp_path: Path) -> None:

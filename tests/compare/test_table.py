@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rudder_hf.compare import joined, markdown
+from rudder_hf.compare import Comparison, joined, markdown
 from rudder_hf.compare.table import decoding_table, duel_table, verdict
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.methods import get
+from rudder_hf.metrics.errors import InputError
 from tests.compare.made_up import change, made_up
 from tests.support.command import refused, rudder
-from tests.support.evaluating import run_task, scenes
+from tests.support.evaluating import damage, run_task, scenes
 
 
 def test_the_table_has_every_column_and_says_what_was_not_run() -> None:
@@ -78,3 +79,20 @@ def test_costs_and_captions_of_two_commands_become_one_table(tmp_path: Path) -> 
     assert "| 2.00 | 2.00 |" in row
     refused(rudder("evaluate", "--table", tmp_path / "run", "--table", costs, "--latex"), "Markdown only")
     refused(rudder("benchmark", "--shape", "tiny", "--methods", "vcd", "--quick", "--out", costs), "never overwritten")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (["rows"], {}, "rows is {}, but has to be a list"),
+        (["rows", 1, "changes", "chair_s", "p_value"], ..., r"rows\[1\]\.changes\.chair_s lacks p_value"),
+        (["costs", 1, "ratio", "interval"], [1], r"costs\[1\]\.ratio\.interval is \[1\], but has to be a list of 2"),
+    ],
+)
+def test_a_damaged_comparison_is_named(tmp_path: Path, place: list[str | int], value: object, words: str) -> None:
+    path = tmp_path / "comparison.json"
+    path.write_text(made_up().to_json())
+    assert Comparison.load(path) == made_up()
+    damage(path, place, value)
+    with pytest.raises(InputError, match=f"comparison.json is damaged: {words}"):
+        Comparison.load(path)

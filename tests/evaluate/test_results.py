@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from rudder_hf.evaluate.result import FORMAT, EvaluationResult
 from rudder_hf.evaluate.scoring import Scoring, score_answers
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import get
+from rudder_hf.metrics.errors import InputError
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
-from tests.support.evaluating import SCORING, run_task
+from tests.support.evaluating import SCORING, damage, run_task
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"
 CHAIR_CAPTIONS = ["A dog and a cat.", "There is a bus.", "Nothing is here.", "A person with a dog. A dog."]
@@ -97,6 +99,49 @@ def test_damaged_answers_are_refused(run: Path, tmp_path: Path, change: object, 
     file.write_text("\n".join(change(file.read_text().splitlines())) + "\n")  # type: ignore[operator]
     with pytest.raises(ValueError, match=word):
         rescore(tmp_path / "run", SCORING)
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "value", "words"),
+    [
+        ("result.json", ["methods"], {}, "methods is {}, but has to be a list"),
+        ("result.json", ["methods", 0], None, r"methods\[0\] is null, but has to be an object"),
+        ("result.json", ["methods", 0, "metrics"], [], r"methods\[0\]\.metrics is \[\], but has to be an object"),
+        (
+            "result.json",
+            ["methods", 0, "metrics", "chair_s"],
+            {},
+            r"methods\[0\]\.metrics\.chair_s lacks label, value",
+        ),
+        (
+            "result.json",
+            ["methods", 1, "metrics", "recall", "value"],
+            "high",
+            'value is "high", but has to be a number',
+        ),
+        ("result.json", ["seed"], True, "seed is true, but has to be a whole number"),
+        ("result.json", ["colour"], 3, "has colour, which is not known"),
+        ("plan.json", ["plan", "methods"], ["vanilla"], "methods is .*, but has to be an object"),
+        ("plan.json", ["plan", "kind"], ..., "lacks kind"),
+        ("samples.jsonl", [], None, "it is null, but has to be an object"),
+        ("samples.jsonl", ["answer"], None, "answer is null, but has to be a text"),
+        ("samples.jsonl", ["tokens"], "3", 'tokens is "3", but has to be a whole number'),
+        ("samples.jsonl", ["id"], ..., "lacks id"),
+        ("questions.jsonl", ["reference"], [], "reference is \\[\\], but has to be an object"),
+        ("questions.jsonl", ["image_id"], ..., "lacks image_id"),
+        ("batches/process-0000.jsonl", ["rows"], 3, "rows is 3, but has to be a list"),
+        ("batches/process-0000.jsonl", ["method"], ..., "lacks method"),
+    ],
+)
+def test_damaged_files_are_named(
+    run: Path, tmp_path: Path, file: str, place: list[str | int], value: object, words: str
+) -> None:
+    """Whatever reads the folder: scoring it again, comparing it, or repeating the command."""
+    shutil.copytree(run, tmp_path / "run")
+    damage(tmp_path / "run" / file, place, value)
+    read = partial(run_task, batch_size=5) if file.startswith("batches") else partial(rescore, scoring=SCORING)
+    with pytest.raises(InputError, match=rf"{re.escape(file)} is damaged.*{words}"):
+        read(tmp_path / "run")
 
 
 def test_comparing_within_a_run_is_what_the_run_says(run: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 
@@ -19,6 +20,13 @@ from rudder_hf.runtime.store import (
     to_json_lines,
     write_new,
 )
+
+
+class Numbered(TypedDict):
+    """A batch with a number."""
+
+    n: int
+
 
 PLAN = {"model": {"name": "tiny", "revision": "a"}, "seed": 0}
 
@@ -78,6 +86,13 @@ def test_damaged_and_newer_plans_are_named(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(InputError, match=r"plan\.json is damaged"):
         Store(tmp_path, "evaluate").check()
+    for content in ("[]", "null", '"plan"'):
+        (tmp_path / "plan.json").write_text(content)
+        with pytest.raises(InputError, match=r"plan\.json is damaged: it is .*, but has to be an object"):
+            Store(tmp_path, "evaluate").check()
+    (tmp_path / "plan.json").write_text('{"command": "evaluate", "format": 2, "plan": []}')
+    with pytest.raises(InputError, match=r"plan\.json is damaged: plan is \[\], but has to be an object"):
+        Store(tmp_path, "evaluate").check()
     (tmp_path / "plan.json").write_text('{"command": "evaluate", "format": 3, "plan": {}}')
     with pytest.raises(InputError, match="has format 3 and this version reads format 2"):
         Store(tmp_path, "evaluate").check()
@@ -104,13 +119,14 @@ def test_a_torn_line_is_left_out_and_cut_off(tmp_path: Path) -> None:
     assert path.read_text() == '{"n": 1}\n{"n": 3}\n'
 
 
-def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ['{"n"', "null", "[]", "3", '{"n": "two"}', "{}"])
+def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "run" / "batches" / "process-0000.jsonl"
     store = started(tmp_path / "run")
     path.parent.mkdir()
-    path.write_text('{"n": 1}\n{"n"\n{"n": 3}\n')
+    path.write_text(f'{{"n": 1}}\n{line}\n{{"n": 3}}\n')
     with pytest.raises(InputError, match=r"Line 2 of .*process-0000\.jsonl is damaged .*remove the line"):
-        list(store.batches())
+        list(store.batches(dict[str, int] if line != "{}" else Numbered))
 
 
 def test_two_runs_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -55,6 +56,21 @@ class Counting(Method):
             return model.generate(*args, **kwargs)
 
         yield generate
+
+
+def damage(path: Path, place: Sequence[str | int], value: object) -> None:
+    """Put another value in a place of a JSON file, or of its last line; ... takes out what is there."""
+    *rest, text = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    content = {"all": json.loads(text)}
+    *way, last = "all", *place
+    within: Any = content
+    for step in way:
+        within = within[step]
+    if value is ...:
+        del within[last]
+    else:
+        within[last] = value
+    path.write_text("".join(f"{line}\n" for line in (*rest, json.dumps(content["all"]))))
 
 
 def run_task(
