@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import rudder_hf
 
 PACKAGE = Path(rudder_hf.__file__).parent
@@ -65,6 +67,7 @@ def test_metrics_need_no_model() -> None:
         assert not imports & {"torch", "transformers", "nltk"}, path.name
 
 
+@pytest.mark.slow
 def test_nothing_is_patched_at_import() -> None:
     """Importing the package leaves transformers and torch as they were."""
     code = """
@@ -80,6 +83,7 @@ assert snapshot() == before
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
 
 
+@pytest.mark.slow
 def test_a_script_called_rudder_registers_too(tmp_path: Path) -> None:
     script = tmp_path / "rudder.py"
     script.write_text("import rudder_hf\nfrom transformers import AutoConfig\nAutoConfig.for_model('rudder', layer=3)")

@@ -9,6 +9,7 @@ rudder_hf installed carry the very same code.
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -35,6 +36,7 @@ _SECTION = "# ======== rudder_hf/"
 _WIDTH = 119
 
 
+@functools.cache
 def modeling_source() -> str:
     """The text of `modeling_rudder.py`."""
     intro = "RUDDER for transformers: loads the base model that `config.json` names, and steers its `generate`."
@@ -59,7 +61,8 @@ def _literal(value: Any) -> str:
     return '"' + value + '"' if isinstance(value, str) else repr(value)
 
 
-def _join(intro: str, modules: Iterable[str]) -> str:
+@functools.cache
+def _join(intro: str, modules: tuple[str, ...]) -> str:
     """The sections of some modules under one header, with those imports that they use."""
     imports, sections = _own_parts() if Path(__file__).name != "bundle.py" else _package_parts()
     chosen = [f"{_SECTION}{name}\n\n{sections[name]}" for name in modules]

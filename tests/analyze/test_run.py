@@ -120,6 +120,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     return embedded_run(tmp_path_factory.mktemp("embedded"))
 
 
+@pytest.mark.slow
 def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
     result, out = embedded
     assert result.exit_code == 0, result.output

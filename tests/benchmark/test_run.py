@@ -56,6 +56,7 @@ def tiny_case() -> Case:
     return tiny_report().cases[0]
 
 
+@pytest.mark.slow
 def test_every_method_has_costs() -> None:
     assert {cost.method for cost in tiny_case().costs} == set(NAMES)
     assert not [cost for cost in tiny_case().costs if cost.refusal]

@@ -71,6 +71,7 @@ def test_weights_in_the_cache_are_found_and_weighed(tmp_path: Path, monkeypatch:
     assert paper.weights_obstacle("org/other", paper.Machine(download=True)) is None
 
 
+@pytest.mark.slow
 def test_rows_that_can_run_do_and_one_that_fails_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,6 +273,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_several_processes_come_to_the_same_choice(tmp_path: Path) -> None:
     """Two ranks at the same time, each with a model of its own; they meet in the folder alone."""
     wanted = options(label_free=True, layers=None, probe=4, shortlist=2)
@@ -336,6 +337,7 @@ def test_results_hold_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert Setting.of(RudderConfig.from_pretrained(folder / mode)) == outcome.by_mode[mode].best
 
 
+@pytest.mark.slow
 def test_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     outcome = calibrate(loaded(), images(4, 2), tmp_path, options(layers=None, probe=2, shortlist=1))

@@ -14,6 +14,7 @@ from tests.support.command import refused, rudder
 COMMANDS = ("generate", "evaluate", "calibrate", "compare", "benchmark", "analyze", "demo", "push", "env")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), *((name,) for name in COMMANDS)], ids=" ".join)
 def test_help_does_not_import_torch(arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "rudder_hf", *arguments, "--help"]

@@ -71,6 +71,7 @@ def test_trace_has_a_row_per_token() -> None:
     assert result.stdout.count(" % │") == 3
 
 
+@pytest.mark.slow
 def test_images_in_one_batch_answer_as_one_by_one(examples: list[Path]) -> None:
     together = answer_json(*examples)["answers"]
     alone = answer_json(*examples, "--batch-size", 1)["answers"]

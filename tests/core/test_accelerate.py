@@ -76,6 +76,7 @@ def is_offloaded(module: torch.nn.Module) -> bool:
     return any(parameter.device.type == "meta" for parameter in module.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["dispatch", "rudder"])
 @pytest.mark.parametrize(
     ("name", "dispatch", "way"),

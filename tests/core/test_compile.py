@@ -92,6 +92,7 @@ def assert_trace_near(output: Any, expected: Any) -> None:
         torch.testing.assert_close(getattr(output.rudder, name), getattr(expected.rudder, name), equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llava", "qwen2_5_vl", "idefics2", "instructblip", "gemma3"])
 def test_compiled_equals_eager(name: str, compiler: Compiler) -> None:
     """A left-padded batch with settings per row and a trace: tokens, logits and trace are those of eager mode."""
@@ -220,6 +221,7 @@ def test_layers_that_take_no_keywords(compiler: Compiler) -> None:
     assert_near(run(model, inputs, **compiler.options()), vanilla)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["", "self_attn"])
 def test_layers_compiled_one_by_one(part: str, compiler: Compiler) -> None:
     """Regional compilation: right when it comes after attaching, and not used unsteered when it came before."""
@@ -275,6 +277,7 @@ def test_threads_share_a_compiled_layer() -> None:
             assert_near(output, wanted)
 
 
+@pytest.mark.slow
 def test_compiled_forward(compiler: Compiler) -> None:
     """`model.forward = torch.compile(model.forward)`, as many examples have it: the prefill is compiled too."""
     family = family_of("llava")
@@ -294,6 +297,7 @@ def test_compiled_forward(compiler: Compiler) -> None:
     assert compiler.graphs == 4
 
 
+@pytest.mark.slow
 def test_inductor(compiler: Compiler) -> None:
     """Code that inductor writes for the CPU gives the same tokens, steered and not."""
     family = family_of("llava")

@@ -45,6 +45,7 @@ def is_quantised(layer: nn.Module) -> bool:
     return type(layer.get_submodule("self_attn.o_proj").weight).__name__ == "Int8Tensor"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "way"), [("llava", "wrapper"), ("llava", "attach"), ("instructblip", "wrapper"), ("gemma3", "attach")]
 )

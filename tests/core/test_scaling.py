@@ -77,6 +77,7 @@ def test_recorded_results_passed() -> None:
     assert {name for name, found in recorded("parity")["configurations"].items() if not found["passed"]} == set()
 
 
+@pytest.mark.slow
 def test_two_machines_calibrate_together(tmp_path: Path) -> None:
     """The commands for several machines, here two of one process each that meet at this one's address."""
     loaded().model.save_pretrained(tmp_path / "model")

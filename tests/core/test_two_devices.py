@@ -55,6 +55,7 @@ def on_first(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: value.to(FIRST) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize(
     ("name", "way", "changes", "beams"),

@@ -22,6 +22,8 @@ from rudder_hf.metrics.highlight import absent
 from rudder_hf.scenes import embedded
 from tests.support.analyzing import luminance
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("gradio", reason="the page needs gradio: pip install 'rudder-hf[demo]'")
 webdriver = pytest.importorskip("selenium.webdriver", reason="the browser is driven by: pip install selenium")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

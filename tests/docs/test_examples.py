@@ -14,6 +14,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from rudder_hf import RudderConfig, RudderForConditionalGeneration
 from tests.support.repos import inputs_for, make_base, picture
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 # custom_method.py is tested with the other methods.
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("[!_]*.py") if path.stem != "custom_method")

@@ -81,6 +81,7 @@ def write_captions(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.mark.slow
 def test_python_snippets_run_in_order(hub_cache: Path, tmp_path: Path) -> None:
     Image.new("RGB", (64, 48), (200, 120, 40)).save(tmp_path / "picture.jpg")
     write_captions(tmp_path)
@@ -103,6 +104,7 @@ def run(code: str, folder: Path, home: Path) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_shown_output_is_what_the_command_prints() -> None:
     shown = re.search(r"```console\n\$ rudder (.*?)\n(.*?)```", README, re.DOTALL)
     assert shown is not None

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("matplotlib", reason="the notebook draws a figure: pip install 'rudder-hf[plots]'")
 
 NOTEBOOK = Path(__file__).parent.parent.parent / "examples" / "story.ipynb"

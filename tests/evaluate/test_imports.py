@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rudder_hf.methods import METHODS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,6 +23,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
+@pytest.mark.slow
 def test_only_what_was_asked_for_is_imported(tmp_path: Path) -> None:
     arguments = [
         *("evaluate", "--methods", "vanilla,rudder-beta", "--limit", "2", "--max-new-tokens", "4"),

@@ -47,6 +47,7 @@ def texts(folder: Path) -> list[tuple[str, str, str]]:
     return [(row["method"], row["id"], row["answer"]) for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decoding", ["greedy", "beam", "nucleus"])
 def test_batch_size_and_order_do_not_change_an_answer(tmp_path: Path, decoding: str) -> None:
     run_task(tmp_path / "one", decoding=decoding, batch_size=1)
@@ -70,6 +71,7 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [2, 5, 9])
 def test_an_interrupted_run_goes_on_and_does_nothing_twice(tmp_path: Path, whole: Path, after: int) -> None:
     def stop(text: str, finished: int, total: int) -> None:
@@ -89,6 +91,7 @@ def test_an_interrupted_run_goes_on_and_does_nothing_twice(tmp_path: Path, whole
     assert scores(tmp_path / "run") == scores(whole)
 
 
+@pytest.mark.slow
 def test_a_torn_line_is_done_again_and_the_others_are_not(tmp_path: Path) -> None:
     first = Counting()
     run_task(tmp_path / "whole", methods=[first])
@@ -144,6 +147,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path, whole: Path) -> None
         run_task(tmp_path / "notes.txt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1, None])
 def test_processes_share_the_work_and_a_lost_one_loses_nothing(tmp_path: Path, whole: Path, lost: int | None) -> None:
     for rank in (0, 1):
@@ -187,6 +191,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
+@pytest.mark.slow
 def test_killed_and_continued_by_two_processes(tmp_path: Path, model: Path) -> None:
     """kill -9 while it runs; two processes of `accelerate launch` do the rest; the same as one process in one go."""
     python = [sys.executable, "-m", "rudder_hf"]

@@ -153,6 +153,7 @@ print(json.dumps(dict(
     assert second["caption"]
 
 
+@pytest.mark.slow
 def test_a_second_load_asks_twice_and_offline_never(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
     load = f"{LOAD}processor = AutoProcessor.from_pretrained('org/steered', trust_remote_code=True)\n"
     load += "print(json.dumps(ask(model, processor)))"
@@ -292,6 +293,7 @@ def test_push_branch_pull_request_and_tag(elsewhere: Elsewhere, hub: LocalHub) -
     assert stored["refs/pr/1"]["layer"] == 1
 
 
+@pytest.mark.slow
 def test_private_repositories_and_roles_of_tokens(elsewhere: Elsewhere, hub: LocalHub) -> None:
     assert push(elsewhere, "'org/secret', private=True", "layer=2, alpha_max=40.0").status == 0
     assert hub.store.repos["org/secret"].private
@@ -379,6 +381,7 @@ def rudder(elsewhere: Elsewhere, *arguments: object, token: str | None = WRITER)
     return elsewhere.run(code, package=True, **({} if token is None else {"HF_TOKEN": token}))
 
 
+@pytest.mark.slow
 def test_the_command_pushes_folders_and_presets(elsewhere: Elsewhere, hub: LocalHub, home: Path, base: Path) -> None:
     # A preset's base has to exist, for its commit to be pinned.
     hub.store.add("llava-hf/llava-1.5-7b-hf", base)
@@ -404,6 +407,7 @@ def test_the_command_pushes_folders_and_presets(elsewhere: Elsewhere, hub: Local
     assert hub.store.files("org/mine", "refs/pr/1")["README.md"].decode() == edited
 
 
+@pytest.mark.slow
 def test_the_command_refuses_in_one_line(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
     local = make_settings(home / "local", home / "base")
     empty = home / "empty"
@@ -432,6 +436,7 @@ def test_the_command_refuses_in_one_line(elsewhere: Elsewhere, hub: LocalHub, ho
 # A Hub that is ill
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"), [("unavailable", "503"), ("silent", "cannot be reached"), ("dropped", "hung up")]
 )
@@ -532,6 +537,7 @@ def test_an_adapter_from_the_hub_cannot_name_a_folder(elsewhere: Elsewhere, hub:
     refused(elsewhere.run(code), "base_model_name_or_path", "from the Hub")
 
 
+@pytest.mark.slow
 def test_processes_that_load_at_the_same_time(elsewhere: Elsewhere) -> None:
     """Four processes, warm Hub cache, empty cache of remote code, twelve rounds: none may fail."""
     code = """
@@ -594,6 +600,7 @@ except OSError as error:
         assert "Rudder" not in value[0]
 
 
+@pytest.mark.slow
 def test_settings_that_lead_in_a_circle(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
     hub.store.add("stranger/itself", make_settings(home / "itself", "stranger/itself"))
     hub.store.add("stranger/there", make_settings(home / "there", "stranger/back"))

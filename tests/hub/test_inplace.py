@@ -84,6 +84,7 @@ def test_the_first_architecture_loads_it(repo: Path) -> None:
     assert isinstance(getattr(transformers, first).from_pretrained(repo), LlavaForConditionalGeneration)
 
 
+@pytest.mark.slow
 def test_without_the_package(repo: Path, tmp_path: Path, expected: dict[str, torch.Tensor]) -> None:
     picture().save(tmp_path / "picture.png")
     code = f"""

@@ -251,6 +251,7 @@ def test_by_name(repo: Path, pipe: Pipeline) -> None:
         rudder_hf.pipeline("text-generation", str(repo))
 
 
+@pytest.mark.slow
 def test_elsewhere(tmp_path: Path, repo: Path, pipe: Pipeline, picture_file: Path) -> None:
     """By transformers alone, from a folder, on a machine without the package."""
     code = f"""

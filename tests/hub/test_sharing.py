@@ -235,6 +235,7 @@ def test_config_answers_for_the_base(repo: Path, tmp_path: Path) -> None:
     assert model.config.image_token_id == base.image_token_id
 
 
+@pytest.mark.slow
 def test_saving_a_loaded_pipeline(repo: Path, tmp_path: Path) -> None:
     pipe = rudder_hf.pipeline("image-to-text", AutoModel.from_pretrained(repo))
     pipe.save_pretrained(tmp_path)
@@ -244,6 +245,7 @@ def test_saving_a_loaded_pipeline(repo: Path, tmp_path: Path) -> None:
 # Without the package
 
 
+@pytest.mark.slow
 def test_elsewhere(elsewhere: Elsewhere, repo: Path, base: Path) -> None:
     """Every Auto class, overrides, and saving what was loaded, on a machine without the package."""
     code = f"""

@@ -190,6 +190,7 @@ def test_any_json_gives_settings_or_a_clean_error(tmp_path: Path, config: Any) -
         assert getattr(again, name) == getattr(loaded, name)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(config=CONFIGS)
 def test_any_json_reads_nothing_but_its_folder(tmp_path: Path, config: Any) -> None:

@@ -28,6 +28,8 @@ from tests.support.serving import (
     transformers_command,
 )
 
+pytestmark = pytest.mark.slow
+
 openai = pytest.importorskip("openai", reason="the client of the tests, and needed by transformers serve")
 pytest.importorskip("fastapi", reason="needed by transformers serve")
 pytest.importorskip("uvicorn", reason="needed by transformers serve")

@@ -72,6 +72,7 @@ def decoded(tested: Method, family: str, inputs: dict[str, Any], decoding: str, 
     return sequences
 
 
+@pytest.mark.slow
 @every_family
 @pytest.mark.parametrize("decoding", DECODINGS)
 def test_without_strength_a_method_is_vanilla(family: str, decoding: str) -> None:
@@ -126,6 +127,7 @@ def slow_beam_search(score: Any, beams: int, steps: int) -> tuple[list[int], flo
     return running[0][1], running[0][0] / steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "seeds"), [("llava", (1, 2)), ("qwen2_5_vl", (7, 8))])
 @pytest.mark.parametrize("name", ["vcd", "pai"])
 def test_side_branches_follow_the_beams(
@@ -156,6 +158,7 @@ def test_side_branches_follow_the_beams(
     assert (stuck.sequences_scores - output.sequences_scores).abs().max() > 1e-2
 
 
+@pytest.mark.slow
 @every_family
 def test_nothing_is_left_on_the_model(family: str) -> None:
     model, inputs = built(family), batch(family)
@@ -498,6 +501,7 @@ def test_what_a_method_needs_from_a_model() -> None:
         method_class("vti").for_model(model, Sources())
 
 
+@pytest.mark.slow
 def test_only_what_is_asked_for_is_imported() -> None:
     code = """
 import sys
@@ -512,6 +516,7 @@ assert "rudder_hf.methods.opera" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent.parent)
 
 
+@pytest.mark.slow
 def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(__file__).parent.parent.parent / "examples" / "custom_method.py"
     runpy.run_path(str(path), run_name="__main__")

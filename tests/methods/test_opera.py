@@ -110,6 +110,7 @@ def mode(values: list[int]) -> int:
     return min(set(values), key=lambda value: (-values.count(value), value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "settings", "steps", "goes_back"),
     [

@@ -97,6 +97,7 @@ def test_stock_classes_load_the_model(name: str) -> None:
         assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"F16"}  # noqa: SIM118
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", embedded.names())
 def test_the_card_tells_the_truth(name: str) -> None:
     folder = embedded.folder(name)
@@ -124,6 +125,7 @@ def test_it_hallucinates_and_knows_what_it_sees() -> None:
     assert all(told["pope"][kind]["accuracy"] >= 80 for kind in ("random", "popular", "adversarial"))
 
 
+@pytest.mark.slow
 def test_rudder_cuts_hallucination_and_other_directions_do_not() -> None:
     vanilla, steered = percent("llava", "vanilla"), percent("llava", "rudder-beta")
     assert steered["chair_s"] <= 0.9 * vanilla["chair_s"]

@@ -90,6 +90,7 @@ def test_processor_and_training_see_the_same(family: Family, processor: Any):
     assert processor.apply_chat_template(chat, add_generation_prompt=True) == prompt(captions.DETAIL_PROMPT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_stage", [vision_stage, decoder_stage])
 def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(
     family: Family, processor: Any, make_stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,6 +169,7 @@ def test_scores_of_known_captions():
     assert result["broken"] == 0.0
 
 
+@pytest.mark.slow
 def test_measuring_a_model_gives_what_its_card_says(monkeypatch: pytest.MonkeyPatch):
     """On a few scenes, within what a few scenes can say; the card follows from the measurements alone."""
     model, processor = AutoModelForImageTextToText.from_pretrained(embedded.folder()), embedded.load()[1]
