@@ -182,6 +182,19 @@ def test_a_mixer_is_told_by_its_class() -> None:
         self_attention(layers[1])
 
 
+def test_a_part_without_generate_runs_no_token_loop() -> None:
+    """A model with a `generate` of its own delegates only to a language model that has one."""
+    model = FAMILIES["llava"].build()
+
+    class WithItsOwn(type(model)):  # type: ignore[misc]
+        def generate(self, *args: Any, **kwargs: Any) -> Any:
+            return super().generate(*args, **kwargs)
+
+    model.__class__ = WithItsOwn
+    model.text_model = torch.nn.Identity()
+    assert find_backbone(model).loop is model
+
+
 class TwoStacks(torch.nn.Module):
     """Two lists of layers with self-attention, as deep as each other, and a config that tells the decoder's length."""
 

@@ -68,6 +68,26 @@ def test_bad_values_are_refused_on_loading(name: str, value: Any, tmp_path: Path
         RudderConfig.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("alpha_max", 0.0, 1e6),
+        ("k", 0.0, 1e6),
+        ("c", -50.0, 50.0),
+        ("g_min", 0.0, 1.0),
+        ("g_max", 0.0, 1.0),
+        ("norm_cap", math.nextafter(0.0, 1.0), 1e6),
+    ],
+)
+def test_ranges_include_their_bounds_and_nothing_beyond(name: str, low: float, high: float) -> None:
+    rest = {"g_min": {"g_max": 1.0}, "g_max": {"g_min": 0.0}}.get(name, {})
+    for value in (low, high):
+        assert getattr(RudderConfig(**{name: value, **rest}), name) == value
+    for value in (math.nextafter(low, -math.inf), math.nextafter(high, math.inf)):
+        with pytest.raises(ValueError, match=name):
+            RudderConfig(**{name: value, **rest})
+
+
 def test_an_empty_gate_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"g_min=0\.8 and g_max=0\.2"):
         RudderConfig(g_min=0.8, g_max=0.2)

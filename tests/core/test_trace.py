@@ -14,6 +14,7 @@ from transformers.generation import BaseStreamer
 
 from rudder_hf import RudderTrace, attach
 from rudder_hf.core.generate import newest_observation
+from rudder_hf.core.trace import after_end
 from tests.support.helpers import NEW, OTHER_ROW, ROW, run, settings, target_layer
 from tests.support.zoo import FAMILIES
 
@@ -104,6 +105,18 @@ def test_per_row_settings_with_beams() -> None:
             assert torch.equal(both.sequences[row, -NEW:], alone.sequences[0, -NEW:])
             torch.testing.assert_close(both.sequences_scores[row], alone.sequences_scores[0], rtol=1e-5, atol=1e-5)
             assert abs(unlike.sequences_scores[0] - alone.sequences_scores[0]) > 1e-3, "strength makes a difference"
+
+
+def test_where_an_answer_has_ended() -> None:
+    ids = torch.tensor([[5, 9, 5, 9], [5, 5, 5, 9], [5, 9, 0, 0], [5, 0, 5, 0]])
+    none = torch.zeros_like(ids, dtype=torch.bool)
+    # Without a token that ends answers there is no padding, whatever the last tokens are.
+    assert torch.equal(after_end(ids, [], 0), none)
+    assert after_end(ids, [9], None).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]]
+    # Padding without it follows where a stopping criterion ended the row.
+    assert after_end(ids, [9], 0).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]]
+    # The same token for both: the one that ends the row is part of it.
+    assert after_end(ids, [9, 7], 9).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]]
 
 
 def test_a_trace_made_by_hand_is_saved_and_loaded(tmp_path: Path) -> None:
