@@ -21,6 +21,7 @@ from rudder_hf import (
     attach,
     detach,
 )
+from rudder_hf.core.call import Call
 from tests.support.zoo import FAMILIES
 from tests.support.zoo.base import Row
 
@@ -74,6 +75,23 @@ def test_bad_calls_are_refused_and_leave_the_model_usable(
     with pytest.raises(error, match=message):
         steered.generate(**inputs(steered), **(OPTIONS | options))
     assert same(steered.generate(**inputs(steered), **OPTIONS), before)
+
+
+def test_which_rows_have_an_image(llava: Any) -> None:
+    ids, embeds = torch.tensor([[1, 7, 2], [1, 3, 2]]), torch.zeros(2, 3, 8)
+
+    def rows(image_tokens: tuple[int, ...], **arguments: Any) -> list[bool]:
+        return Call(llava, (), arguments).rows_with_image(image_tokens)
+
+    assert rows((7,), input_ids=ids, pixel_values=embeds) == [True, False]
+    assert rows((7,), input_ids=ids, inputs_embeds=embeds) == [True, False]
+    assert rows((7,), input_ids=ids) == [False, False], "placeholders, but nothing to put there"
+    assert rows((8,), input_ids=ids, pixel_values=embeds) == [True, True], "images that need no placeholder"
+    assert rows((), input_ids=ids, pixel_values=embeds) == [True, True]
+    assert rows((), input_ids=ids) == [False, False]
+    assert rows((), input_ids=ids, inputs_embeds=embeds) == [True, True], "embeddings do not tell"
+    assert rows((7,), inputs_embeds=embeds) == [True, True]
+    assert rows((7,), input_ids=ids, image_attention_mask=torch.tensor([[0, 0], [0, 1]])) == [False, True]
 
 
 def test_continuous_batching_is_refused(steered: Any) -> None:
