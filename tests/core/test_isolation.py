@@ -139,6 +139,27 @@ def test_nesting_three_deep_and_on_another_model() -> None:
             assert_same(outputs[index], wanted[index])
 
 
+@pytest.mark.parametrize("name", ["llava", "llava-plain"])
+def test_decoder_used_by_itself_while_a_generation_runs(name: str) -> None:
+    """A forward of the decoder between two tokens, past the model around it, is the stock one."""
+    family = family_of(name)
+    model = family.build()
+    inputs = family.inputs(model, [ROW])
+    decoder = model.get_submodule(family.layers.removesuffix(".layers"))
+    ids = torch.arange(10, 15)[None]
+    seen: list[torch.Tensor] = []
+
+    def call() -> None:
+        seen.append(decoder(input_ids=ids).last_hidden_state)
+
+    with torch.no_grad():
+        call()
+    with attach(model, settings()):
+        wanted = run(model, inputs)
+        assert_same(run(model, inputs, streamer=Listener(3, call)), wanted)
+    assert torch.equal(seen[1], seen[0])
+
+
 @pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
 def test_language_model_of_a_running_generation(rudder: Any) -> None:
     """The language model in InstructBLIP can be used by itself, also while InstructBLIP generates."""
