@@ -217,6 +217,10 @@ def test_the_decoder_is_as_long_as_its_config_says() -> None:
     path, layers = decoder_layers(model)
     assert path == "writer.layers"
     assert layers is model.writer.layers
+    for stack in (model.reader, model.writer):
+        stack.layers = torch.nn.ModuleList([torch.nn.Identity()])
+    with pytest.raises(UnsupportedModelError, match="no decoder layers with self-attention in TwoStacks"):
+        decoder_layers(model)
 
 
 def test_layers_out_of_range_are_refused_with_the_range() -> None:
