@@ -135,7 +135,8 @@ def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
             traceback.print_exc()
             outcome = {"name": name, "passed": False, "error": f"{type(error).__name__}: {error}"}
         outcome |= {"options": configuration.options, "settings": configuration.settings, **versions(), **code()}
-        found["configurations"][name] = outcome
+        known = {**found["configurations"], name: outcome}
+        found["configurations"] = {name: known[name] for name in CONFIGURATIONS if name in known}
         _write(path, found)
         passed &= outcome["passed"]
         verdict = "passed" if outcome["passed"] else "FAILED"

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import AutoProcessor
 
-from rudder_hf import RudderConfig
+from rudder_hf import RudderConfig, write_repo
 from tests.vllm.cases import OVERRIDES, Case, Plain, second_turns
 
 SETTINGS: dict[str, Any] = {"layer": 2, "alpha_max": 24.0, "k": 3.0}
@@ -44,6 +44,7 @@ class Configuration:
         checkpoint: Which of the tiny checkpoints.
         rounds: 1, or 3 for the prefix cache: prompts again, with other settings, then follow-up questions.
         proof: Metrics of vLLM that have to be above zero, so that what is tested did happen.
+        stored: Whether the engine reads its settings from a repository; it is given the strength beside it.
         control: Whether it is broken on purpose and has to give wrong answers.
     """
 
@@ -53,6 +54,7 @@ class Configuration:
     checkpoint: str = "llava"
     rounds: int = 1
     proof: tuple[str, ...] = ()
+    stored: bool = False
     control: bool = False
 
 
@@ -67,6 +69,7 @@ CONFIGURATIONS: dict[str, Configuration] = {
     configuration.name: configuration
     for configuration in (
         Configuration("eager"),
+        Configuration("settings-repository", stored=True),
         Configuration("chunked-prefill", {"max_num_batched_tokens": 24}),
         Configuration("preemption", _SCARCE, proof=_PREEMPTED),
         Configuration("prefix-caching", _CACHE, rounds=3, proof=_HITS),
@@ -228,6 +231,10 @@ def wanted(configuration: Configuration, folder: Path, cases: Sequence[Case], st
 def compare(configuration: Configuration, folder: Path, want: Wanted) -> dict[str, Any]:
     """Run a configuration and count the answers that are token for token those of plain transformers."""
     settings = {**SETTINGS, **configuration.settings}
+    if configuration.stored:
+        repository = folder.with_name(f"{folder.name}-settings")
+        write_repo(RudderConfig(**{**settings, "alpha_max": 1.0}, base_model_name_or_path=str(folder)), repository)
+        settings = {"settings": str(repository), "alpha_max": settings["alpha_max"]}
     started = time.time()
     with engine(folder, configuration.options, settings) as llm:
         got = [answers(llm, batch) for batch in want.rounds]
