@@ -94,6 +94,15 @@ def test_which_rows_have_an_image(llava: Any) -> None:
     assert rows((7,), input_ids=ids, image_attention_mask=torch.tensor([[0, 0], [0, 1]])) == [False, True]
 
 
+@pytest.mark.parametrize("way", ["assistant_model", "prompt_lookup_num_tokens"])
+def test_assisted_decoding_of_embeddings_is_refused(llava: Any, way: str) -> None:
+    """transformers would drop the candidates without a word."""
+    arguments = {"inputs_embeds": torch.zeros(1, 3, 8), way: llava if way == "assistant_model" else 2}
+    with pytest.raises(ValueError, match="prompted with embeddings"):
+        Call(llava, (), arguments).refuse_unsupported()
+    Call(llava, (), {**arguments, "inputs_embeds": None}).refuse_unsupported()
+
+
 def test_continuous_batching_is_refused(steered: Any) -> None:
     with pytest.raises(ValueError, match="continuous batching"):
         steered.generate_batch([[1, 2, 3]])

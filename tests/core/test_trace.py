@@ -88,7 +88,9 @@ def test_rows_of_the_trace_follow_beams() -> None:
         inputs = FAMILY.inputs(model, [ROW, OTHER_ROW])
         card = run(model, inputs, output_rudder=True).rudder.card
         beams = run(model, inputs, num_beams=3, num_return_sequences=2, output_rudder=True).rudder
+        single = run(model, inputs, num_beams=3, num_return_sequences=2, output_rudder=True, max_new_tokens=1).rudder
     torch.testing.assert_close(beams.card, card.repeat_interleave(2, dim=0))
+    torch.testing.assert_close(single.card, card.repeat_interleave(2, dim=0))
     assert (card[0] - card[1]).norm() > 0.1
     assert beams.gate.shape == beams.similarity.shape == (4, beams.push.shape[1])
 
