@@ -25,16 +25,22 @@ PACKAGES = (
 )
 
 
+CODE = "rudder_hf_code"
+"""Under this name `versions` has a digest of the code that results depend on."""
+_MEASURED = ("core", "methods", "metrics", "scenes")
+
+
 def timestamp() -> str:
     """The time now, in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
-    """Versions of Python, of this package and of those it works with; None for what is not installed."""
+    """Versions of Python, of this package with a digest of its code, and of those it works with; None if missing."""
     from .. import __version__
 
     found: dict[str, str | None] = {"python": platform.python_version(), "rudder_hf": __version__}
+    found[CODE] = code_digest(*_MEASURED)
     for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
