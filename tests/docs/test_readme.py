@@ -1,4 +1,4 @@
-"""The README is true: its snippets run, its tables are what the code says."""
+"""README and docs are true: their snippets run, their tables are what the code says."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from benchmarks.embedded.tables import models_table, results_table
 from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import cost_table
+from rudder_hf.cli.main import app
 from rudder_hf.compare.record import Comparison
 from rudder_hf.compare.table import markdown
 from rudder_hf.evaluate.result import EvaluationResult
@@ -37,6 +38,7 @@ from tools.train_scenes.drift import NONE, STRONG, drifting_caption
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = {page.stem: page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))}
 BASE = "llava-hf/llava-1.5-7b-hf"
 EMBEDDED_CHAIR = ("greedy", "beam", "nucleus")
 EMBEDDED_POPE = ("pope", "pope-first")
@@ -63,8 +65,13 @@ def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def snippets(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def snippets(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def between(page: str, marker: str) -> str:
+    """The part of a page between two comments, where generated tables stand."""
+    return PAGES[page].split(f"<!-- {marker} -->")[1].split(f"<!-- end of {marker} -->")[0].strip()
 
 
 def write_captions(folder: Path) -> None:
@@ -82,15 +89,39 @@ def write_captions(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_python_snippets_run_in_order(hub_cache: Path, tmp_path: Path) -> None:
+def test_python_snippets_run(hub_cache: Path, tmp_path: Path) -> None:
+    """Each page by itself, after the README, which makes model, processor and inputs."""
     Image.new("RGB", (64, 48), (200, 120, 40)).save(tmp_path / "picture.jpg")
     write_captions(tmp_path)
-    code = "\n".join(snippets("python"))
-    check = "\nassert again.config.alpha_max == 11.0 and out.shape[1] > 8\nprint('all ran')\n"
-    result = run(code + check, tmp_path, hub_cache)
+    start = "\n".join(snippets(README))
+    pages = {name: "\n".join(snippets(text)) for name, text in PAGES.items() if snippets(text)}
+    assert {"python", "hub", "methods", "evaluation", "test-bed"} <= set(pages)
+    (tmp_path / "pages.json").write_text(json.dumps({"README": "", **pages}))
+    code = (
+        "import json\n"
+        "for name, page in json.load(open('pages.json')).items():\n"
+        f"    exec(compile({start!r} + page, name, 'exec'), {{'__name__': name}})\n"
+        "    print('ran', name)\n"
+    )
+    result = run(code, tmp_path, hub_cache)
     assert result.returncode == 0, result.stderr[-3000:]
-    assert "all ran" in result.stdout
+    assert re.findall(r"^ran (.*)", result.stdout, re.MULTILINE) == ["README", *pages]
     assert (tmp_path / "trace.safetensors").exists()
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PAGES)])
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
+        assert "://" in target or (path.parent / target).exists(), target
+
+
+def test_the_readme_is_short_and_names_every_page_and_command() -> None:
+    assert len(README.splitlines()) <= 200
+    for name in PAGES:
+        assert f"docs/{name}.md" in README, name
+    for command in app.registered_commands:
+        assert f"`rudder {command.name}`" in README, command.name
 
 
 def run(code: str, folder: Path, home: Path) -> Any:
@@ -120,12 +151,12 @@ def test_shown_output_is_what_the_command_prints() -> None:
 
 
 def test_support_table_is_current() -> None:
-    shown = README.split("<!-- support table -->")[1].split("<!-- end of support table -->")[0].strip()
+    shown = between("models", "support table")
     assert shown == support_table(), "run python -m tools.support_table and paste its output"
 
 
 def test_speed_table_is_the_result_file() -> None:
-    shown = README.split("<!-- benchmark -->")[1].split("<!-- end of benchmark -->")[0].strip()
+    shown = between("speed", "benchmark")
     report = BenchmarkReport.load(ROOT / "benchmarks" / "speed-cpu.json")
     assert shown == cost_table(report).markdown()
     for case in report.cases:
@@ -142,7 +173,7 @@ def test_speed_table_is_the_result_file() -> None:
     ("kind", "names"), [("chair", EMBEDDED_CHAIR), ("pope", EMBEDDED_POPE), ("second", ("greedy2",))]
 )
 def test_embedded_tables_are_the_result_files(kind: str, names: tuple[str, ...]) -> None:
-    shown = README.split(f"<!-- embedded {kind} -->")[1].split(f"<!-- end of embedded {kind} -->")[0].strip()
+    shown = between("test-bed", f"embedded {kind}")
     folder = ROOT / "benchmarks" / "embedded"
     results = [json.loads((folder / f"{name}.json").read_text()) for name in names]
     assert shown == results_table([EvaluationResult.load(folder / f"{name}.json") for name in names])
@@ -161,7 +192,7 @@ def test_table_of_the_comparison_is_its_result_file() -> None:
 
 
 def test_table_of_models_is_the_record_file() -> None:
-    shown = README.split("<!-- embedded models -->")[1].split("<!-- end of embedded models -->")[0].strip()
+    shown = between("test-bed", "embedded models")
     records = json.loads((ROOT / "benchmarks" / "embedded" / "models.json").read_text())
     assert shown == models_table(records)
     for name in embedded.names():  # what is shipped is what was measured
