@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import threading
 from dataclasses import dataclass, replace
@@ -91,9 +92,10 @@ class Opera(LoopMethod):
         run.refuse(_REFUSED_OPTIONS)
         if run.option("use_cache", True) is False or run.option("cache_implementation") not in (None, "dynamic"):
             raise ValueError("opera needs the dynamic cache: unset use_cache and cache_implementation.")
-        backbone, attention = run.backbone, LastAttention()
+        backbone, kept = run.backbone, list[Tensor]()
         image = image_positions(backbone.model, run.call)
-        run.exits.enter_context(around_attention(backbone.loop, [backbone.layers[-1]], attention.around))
+        around = functools.partial(keep_weights, kept)
+        run.exits.enter_context(around_attention(backbone.loop, [backbone.layers[-1]], around))
 
         def search_all(
             loop: Any, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any, generation_config: Any,
@@ -105,26 +107,11 @@ class Opera(LoopMethod):
             of_prompts = torch.arange(len(input_ids), device=input_ids.device).view(len(image), -1)
             for rows, at_image in zip(of_prompts, image.to(input_ids.device), strict=True):
                 kwargs = take_rows(model_kwargs, rows, len(input_ids))
-                search = OperaSearch(self, loop, attention, input_ids[rows], kwargs, logits[rows], at_image)
+                search = OperaSearch(self, loop, kept, input_ids[rows], kwargs, logits[rows], at_image)
                 results.append(search.run(generation_config, logits_processor, stopping_criteria))
             return gather(results, generation_config)
 
         run.arguments["custom_generate"] = search_all
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A sequence that ended.
-
-    Attributes:
-        score: Sum of its log-probabilities, divided by its length to the power of the length penalty.
-        ids: Prompt and answer.
-        parents: For each answer token the beam that it came from.
-    """
-
-    score: float
-    ids: Tensor
-    parents: Tensor
 
 
 @dataclass(frozen=True)
@@ -136,7 +123,8 @@ class Beams:
         scores: Sums of their log-probabilities, (beams,).
         parents: For each answer token the beam that it came from, (beams, tokens).
         won: For each answer token the column that won when it was chosen, (beams, tokens).
-        ended: Sequences that ended, best first, at most as many as beams.
+        ended: Sequences that ended, best first, at most as many as beams: score (sum of log-probabilities, divided by
+            the length to the power of the length penalty), ids and parents of each.
         done: Whether nothing can become better.
     """
 
@@ -144,7 +132,7 @@ class Beams:
     scores: Tensor
     parents: Tensor
     won: Tensor
-    ended: tuple[Ended, ...] = ()
+    ended: tuple[tuple[float, Tensor, Tensor], ...] = ()
     done: bool = False
 
     @classmethod
@@ -172,13 +160,13 @@ class Beams:
         parents = torch.cat([self.parents[chosen], chosen[:, None]], dim=1)
         stops = criteria(ids, None)
         length, penalty = parents.shape[1], config.length_penalty
-        new = [Ended(float(scores[i]) / length**penalty, ids[i], parents[i]) for i in range(width) if stops[i]]
-        ended = tuple(sorted([*self.ended, *new], key=lambda sequence: sequence.score, reverse=True)[:width])
+        new = [(float(scores[i]) / length**penalty, ids[i], parents[i]) for i in range(width) if stops[i]]
+        ended = tuple(sorted([*self.ended, *new], key=lambda sequence: sequence[0], reverse=True)[:width])
         running, goes_on = (scores + stops * -1e9).topk(width)
         if config.early_stopping == "never" and penalty > 0:
             length = config.max_length - (ids.shape[1] - length)  # the longest answer
         full = len(ended) == width
-        beaten = full and (config.early_stopping is True or float(running[0]) / length**penalty <= ended[-1].score)
+        beaten = full and (config.early_stopping is True or float(running[0]) / length**penalty <= ended[-1][0])
         done = bool(stops.all()) or beaten
         return Beams(ids[goes_on], running, parents[goes_on], self.won[chosen[goes_on]], ended, done)
 
@@ -189,7 +177,7 @@ class OperaSearch:
     Args:
         settings: The method.
         loop: The module that is called for each token.
-        attention: Sees the last layer's attention.
+        kept: Where the last layer's attention weights are put by each forward.
         prompt_ids: (beams, length).
         prompt_kwargs: Arguments of the model after the prefill, before any token.
         logits: Of the next token, (beams, vocabulary).
@@ -197,10 +185,10 @@ class OperaSearch:
     """
 
     def __init__(
-        self, settings: Opera, loop: Any, attention: LastAttention, prompt_ids: Tensor, prompt_kwargs: dict[str, Any],
+        self, settings: Opera, loop: Any, kept: list[Tensor], prompt_ids: Tensor, prompt_kwargs: dict[str, Any],
         logits: Tensor, image: Tensor,
     ) -> None:  # fmt: skip
-        self.settings, self.loop, self.attention = settings, loop, attention
+        self.settings, self.loop, self.kept = settings, loop, kept
         self.prompt_kwargs, self.prompt_length = prompt_kwargs, prompt_ids.shape[1]
         self.logits, self.image = logits, image
         self.beams = Beams.first(prompt_ids)
@@ -253,8 +241,11 @@ class OperaSearch:
     def _call(self, ids: Tensor, length: int, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Forward the last tokens: logits of the next one, and the tokens' attention, (rows, length, positions)."""
         inputs = self.loop.prepare_inputs_for_generation(ids, next_sequence_length=length, **kwargs)
+        self.kept.clear()
         logits = self.loop(**inputs, return_dict=True).logits[:, -1].float()
-        return logits, self.attention.take()
+        if not self.kept:
+            raise RuntimeError("opera did not see the last layer's attention: the model does not call it as expected.")
+        return logits, self.kept.pop()
 
     def _after(self, kwargs: dict[str, Any], new: int) -> dict[str, Any]:
         """Arguments with masks and positions for so many more tokens."""
@@ -329,54 +320,39 @@ def take_rows(model_kwargs: dict[str, Any], rows: Tensor, count: int) -> dict[st
 
 def gather(results: list[Beams], config: Any) -> Any:
     """The best sequences of all prompts, as transformers' beam search returns them."""
-    best = [
-        (number, each) for number, beams in enumerate(results) for each in beams.ended[: config.num_return_sequences]
-    ]
+    ended = [beams.ended[: config.num_return_sequences] for beams in results]
+    scores, ids, parents = zip(*(sequence for of_prompt in ended for sequence in of_prompt), strict=True)
     eos = config._eos_token_tensor
     fill = -1 if eos is None else int(config._pad_token_tensor or eos[0])
-    sequences = pad_sequence([sequence.ids for _, sequence in best], batch_first=True, padding_value=fill)
+    sequences = pad_sequence(list(ids), batch_first=True, padding_value=fill)
     if not config.return_dict_in_generate:
         return sequences
     # Beams are numbered through all prompts.
-    parents = [sequence.parents + number * config.num_beams for number, sequence in best]
+    offsets = [number * config.num_beams for number, of_prompt in enumerate(ended) for _ in of_prompt]
+    numbered = [beams + offset for beams, offset in zip(parents, offsets, strict=True)]
     return GenerateBeamDecoderOnlyOutput(
         sequences=sequences,
-        sequences_scores=torch.tensor([sequence.score for _, sequence in best], device=sequences.device),
-        beam_indices=pad_sequence(parents, batch_first=True, padding_value=-1).int(),
+        sequences_scores=torch.tensor(scores, device=sequences.device),
+        beam_indices=pad_sequence(numbered, batch_first=True, padding_value=-1).int(),
     )
 
 
-class LastAttention:
-    """Keeps the attention weights of the last forward on a cache: not of the prefill, which are many."""
+def keep_weights(kept: list[Tensor], original: Attention) -> Attention:
+    """An attention function that also keeps this thread's weights, but not those of a prefill, which are many.
 
-    def __init__(self) -> None:
-        self._weights: Tensor | None = None
-        self._thread = threading.get_ident()
+    Of each query its greatest weights over heads are kept, normed to sum 1, (rows, queries, keys).
+    """
+    thread = threading.get_ident()
 
-    def around(self, original: Attention) -> Attention:
-        """An attention function that also keeps the weights."""
+    def attend(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
+    ) -> tuple[Tensor, Any]:
+        if query.shape[2] < key.shape[2] and threading.get_ident() == thread:
+            weights = torch.softmax(attention_scores(query, key, attention_mask, kwargs), dim=-1).amax(dim=1)
+            kept.append(weights / weights.sum(dim=-1, keepdim=True))
+        return original(module, query, key, value, attention_mask, **kwargs)
 
-        def attend(
-            module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
-        ) -> tuple[Tensor, Any]:
-            if query.shape[2] < key.shape[2] and threading.get_ident() == self._thread:
-                scores = attention_scores(query, key, attention_mask, kwargs)
-                weights = torch.softmax(scores, dim=-1).amax(dim=1)
-                self._weights = weights / weights.sum(dim=-1, keepdim=True)
-            return original(module, query, key, value, attention_mask, **kwargs)
-
-        return attend
-
-    def take(self) -> Tensor:
-        """For each query its greatest weight over heads, normed to sum 1, (rows, queries, keys).
-
-        Raises:
-            RuntimeError: The forward did not pass through the watched layer.
-        """
-        if self._weights is None:
-            raise RuntimeError("opera did not see the last layer's attention: the model does not call it as expected.")
-        weights, self._weights = self._weights, None
-        return weights
+    return attend
 
 
 def column_sums(block: Tensor, scale: float) -> Tensor:
