@@ -57,28 +57,22 @@ class Vista(LoopMethod):
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""
         if self.strength:
-            self._steer(run)
+            vectors = [run.expand(vector) for vector in steering_vectors(run)]
+
+            def steer(layer: int, x: Tensor) -> Tensor:
+                v = vectors[layer][:, None].to(x.device)
+                c = 1.0 + cosine_similarity(x.float(), -v, dim=-1).clamp_min(0.0).unsqueeze(-1)
+                return turn(x, v, self.strength * c)
+
+            run.hook_mlps(steer)
         if self.gamma:
-            self._augment(run)
+            first, last = late_blocks(len(run.backbone.layers), self.window)
+            late = run.read_out(range(first + 1, last + 2))
 
-    def _steer(self, run: Run) -> None:
-        vectors = [run.expand(vector) for vector in steering_vectors(run)]
+            def augment(logits: Tensor) -> Tensor:
+                return (1.0 - self.gamma) * logits + self.gamma * torch.stack(late()).mean(dim=0).to(logits.device)
 
-        def steer(layer: int, x: Tensor) -> Tensor:
-            v = vectors[layer][:, None].to(x.device)
-            c = 1.0 + cosine_similarity(x.float(), -v, dim=-1).clamp_min(0.0).unsqueeze(-1)
-            return turn(x, v, self.strength * c)
-
-        run.hook_mlps(steer)
-
-    def _augment(self, run: Run) -> None:
-        first, last = late_blocks(len(run.backbone.layers), self.window)
-        late = run.read_out(range(first + 1, last + 2))
-
-        def augment(logits: Tensor) -> Tensor:
-            return (1.0 - self.gamma) * logits + self.gamma * torch.stack(late()).mean(dim=0).to(logits.device)
-
-        run.on_logits = augment
+            run.on_logits = augment
 
 
 @dataclass(frozen=True)
