@@ -112,7 +112,7 @@ class Method(ABC):
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value, annotation = getattr(self, field.name), str(field.type)
-            if isinstance(value, list):  # from JSON, which has no tuples
+            if isinstance(value, list) and "tuple" in annotation:  # from JSON, which has no tuples
                 object.__setattr__(self, field.name, tuple(value))
             if "range" not in field.metadata or (value is None and annotation.endswith("| None")):
                 continue
