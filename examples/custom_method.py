@@ -1,9 +1,10 @@
 """Add a decoding method of your own: guidance by what an object detector saw, in the manner of MARINE.
 
-A method is a frozen dataclass of its settings. This one derives from `LoopMethod`, which runs transformers' own
-token loop, and says in `prepare` what it changes in it: a side branch reads a second prompt, which names the detected
-objects, and the logits l of the loop become l + gamma (l' - l) with l' the side branch's. The branch has a cache of
-its own, which follows the beams; batches, left padding, sampling and streaming need nothing more.
+A method is a frozen dataclass of its settings, which also declares its costs and what it is tuned on. This one
+derives from `LoopMethod`, which runs transformers' own token loop, and says in `prepare` what it changes in it: a side
+branch reads a second prompt, which names the detected objects, and the logits l of the loop become l + gamma (l' - l)
+with l' the side branch's. The branch has a cache of its own, which follows the beams; batches, left padding, sampling
+and streaming need nothing more.
 
 The detector is not part of the method: objects are looked up by the ids of the samples, which you pass as
 `sample_ids`. Run `python examples/custom_method.py`: it takes the embedded model, and for a detector the
@@ -21,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from rudder_hf.methods import Branch, LoopMethod, Run, get
+from rudder_hf.methods import Branch, LoopMethod, Run, get, grid, number
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.captions import noun
 
@@ -36,14 +37,14 @@ class DetectorGuidance(LoopMethod):
     """
 
     name = "detector-guidance"
+    # Each token is forwarded with both prompts, and the second prompt is prefilled too.
+    forwards_per_token = 2.0
+    extra_prefills = 1
+    # What `rudder compare` and `MethodSearch` tune the method on, gentle first.
+    searched = grid(gamma=(0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.2, 1.5))
 
     objects: Mapping[str, Sequence[int]] = field(default_factory=dict, compare=False)
-    gamma: float = 0.7
-
-    @property
-    def forwards_per_token(self) -> float:
-        """Each token is forwarded with both prompts."""
-        return 2.0
+    gamma: float = number(0.7, 0, 10)
 
     def prepare(self, run: Run) -> None:
         """Set up one `generate` call."""

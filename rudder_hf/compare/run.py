@@ -181,9 +181,11 @@ def _title(loaded: LoadedModel, data: ComparisonData) -> str:
 
 def _notes(data: ComparisonData, options: CompareOptions, made: Mapping[str, Variant]) -> list[str]:
     limits = options.calibration.limits
+    beam_only = [name for name, variant in made.items() if variant.method and variant.method.refuses("greedy")]
+    first = min(options.tune_beam_limit, len(data.calibration.choosing))
+    by_beams = f" ({', '.join(beam_only)} by beam search, on the first {first} of them)" if beam_only else ""
     notes = [
-        f"tuned: the best of {BUDGET} settings on the calibration images by greedy search (opera by beam search, on "
-        f"the first {min(options.tune_beam_limit, len(data.calibration.choosing))} of them), "
+        f"tuned: the best of {BUDGET} settings on the calibration images by greedy search{by_beams}, "
         f"chosen as `rudder calibrate` does: least {options.calibration.objective} of CHAIR_S and CHAIR_I with at "
         f"least {limits.recall_floor:.0%} of vanilla's recall, at most {limits.nll_rise} nats per token more, and at "
         f"most {limits.distinct_drop:.0%} fewer distinct word pairs, kept in {options.calibration.confidence:.0%} of "

@@ -1,11 +1,7 @@
 """lmms-eval: `lmms-eval --model rudder_hf --model_args pretrained=REPO_OR_BASE --tasks pope`.
 
 lmms-eval finds `manifest` by the entry point `lmms_eval.models` and loads the class when the model is asked for. It is
-not a dependency of this package: this module is the only one that imports it.
-
-Arguments of the model: `pretrained` (a base model or RUDDER settings), `method` ("rudder-beta", "vanilla", ...),
-`rudder` (settings to use), `revision`, `dtype`, `device`, `batch_size`, `seed`, and settings of RUDDER by name, such
-as `alpha_max=10`.
+not a dependency of this package: this module is the only one that imports it. `--model_args` are those of `RudderHF`.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ class RudderHF(lmms):  # type: ignore[misc]
 
     Args:
         pretrained: Hub id or folder of a base model, or of RUDDER settings.
-        method: The method.
+        method: The method: "rudder-beta", "vanilla", ...
         batch_size: Questions per batch.
         device: Where to run; with several processes each takes its own accelerator.
         dtype: Type of the weights.
@@ -70,7 +66,7 @@ class RudderHF(lmms):  # type: ignore[misc]
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.loaded = load_model(pretrained, dtype, process_device(device, process), rudder, revision)
-        self.method = make_method(method, self.loaded, settings)
+        self.methods = {asked: make_method(method, self.loaded, settings, asked) for asked in (False, True)}
         self.batch_size = int(batch_size)
         self.seed = int(seed)
 
@@ -80,10 +76,10 @@ class RudderHF(lmms):  # type: ignore[misc]
         return self.loaded.model.device  # type: ignore[no-any-return]
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        """Answer requests, in batches of equal options, in the order of the requests."""
+        """Answer requests, in batches of equal options and kind of task, in the order of the requests."""
         written: dict[int, str] = {}
         with ProgressBar(shown=self.rank == 0) as bar:
-            for numbers in _batches([request.args[1] for request in requests], self.batch_size):
+            for numbers in _batches([request.args for request in requests], self.batch_size):
                 texts = self._answer([requests[number].args for number in numbers])
                 for number, text in zip(numbers, texts, strict=True):
                     written[number] = text
@@ -100,11 +96,11 @@ class RudderHF(lmms):  # type: ignore[misc]
             visuals = to_visual(self.task_dict[task][split][number]) or []
             images.append([_image(visual) for visual in visuals])
             ids.append(f"{task}:{split}:{number}")
-        options = batch[0][1]
+        options, method = batch[0][1], self.methods[_asks_yes_or_no(batch[0][4])]
         model, processor = self.loaded.model, self.loaded.processor
         inputs = to_model(conversation_inputs(processor, images, contexts), model)
         seeds = [sample_seed(self.seed, name) for name in ids]
-        with self.method.applied(model) as generate:
+        with method.applied(model) as generate:
             found = answers(generate, model, processor, inputs, decoding_of(options), seeds, ids)
         return [cut(answer.text, options.get("until")) for answer in found]
 
@@ -117,11 +113,16 @@ class RudderHF(lmms):  # type: ignore[misc]
         raise NotImplementedError("rudder_hf answers single questions: choose a task without several rounds.")
 
 
-def _batches(options: Sequence[dict[str, Any]], size: int) -> Iterator[list[int]]:
-    """Numbers of requests that can be answered together: same options, at most `size`."""
-    groups: dict[str, list[int]] = {}
-    for number, option in enumerate(options):
-        groups.setdefault(repr(sorted(option.items(), key=lambda item: str(item[0]))), []).append(number)
+def _asks_yes_or_no(task: str) -> bool:
+    """Whether a task is POPE or MME, for which some methods have other published settings: "pope_adv", "mme"."""
+    return task.split("_")[0] in ("pope", "mme")
+
+
+def _batches(requests: Sequence[tuple[Any, ...]], size: int) -> Iterator[list[int]]:
+    """Numbers of requests that can be answered together: same options and kind of task, at most `size`."""
+    groups: dict[tuple[str, bool], list[int]] = {}
+    for number, (_, options, _, _, task, _) in enumerate(requests):
+        groups.setdefault((repr(sorted(options.items(), key=str)), _asks_yes_or_no(task)), []).append(number)
     for numbers in groups.values():
         for start in range(0, len(numbers), size):
             yield numbers[start : start + size]

@@ -12,7 +12,7 @@ RUDDER, its control experiments, and peers that need no other model: DoLa, VCD, 
 what a method is; `examples/custom_method.py` adds one.
 """
 
-from .base import BUDGET, GROUPS, METHODS, NAMES, Generate, Method, Sources, get, method_class
+from .base import BUDGET, GROUPS, METHODS, NAMES, Generate, Method, Sources, get, grid, method_class, number
 from .branches import Branch, text_branch
 from .runs import LoopMethod, Run
 
@@ -28,6 +28,8 @@ __all__ = [
     "Run",
     "Sources",
     "get",
+    "grid",
     "method_class",
+    "number",
     "text_branch",
 ]

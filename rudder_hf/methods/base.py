@@ -1,23 +1,7 @@
 """What a decoding method is, and the registry of all of them.
 
-```python
-method = get("vcd", alpha=0.5)
-with method.applied(model) as generate:
-    output = generate(**inputs, max_new_tokens=64)
-```
-
-A method is one file with one frozen dataclass of settings, which derives from `Method`, or from `runs.LoopMethod` if
-it works inside the stock token loop. Whatever the commands have to know about it is declared in that class:
-
-    defaults of the fields               the published settings, for captions
-    for_questions                        what the publication changes for yes/no questions
-    searched, search_space(...)          the `BUDGET` settings that `rudder compare` tunes it on
-    decodings, refuses(decoding)         which of greedy search, nucleus sampling and beam search it supports
-    forwards_per_token, extra_prefills   what it costs; `rudder benchmark` measures the same
-    for_model(model, sources)            makes it for a model, with what it needs from `Sources`, such as caption pairs
-    stand_ins(layers, hidden_size)       random values in place of these, to measure its speed with
-
-Adding a method means writing its file and adding one line to `METHODS`.
+Adding a method means writing its file, which declares everything that the commands have to know about it (see
+`Method`), and adding one line to `METHODS`.
 """
 
 from __future__ import annotations
@@ -30,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -63,18 +47,13 @@ METHODS: dict[str, str] = {
 NAMES: tuple[str, ...] = tuple(METHODS)
 """Names that `get` takes: vanilla, RUDDER, peers, then controls."""
 
-_OWN_MODULES = ("rudder", "controls")
-
-
-def _names_in(module: str) -> tuple[str, ...]:
-    return tuple(name for name, place in METHODS.items() if place.split(":")[0] == module)
-
+_MODULES = {name: place.split(":")[0] for name, place in METHODS.items()}
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "all": NAMES,
-    "rudder": tuple(name for name in _names_in("rudder") if name != "vanilla"),
-    "peers": tuple(name for name, place in METHODS.items() if place.split(":")[0] not in _OWN_MODULES),
-    "controls": _names_in("controls"),
+    "rudder": tuple(name for name, module in _MODULES.items() if module == "rudder" and name != "vanilla"),
+    "peers": tuple(name for name, module in _MODULES.items() if module not in ("rudder", "controls")),
+    "controls": tuple(name for name, module in _MODULES.items() if module == "controls"),
 }
 """Names that stand for several methods."""
 
@@ -84,6 +63,7 @@ BUDGET = 8
 DECODINGS = {"greedy": "greedy search", "nucleus": "nucleus sampling", "beam": "beam search"}
 """Ways to decode, in words."""
 
+Value = TypeVar("Value")
 Generate = Callable[..., Any]
 """Takes what `model.generate` takes, and `sample_ids`; returns what `model.generate` returns."""
 Inputs = Mapping[str, Any]
@@ -105,13 +85,22 @@ class Sources:
     prompts: Callable[[], Iterable[Inputs]] | None = None
 
 
+def number(default: Value, low: float, high: float) -> Value:
+    """Default of a setting that is a number in a range, both ends included."""
+    return dataclasses.field(default=default, metadata={"range": (low, high)})
+
+
 class Method(ABC):
-    """One decoding method; subclasses are frozen dataclasses whose fields are the method's settings.
+    """One decoding method: a frozen dataclass whose fields are its settings, with the published defaults for captions.
+
+    Methods that work inside the stock token loop derive from `runs.LoopMethod`. Beside the attributes, a method may
+    declare what it costs (`forwards_per_token`, `extra_prefills`), settings to tune it on that depend on the model
+    (`search_space`), and what it needs from a model or from `Sources` (`for_model`, `stand_ins`).
 
     Attributes:
         name: What users type, and what tables say.
         for_questions: Settings that the publication changes for yes/no questions (POPE, MME).
-        searched: Settings to tune the method on, gentle first, the published ones among them.
+        searched: Settings that `rudder compare` tunes the method on, gentle first, the published ones among them.
         decodings: Supported ways to decode, among `DECODINGS`.
     """
 
@@ -119,6 +108,20 @@ class Method(ABC):
     for_questions: ClassVar[Mapping[str, Any]] = {}
     searched: ClassVar[Sequence[Mapping[str, Any]]] = ()
     decodings: ClassVar[tuple[str, ...]] = tuple(DECODINGS)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, annotation = getattr(self, field.name), str(field.type)
+            if isinstance(value, list) and "tuple" in annotation:  # from JSON, which has no tuples
+                object.__setattr__(self, field.name, tuple(value))
+            if "range" not in field.metadata or (value is None and annotation.endswith("| None")):
+                continue
+            low, high = field.metadata["range"]
+            whole = annotation.startswith(("int", "<class 'int'"))
+            number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+            if not number or not low <= float(value) <= high:
+                what = f"{'an integer' if whole else 'a number'} in [{low:g}, {high:g}]"
+                raise ValueError(f"{self.name}: `{field.name}` is {value!r}, but has to be {what}.")
 
     @property
     def forwards_per_token(self) -> float:
@@ -175,8 +178,13 @@ class Method(ABC):
 
     def settings(self) -> dict[str, Any]:
         """The settings as plain JSON values; of tensors only their shape."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return {field.name: plain(getattr(self, field.name)) for field in fields}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                values[name] = {"shape": list(value.shape)}
+            elif isinstance(value, tuple):
+                values[name] = list(value)
+        return values
 
 
 def method_class(name: str) -> type[Method]:
@@ -211,29 +219,6 @@ def grid(**values: Sequence[Any]) -> list[dict[str, Any]]:
     """All combinations of settings; those of the first setting vary fastest."""
     combinations = itertools.product(*reversed(values.values()))
     return [dict(zip(values, reversed(combination), strict=True)) for combination in combinations]
-
-
-def plain(value: Any) -> Any:
-    """A setting as a JSON value; of a tensor only its shape."""
-    if isinstance(value, Tensor):
-        return {"shape": list(value.shape)}
-    if isinstance(value, tuple):
-        return [plain(item) for item in value]
-    return value
-
-
-def check_numbers(method: Method, **ranges: tuple[float, float]) -> None:
-    """Raise ValueError for a setting that is not a number of its annotated type between two others, both included."""
-    annotations = {field.name: str(field.type) for field in dataclasses.fields(method)}  # type: ignore[arg-type]
-    for name, (low, high) in ranges.items():
-        value, annotation = getattr(method, name), annotations[name]
-        if value is None and annotation.endswith("| None"):
-            continue
-        whole = annotation.startswith("int")
-        number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
-        if not number or not low <= float(value) <= high:
-            what = "an integer" if whole else "a number"
-            raise ValueError(f"{method.name}: `{name}` is {value!r}, but has to be {what} in [{low:g}, {high:g}].")
 
 
 def refuse_steered(model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Prompts with other or no images, and side branches: the same model on such a prompt, decoding the main's tokens.
+"""Side branches: the same model on another prompt, or on other images, that decodes the main branch's tokens.
 
 A branch is prepared by the model's own `generate`, which is stopped before its token loop through the
 `custom_generate` extension point. Positions, masks, image features and beams are thereby what the model itself makes
@@ -7,11 +7,15 @@ of the changed arguments, whatever the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig
 
 from ..core.backbones import Backbone, image_token_ids
 from ..core.call import Call
@@ -24,7 +28,6 @@ _MAIN_ONLY = (
 )
 # Tokens that some configs name as the frame of an image; without the image they go too.
 _FRAME_TOKEN_NAMES = ("vision_start_token_id", "vision_end_token_id", "boi_token_id", "eoi_token_id")
-_GRIDS = {"pixel_values": "image_grid_thw", "pixel_values_videos": "video_grid_thw"}
 
 
 class Branch:
@@ -66,24 +69,48 @@ class Branch:
         return branch
 
     @torch.no_grad()
-    def prefill(self) -> Tensor:
-        """Forward the prompt; the logits of the first token, (rows, vocabulary) in float32."""
-        return self._forward(None, is_first_iteration=True)
+    def forward(self, tokens: Tensor | None = None) -> Tensor:
+        """Forward the prompt, or the tokens that the main branch chose after it.
 
-    @torch.no_grad()
-    def step(self, tokens: Tensor) -> Tensor:
-        """Forward the tokens that the main branch chose, (rows, 1); the logits of the next ones."""
-        self.input_ids = torch.cat([self.input_ids, tokens.to(self.input_ids.device)], dim=1)
-        return self._forward(1, is_first_iteration=False)
+        Args:
+            tokens: (rows, 1); None for the prompt, which comes first.
 
-    def _forward(self, length: int | None, is_first_iteration: bool) -> Tensor:
+        Returns:
+            The logits of the next tokens, (rows, vocabulary) in float32.
+        """
+        if tokens is not None:
+            self.input_ids = torch.cat([self.input_ids, tokens.to(self.input_ids.device)], dim=1)
         inputs = self.loop.prepare_inputs_for_generation(
-            self.input_ids, next_sequence_length=length, is_first_iteration=is_first_iteration, **self.model_kwargs
+            self.input_ids,
+            next_sequence_length=None if tokens is None else 1,
+            is_first_iteration=tokens is None,
+            **self.model_kwargs,
         )
         output = self.loop(**inputs, return_dict=True)
         self.model_kwargs = self.loop._update_model_kwargs_for_generation(output, self.model_kwargs)
         logits: Tensor = output.logits[:, -1].float()
         return logits
+
+    def read(self, modules: Sequence[nn.Module], whole: bool = False) -> list[Tensor]:
+        """Forward the prompt; what each module returns for its last position, (rows, hidden size) in float32.
+
+        Args:
+            modules: Modules of the loop.
+            whole: Return all positions instead, in the model's dtype.
+        """
+        seen: dict[nn.Module, Tensor] = {}
+        thread = threading.get_ident()
+
+        def keep(module: nn.Module, args: Any, output: Any) -> None:
+            if threading.get_ident() == thread:
+                hidden = hidden_states_of(output)
+                seen[module] = hidden if whole else hidden[:, -1].float()
+
+        with ExitStack() as exits:
+            for module in modules:
+                exits.callback(module.register_forward_hook(keep).remove)
+            self.forward()
+        return [seen[module] for module in modules]
 
     def reorder(self, beams: Tensor) -> None:
         """Follow the main branch's beams: row i goes on from what row `beams[i]` was."""
@@ -91,18 +118,20 @@ class Branch:
         self.model_kwargs["past_key_values"].reorder_cache(beams)
 
 
-def text_branch(backbone: Backbone, call: Call, options: Mapping[str, Any]) -> Branch:
-    """A branch that reads the prompts without their images.
+def text_branch(backbone: Backbone, call: Call, **options: Any) -> Branch:
+    """A branch that reads the prompts of a call without their images.
 
     It is prepared by the module that runs the loop, because models that delegate to a language model, such as
     InstructBLIP, take no prompt without image.
+
+    Args:
+        backbone: The parts of the model.
+        call: The arguments of `generate`.
+        **options: Generation options that differ from the call's.
     """
-    return Branch.prepare(backbone.loop, {**options, **without_image(backbone.model, call)})
-
-
-def arguments_of(call: Call) -> dict[str, Any]:
-    """The arguments of `generate` by name, to be passed on as keywords."""
-    return {name: value for name, value in call.arguments.items() if value is not call.model}
+    known = ("generation_config", *vars(GenerationConfig()))
+    own = {name: value for name, value in call.arguments.items() if name in known}
+    return Branch.prepare(backbone.loop, {**own, **options, **without_image(backbone.model, call)})
 
 
 def _ids_and_mask(call: Call) -> tuple[Tensor, Tensor]:
@@ -149,48 +178,13 @@ def without_image(model: nn.Module, call: Call) -> dict[str, Tensor]:
         )
     pad = int(torch.as_tensor(call.option("pad_token_id", 0)).flatten()[0])
     return {
-        "input_ids": pad_left(rows, pad),
-        "attention_mask": pad_left([torch.ones_like(row) for row in rows], 0),
+        "input_ids": pad_sequence(rows, batch_first=True, padding_value=pad, padding_side="left"),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left"),
     }
 
 
-def pad_left(rows: list[Tensor], value: int) -> Tensor:
-    """Rows of different lengths as one tensor, padded on the left."""
-    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value, padding_side="left")
-
-
-def image_owners(model: nn.Module, call: Call, name: str) -> Iterator[tuple[int, int, int, int]]:
-    """For each image of a tensor: its first row, the row after its last, its prompt, its place in that prompt.
-
-    Images lie in the order of the prompts, one for each row of the tensor, or, where a grid gives their sizes (Qwen),
-    several rows of patches to an image. The number of placeholders says which prompt they belong to.
-
-    Args:
-        model: The model that takes them.
-        call: The arguments of `generate`.
-        name: Of the tensor.
-    """
-    pixels: Tensor = call.arguments[name]
-    grid = call.arguments.get(_GRIDS.get(name, ""))
-    heights = [1] * len(pixels) if grid is None else [int(size) for size in grid.prod(-1)]
-    owners = _owners(model, call, heights, by_prompt=grid is None and len(pixels) == call.batch)
-    start, places = 0, dict.fromkeys(range(call.batch), 0)
-    for height, prompt in zip(heights, owners, strict=True):
-        yield start, start + height, prompt, places[prompt]
-        places[prompt] += 1
-        start += height
-
-
-def _owners(model: nn.Module, call: Call, heights: list[int], by_prompt: bool) -> list[int]:
-    """The prompt of each image: images share the placeholders in proportion to their sizes."""
-    tokens, ids = image_token_ids(model), call.input_ids
-    if by_prompt or ids is None or not tokens:
-        return [min(index, call.batch - 1) for index in range(len(heights))]
-    placeholders = torch.isin(ids, torch.tensor(tokens, device=ids.device)).sum(dim=1).cumsum(dim=0).tolist()
-    total, seen, owners = sum(heights), 0, []
-    for height in heights:
-        # The middle of an image's share of the placeholders lies within its own prompt.
-        middle = (seen + height / 2) / total * placeholders[-1]
-        owners.append(next((row for row, last in enumerate(placeholders) if middle < last), call.batch - 1))
-        seen += height
-    return owners
+def hidden_states_of(output: Any) -> Tensor:
+    """The tensor in what a module returns: it, the first of a tuple, or the `last_hidden_state` of a model output."""
+    output = getattr(output, "last_hidden_state", output)
+    hidden: Tensor = output[0] if isinstance(output, tuple) else output
+    return hidden

@@ -7,8 +7,7 @@ less. Layer, strength, gate and answer span of a control are those of the RUDDER
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -19,22 +18,12 @@ from torch.nn.functional import normalize
 
 from ..core.backbones import attention_update
 from ..core.call import Call
-from ..core.configuration import MODES, RudderConfig
+from ..core.configuration import RudderConfig
 from ..core.handle import SteeringHandle, attach
 from ..core.state import CardMap
 from ..core.steering import card as card_of
-from .base import (
-    Generate,
-    Inputs,
-    Sources,
-    check_numbers,
-    check_sample_ids,
-    refuse_steered,
-    sample_generator,
-    sample_normal,
-)
-from .branches import Branch, arguments_of, without_image
-from .layers import captured
+from .base import Inputs, Sources, check_sample_ids, number, sample_generator, sample_normal
+from .branches import Branch, without_image
 from .rudder import RudderBeta
 
 _CARD_MAP: ContextVar[CardMap] = ContextVar("rudder_control")
@@ -56,11 +45,6 @@ class RudderControl(RudderBeta):
 
     mode: str = "beta"
 
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"{self.name}: `mode` is {self.mode!r}, but has to be one of {', '.join(MODES)}.")
-        super().__post_init__()
-
     @abstractmethod
     def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
         """What replaces CARD in one call of `generate`.
@@ -68,25 +52,17 @@ class RudderControl(RudderBeta):
         The function takes the CARD of each prompt, (prompts, hidden size), and which prompts have an image.
         """
 
-    @contextmanager
-    def applied(self, model: nn.Module) -> Iterator[Generate]:
-        """See `Method.applied`."""
-        refuse_steered(model)
-        with attach(model, self.rudder_config()) as handle:
-            base: Any = handle.backbone.model
-            handle.card_map = _replaced
-
-            def generate(*args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any) -> Any:
-                rudder = {name: kwargs.pop(name) for name in ("rudder", "output_rudder") if name in kwargs}
-                call = Call(base, args, kwargs)
-                token = _CARD_MAP.set(self.card_map(handle, call, check_sample_ids(sample_ids, call.batch)))
-                try:
-                    # A compiled forward would keep the direction of the call that it was compiled in.
-                    return base.generate(**(arguments_of(call) | rudder | {"disable_compile": True}))
-                finally:
-                    _CARD_MAP.reset(token)
-
-            yield generate
+    def _generate(
+        self, handle: SteeringHandle, /, *args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any
+    ) -> Any:
+        call = Call(handle.backbone.model, args, kwargs)
+        handle.card_map = _replaced
+        token = _CARD_MAP.set(self.card_map(handle, call, check_sample_ids(sample_ids, call.batch)))
+        try:
+            # A compiled forward would keep the direction of the call that it was compiled in.
+            return super()._generate(handle, *args, **{**kwargs, "disable_compile": True})
+        finally:
+            _CARD_MAP.reset(token)
 
 
 def _replaced(card: Tensor, with_image: Sequence[bool]) -> Tensor:
@@ -107,11 +83,7 @@ class RandomDirection(RudderControl):
 
     name = "rudder-random"
 
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, seed=(0, 2**63))
-        super().__post_init__()
+    seed: int = number(0, 0, 2**63)
 
     def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
         """See `RudderControl.card_map`."""
@@ -142,10 +114,9 @@ class ShuffledCard(RudderControl):
     name = "rudder-shuffled"
 
     donors: Tensor | None = field(default=None, compare=False, repr=False)
-    seed: int = 0
+    seed: int = number(0, 0, 2**63)
 
     def __post_init__(self) -> None:
-        check_numbers(self, seed=(0, 2**63))
         if self.donors is not None and (not isinstance(self.donors, Tensor) or self.donors.dim() != 2):
             raise ValueError(f"{self.name}: `donors` has to be a tensor of shape (number, hidden size).")
         super().__post_init__()
@@ -235,10 +206,9 @@ def text_only_cards(handle: SteeringHandle, call: Call) -> Tensor:
     text = without_image(handle.backbone.model, call)
     single = {"max_new_tokens": 1, "num_beams": 1, "num_return_sequences": 1}
     branch = Branch.prepare(handle.backbone.loop, {**text, **single})
-    with captured([attention_update(handle.backbone.layers[handle.layer]).module]) as seen:
-        branch.prefill()
+    (update,) = branch.read([attention_update(handle.backbone.layers[handle.layer]).module], whole=True)
     with torch.no_grad():
-        return card_of(seen[0], text["attention_mask"], handle.config.pool)
+        return card_of(update, text["attention_mask"], handle.config.pool)
 
 
 def collect_cards(model: nn.Module, config: RudderConfig, batches: Iterable[Inputs]) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from .base import check_numbers, grid
+from .base import grid, number
 from .runs import LoopMethod, Run, cut_off, refuse_beam_sampling
 
 
@@ -39,12 +39,10 @@ class Dola(LoopMethod):
     searched = grid(relative_top=(0.9, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05, 0.01))
 
     layers: str | tuple[int, ...] = "low"
-    relative_top: float = 0.1
+    relative_top: float = number(0.1, 0, 1)
 
     def __post_init__(self) -> None:
-        check_numbers(self, relative_top=(0, 1))
-        if isinstance(self.layers, list):
-            object.__setattr__(self, "layers", tuple(self.layers))
+        super().__post_init__()
         if self.layers not in ("low", "high") and not (isinstance(self.layers, tuple) and self.layers):
             raise ValueError(
                 f"{self.name}: `layers` is {self.layers!r}, but has to be 'low', 'high' or a list of indices."
@@ -55,13 +53,8 @@ class Dola(LoopMethod):
         refuse_beam_sampling(run, self.relative_top)
         backbone = run.backbone
         candidates = candidate_layers(backbone.loop, len(backbone.layers), self.layers)
-        head = backbone.loop.get_output_embeddings()  # type: ignore[operator]
-        seen: dict[int, Tensor] = {}
-        for index in candidates:
-            run.watch(index, seen)
-        run.on_logits = lambda logits: contrast_layers(
-            logits, [head(seen[index]).float() for index in candidates], self.relative_top
-        )
+        early = run.read_out(candidates)
+        run.on_logits = lambda logits: contrast_layers(logits, early(), self.relative_top)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, pad
 
 from ..core.errors import UnsupportedModelError
-from .base import check_numbers, grid
+from .attention import Attention, around_attention, attention_scores
+from .base import grid, number
 from .branches import image_positions, text_branch
-from .layers import Attention, around_attention, attention_scores
 from .runs import LoopMethod, Run, cut_off, refuse_beam_sampling
 
 
@@ -44,16 +44,12 @@ class PAI(LoopMethod):
     name = "pai"
     searched = grid(alpha=(0.1, 0.2, 0.35, 0.5), gamma=(1.1, 1.5))
 
-    alpha: float = 0.2
-    gamma: float | None = 1.1
-    cut_off: float = 0.1
-    first_layer: int = 2
-    last_layer: int | None = None
+    alpha: float = number(0.2, 0, 1000)
+    gamma: float | None = number(1.1, 0, 1000)
+    cut_off: float = number(0.1, 0, 1)
+    first_layer: int = number(2, 0, 10_000)
+    last_layer: int | None = number(None, 0, 10_000)
     first_token: bool | None = None
-
-    def __post_init__(self) -> None:
-        check_numbers(self, alpha=(0, 1000), gamma=(0, 1000), cut_off=(0, 1), first_layer=(0, 10_000))
-        check_numbers(self, last_layer=(self.first_layer, 10_000))
 
     @property
     def forwards_per_token(self) -> float:
@@ -70,8 +66,8 @@ class PAI(LoopMethod):
         layers = list(run.backbone.layers)[self.first_layer : self.last_layer]
         if self.alpha and not layers:
             raise ValueError(
-                f"{self.name} amplifies layers from {self.first_layer} on, but the model has "
-                f"{len(run.backbone.layers)}: set `first_layer`."
+                f"{self.name} would amplify none of the model's {len(run.backbone.layers)} layers from "
+                f"{self.first_layer} to {self.last_layer or 'the last'}: set `first_layer` and `last_layer`."
             )
         calls: Counter[int] = Counter()
         if self.alpha:
@@ -80,7 +76,7 @@ class PAI(LoopMethod):
             run.exits.enter_context(around_attention(run.backbone.loop, layers, around))
         if self.gamma is not None:
             refuse_beam_sampling(run, self.cut_off)
-            run.branch = text_branch(run.backbone, run.call, run.options())
+            run.branch = text_branch(run.backbone, run.call)
 
         def finish(logits: Tensor) -> Tensor:
             if self.alpha and calls[run.steps] < len(layers):
@@ -121,7 +117,7 @@ class PAIAttention(PAI):
     name = "pai-attention"
     searched = grid(alpha=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0))
 
-    gamma: float | None = None
+    gamma: float | None = number(None, 0, 1000)
 
 
 def attend_amplified(scores: Tensor, image: Tensor, value: Tensor, alpha: float) -> Tensor:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from torch import nn
 
 from ..core.configuration import CALL_SETTINGS, RudderConfig
-from ..core.handle import attach
+from ..core.handle import SteeringHandle, attach
 from .base import Generate, Method, Sources, refuse_steered
 
 
@@ -67,6 +68,7 @@ class RudderBeta(Method):
     mode = "beta"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.config is None and (self.layer is None or self.alpha_max is None):
             raise ValueError(
                 f"There are no RUDDER settings for the model, which {self.name} needs: pass config=RudderConfig(...), "
@@ -92,28 +94,26 @@ class RudderBeta(Method):
 
     def rudder_config(self) -> RudderConfig:
         """The settings as a `RudderConfig`."""
-        names = ("layer", *CALL_SETTINGS)
-        values = {} if self.config is None else {name: getattr(self.config, name) for name in names}
-        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name in names}
-        values |= {name: value for name, value in own.items() if value is not None}
-        return RudderConfig(**{**values, "mode": self.mode})
+        values = {} if self.config is None else self.config.settings()
+        own = {name: getattr(self, name) for name in ("layer", *CALL_SETTINGS)}
+        return RudderConfig(**{**values, **{name: value for name, value in own.items() if value is not None}})
 
     def settings(self) -> dict[str, Any]:
         """The settings in force, as plain JSON values."""
-        config = self.rudder_config()
-        in_force = {name: getattr(config, name) for name in ("layer", *CALL_SETTINGS)}
-        return {name: value for name, value in super().settings().items() if name != "config"} | in_force
+        own = {name: value for name, value in super().settings().items() if name != "config"}
+        return own | self.rudder_config().settings()
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[Generate]:
         """See `Method.applied`."""
         refuse_steered(model)
         with attach(model, self.rudder_config()) as handle:
+            yield functools.partial(self._generate, handle)
 
-            def generate(*args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any) -> Any:
-                return handle.backbone.model.generate(*args, **kwargs)  # type: ignore[operator]
-
-            yield generate
+    def _generate(
+        self, handle: SteeringHandle, /, *args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any
+    ) -> Any:
+        return handle.backbone.model.generate(*args, **kwargs)  # type: ignore[operator]
 
 
 @dataclass(frozen=True)

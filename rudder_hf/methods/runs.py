@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig
+from torch.nn.functional import normalize
 
 from ..core.backbones import Backbone, find_backbone
 from ..core.call import Call
+from ..core.errors import UnsupportedModelError
 from .base import Generate, Method, check_sample_ids, refuse_steered
-from .branches import Branch, arguments_of
-from .layers import hidden_states_of, mlp_output
+from .branches import Branch, hidden_states_of
 
 # Options under which the loop does more, or less, than forward one new token for each row.
 _REFUSED_OPTIONS = {
@@ -34,6 +34,16 @@ _REFUSED_OPTIONS = {
     "dola_layers": "it replaces the token loop",
     "penalty_alpha": "it replaces the token loop",
 }
+# The module of a layer whose output is what the feed-forward part adds to the residual stream: the norm after it where
+# there is one, else the feed-forward module itself.
+_MLP_OUTPUT_NAMES = (
+    "post_feedforward_layernorm",
+    "post_mlp_layernorm",
+    "mlp",
+    "feed_forward",
+    "block_sparse_moe",
+    "moe",
+)
 
 
 class Run:
@@ -57,7 +67,7 @@ class Run:
         self.method = method
         self.backbone = backbone
         self.call = call
-        self.arguments = arguments_of(call)
+        self.arguments = {name: value for name, value in call.arguments.items() if value is not call.model}
         # Models such as InstructBLIP hand options to a language model that has defaults of its own.
         self._loop_call = Call(backbone.loop, (), self.arguments)
         self.sample_ids = check_sample_ids(sample_ids, call.batch)
@@ -95,19 +105,9 @@ class Run:
         """Number of beams."""
         return int(self.option("num_beams", 1))
 
-    @property
-    def expansion(self) -> int:
-        """Rows of the loop for each prompt."""
-        return max(self.beams, int(self.option("num_return_sequences", 1)))
-
-    def options(self) -> dict[str, Any]:
-        """The generation options among the arguments, without prompt and images."""
-        known = ("generation_config", *vars(GenerationConfig()))
-        return {name: value for name, value in self.arguments.items() if name in known}
-
     def expand(self, values: Tensor) -> Tensor:
-        """One row for each row of the loop, from one for each prompt."""
-        return values.repeat_interleave(self.expansion, dim=0)
+        """One row for each row of the loop (beams, return sequences), from one for each prompt."""
+        return values.repeat_interleave(max(self.beams, int(self.option("num_return_sequences", 1))), dim=0)
 
     # Hooks
 
@@ -132,23 +132,34 @@ class Run:
     def hook_mlps(self, change: Callable[[int, Tensor], Tensor]) -> None:
         """Within forwards of the loop, replace the output x of each layer's MLP by `change(layer, x)`."""
         for index, layer in enumerate(self.backbone.layers):
-            self.hook_output(mlp_output(layer), functools.partial(change, index))
+            self.hook_output(_mlp_output(layer), functools.partial(change, index))
 
-    def watch(self, index: int, seen: dict[int, Tensor]) -> None:
-        """Keep the last position of `hidden_states[index]` at each step: 0 for the embeddings, i for block i - 1."""
+    def read_out(self, indices: Sequence[int]) -> Callable[[], list[Tensor]]:
+        """Read logits out of earlier layers: the head on the raw last position of each `hidden_states[index]`.
 
-        def keep(hidden: Tensor) -> None:
+        Args:
+            indices: 0 for the embeddings, i for the output of block i - 1.
+
+        Returns:
+            A function that gives the newest forward's logits for each index, (rows, vocabulary) in float32.
+        """
+        seen: dict[int, Tensor] = {}
+        head = self.backbone.loop.get_output_embeddings()  # type: ignore[operator]
+
+        def keep(index: int, hidden: Tensor) -> None:
             seen[index] = hidden[:, -1]
 
         def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             if self.active:
-                keep(args[0] if args else kwargs["hidden_states"])
+                keep(0, args[0] if args else kwargs["hidden_states"])
 
-        if index == 0:
-            first = self.backbone.layers[0]
-            self.exits.callback(first.register_forward_pre_hook(before, with_kwargs=True).remove)
-        else:
-            self.hook_output(self.backbone.layers[index - 1], keep)
+        for index in indices:
+            if index == 0:
+                first = self.backbone.layers[0]
+                self.exits.callback(first.register_forward_pre_hook(before, with_kwargs=True).remove)
+            else:
+                self.hook_output(self.backbone.layers[index - 1], functools.partial(keep, index))
+        return lambda: [head(seen[index]).float() for index in indices]
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         if threading.get_ident() != self._thread:
@@ -190,10 +201,7 @@ class Run:
     def advance_branch(self) -> Tensor:
         """Forward the side branch to where the loop is; its logits, (rows, vocabulary) in float32."""
         assert self.branch is not None
-        if self.steps == 1:
-            return self.branch.prefill()
-        assert self._tokens is not None
-        return self.branch.step(self._tokens)
+        return self.branch.forward(None if self.steps == 1 else self._tokens)
 
     # Running
 
@@ -228,6 +236,37 @@ class LoopMethod(Method):
                 return run.generate()
 
         yield generate
+
+
+def _mlp_output(layer: nn.Module) -> nn.Module:
+    """The module of a decoder layer whose output is added to the residual stream after the feed-forward part.
+
+    Raises:
+        UnsupportedModelError: The layer has no such module (OPT).
+    """
+    for name in _MLP_OUTPUT_NAMES:
+        module = getattr(layer, name, None)
+        if isinstance(module, nn.Module):
+            return module
+    raise UnsupportedModelError(
+        f"This method changes the output of each layer's MLP, but {type(layer).__name__} has none of the modules "
+        f"{', '.join(_MLP_OUTPUT_NAMES)}."
+    )
+
+
+def turn(x: Tensor, direction: Tensor, strength: Tensor | float) -> Tensor:
+    """||x|| norm(norm(x) + strength norm(d)), in the dtype of x: VISTA and VTI turn x towards d and keep its length.
+
+    Args:
+        x: (rows, positions, hidden size).
+        direction: d, broadcastable to x; a zero direction leaves x as it is.
+        strength: Broadcastable to (rows, positions, 1).
+    """
+    wide = x.float()
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    turned = normalize(normalize(wide, dim=-1) + strength * normalize(direction.to(wide), dim=-1), dim=-1)
+    result: Tensor = (length * turned).to(x.dtype)
+    return result
 
 
 def refuse_beam_sampling(run: Run, share: float) -> None:

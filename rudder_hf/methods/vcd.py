@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .base import check_numbers, grid, sample_normal
-from .branches import Branch, image_owners
+from ..core.backbones import image_token_ids
+from .base import grid, number, sample_normal
+from .branches import Branch
 from .runs import LoopMethod, Run, cut_off, refuse_beam_sampling
 
 _DIFFUSION_STEPS = 1000
+# Where a tensor holds rows of patches, this one says how many belong to each image.
+_GRIDS = {"pixel_values": "image_grid_thw", "pixel_values_videos": "video_grid_thw"}
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,10 @@ class VCD(LoopMethod):
     extra_prefills = 1
     searched = grid(alpha=(0.1, 0.25, 0.5, 1.0), noise_step=(500, 800))
 
-    alpha: float = 1.0
-    beta: float = 0.1
-    noise_step: int = 500
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, alpha=(0, 100), beta=(0, 1), noise_step=(0, _DIFFUSION_STEPS - 1), seed=(0, 2**63))
+    alpha: float = number(1.0, 0, 100)
+    beta: float = number(0.1, 0, 1)
+    noise_step: int = number(500, 0, _DIFFUSION_STEPS - 1)
+    seed: int = number(0, 0, 2**63)
 
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""
@@ -59,10 +61,10 @@ class VCD(LoopMethod):
         for name, pixels in run.arguments.items():
             if not (name.startswith("pixel_values") and isinstance(pixels, Tensor) and pixels.is_floating_point()):
                 continue
-            draws = []
-            for start, stop, prompt, place in image_owners(run.backbone.model, run.call, name):
-                sample = (run.sample_ids[prompt], name, place)
-                draws.append(self._draw((stop - start, *pixels.shape[1:]), sample))
+            draws = [
+                self._draw((height, *pixels.shape[1:]), (run.sample_ids[prompt], name, place))
+                for height, prompt, place in image_owners(run, name)
+            ]
             noisy[name] = add_noise(pixels, torch.cat(draws), self.noise_step)
         if not noisy:
             given = ", ".join(sorted(run.arguments))
@@ -75,6 +77,31 @@ class VCD(LoopMethod):
             return sample_normal(shape, self.seed, *sample)
         # Several images or tiles, as many as the batch's largest row has: each gets its own, whatever that number.
         return torch.stack([sample_normal(shape[2:], self.seed, *sample, tile) for tile in range(shape[1])])[None]
+
+
+def image_owners(run: Run, name: str) -> Iterator[tuple[int, int, int]]:
+    """For each image of a tensor its number of rows, its prompt, and its place in that prompt.
+
+    Images lie in the order of the prompts, one for each row of the tensor, or, where a grid gives their sizes (Qwen),
+    several rows of patches to an image. The number of placeholders says which prompt they belong to.
+    """
+    pixels, grid = run.arguments[name], run.arguments.get(_GRIDS.get(name, ""))
+    heights = [1] * len(pixels) if grid is None else grid.prod(-1).tolist()
+    ids, tokens, prompts = run.call.input_ids, image_token_ids(run.backbone.model), run.call.batch
+    placeholders: list[int] = []
+    if ids is not None and tokens and (grid is not None or len(pixels) != prompts):
+        placeholders = torch.isin(ids, torch.tensor(tokens, device=ids.device)).sum(dim=1).cumsum(dim=0).tolist()
+    places: Counter[int] = Counter()
+    start = 0
+    for index, height in enumerate(heights):
+        prompt = min(index, prompts - 1)
+        if placeholders:
+            # Images share the placeholders by size; the middle of an image's share lies within its own prompt.
+            middle = (start + height / 2) / sum(heights) * placeholders[-1]
+            prompt = next((row for row, last in enumerate(placeholders) if middle < last), prompts - 1)
+        yield height, prompt, places[prompt]
+        places[prompt] += 1
+        start += height
 
 
 def noise_share(step: int) -> float:

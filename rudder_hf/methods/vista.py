@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from .base import check_numbers, grid
+from .base import grid, number
 from .branches import Branch, text_branch
-from .layers import captured, last_position, turn
-from .runs import LoopMethod, Run
+from .runs import LoopMethod, Run, turn
 
 # The window of blocks that the published code averages, for 32 layers: 25 to 30, both included.
 _WINDOW_START, _WINDOW_DEPTH = 25, 32
@@ -46,14 +45,9 @@ class Vista(LoopMethod):
     for_questions: ClassVar[Mapping[str, Any]] = {"strength": 0.01}
     searched = grid(strength=(0.03, 0.06, 0.1, 0.17), gamma=(0.1, 0.3))
 
-    strength: float = 0.17
-    gamma: float = 0.3
+    strength: float = number(0.17, 0, 100)
+    gamma: float = number(0.3, 0, 1)
     window: tuple[int, int] | None = None
-
-    def __post_init__(self) -> None:
-        check_numbers(self, strength=(0, 100), gamma=(0, 1))
-        if isinstance(self.window, list):
-            object.__setattr__(self, "window", tuple(self.window))
 
     @property
     def extra_prefills(self) -> int:
@@ -63,32 +57,22 @@ class Vista(LoopMethod):
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""
         if self.strength:
-            self._steer(run)
+            vectors = [run.expand(vector) for vector in steering_vectors(run)]
+
+            def steer(layer: int, x: Tensor) -> Tensor:
+                v = vectors[layer][:, None].to(x.device)
+                c = 1.0 + cosine_similarity(x.float(), -v, dim=-1).clamp_min(0.0).unsqueeze(-1)
+                return turn(x, v, self.strength * c)
+
+            run.hook_mlps(steer)
         if self.gamma:
-            self._augment(run)
+            first, last = late_blocks(len(run.backbone.layers), self.window)
+            late = run.read_out(range(first + 1, last + 2))
 
-    def _steer(self, run: Run) -> None:
-        vectors = [run.expand(vector) for vector in steering_vectors(run)]
+            def augment(logits: Tensor) -> Tensor:
+                return (1.0 - self.gamma) * logits + self.gamma * torch.stack(late()).mean(dim=0).to(logits.device)
 
-        def steer(layer: int, x: Tensor) -> Tensor:
-            v = vectors[layer][:, None].to(x.device)
-            c = 1.0 + cosine_similarity(x.float(), -v, dim=-1).clamp_min(0.0).unsqueeze(-1)
-            return turn(x, v, self.strength * c)
-
-        run.hook_mlps(steer)
-
-    def _augment(self, run: Run) -> None:
-        head = run.backbone.loop.get_output_embeddings()  # type: ignore[operator]
-        first, last = late_blocks(len(run.backbone.layers), self.window)
-        seen: dict[int, Tensor] = {}
-        for block in range(first, last + 1):
-            run.watch(block + 1, seen)
-
-        def augment(logits: Tensor) -> Tensor:
-            late = torch.stack([head(hidden).float().to(logits.device) for hidden in seen.values()]).mean(dim=0)
-            return (1.0 - self.gamma) * logits + self.gamma * late
-
-        run.on_logits = augment
+            run.on_logits = augment
 
 
 @dataclass(frozen=True)
@@ -98,7 +82,7 @@ class VistaSteering(Vista):
     name = "vista-vsv"
     searched = grid(strength=(0.01, 0.03, 0.06, 0.1, 0.17, 0.25, 0.35, 0.5))
 
-    gamma: float = 0.0
+    gamma: float = number(0.0, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -109,18 +93,16 @@ class VistaAugmentation(Vista):
     for_questions: ClassVar[Mapping[str, Any]] = {}
     searched = grid(gamma=(0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75))
 
-    strength: float = 0.0
+    strength: float = number(0.0, 0, 100)
 
 
 def steering_vectors(run: Run) -> list[Tensor]:
     """What the image changes in each block's output at the prompt's last token, (prompts, hidden size) each."""
     backbone = run.backbone
     single = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
-    with captured(list(backbone.layers), last_position) as seen:
-        Branch.prepare(backbone.model, {**run.arguments, **single}).prefill()
-        positive = list(seen)
-        text_branch(backbone, run.call, {**run.options(), **single}).prefill()
-    return [with_image - without for with_image, without in zip(positive, seen, strict=True)]
+    with_image = Branch.prepare(backbone.model, {**run.arguments, **single}).read(list(backbone.layers))
+    without = text_branch(backbone, run.call, **single).read(list(backbone.layers))
+    return [positive - negative for positive, negative in zip(with_image, without, strict=True)]
 
 
 def late_blocks(count: int, window: tuple[int, int] | None) -> tuple[int, int]:

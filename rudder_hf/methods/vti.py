@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.backbones import find_backbone
-from .base import Inputs, Sources, check_numbers, grid, sample_normal
+from .base import Inputs, Sources, grid, number, sample_normal
 from .branches import Branch
-from .layers import captured, last_position, turn
-from .runs import LoopMethod, Run
+from .runs import LoopMethod, Run, turn
 
 _STRENGTH_UNIT = 0.1
 
@@ -38,10 +37,10 @@ class VTI(LoopMethod):
     searched = grid(alpha=(0.1, 0.2, 0.4, 0.8, 1.2, 1.8, 2.6, 4.0))
 
     directions: Tensor | None = field(default=None, compare=False, repr=False)
-    alpha: float = 0.8
+    alpha: float = number(0.8, 0, 1000)
 
     def __post_init__(self) -> None:
-        check_numbers(self, alpha=(0, 1000))
+        super().__post_init__()
         if not isinstance(self.directions, Tensor) or self.directions.dim() != 2:
             raise ValueError(
                 "vti needs `directions`, a tensor of shape (layers, hidden size). Find them once for a model: "
@@ -93,11 +92,10 @@ def textual_directions(model: nn.Module, pairs: Iterable[tuple[Inputs, Inputs]])
     modules = [*list(backbone.layers)[:-1], decoder]
     differences = []
     for correct, hallucinated in pairs:
-        states = []
-        for inputs in (correct, hallucinated):
-            with captured(modules, last_position) as seen:
-                Branch.prepare(backbone.model, {**inputs, "max_new_tokens": 1}).prefill()
-            states.append(torch.stack(seen, dim=1).cpu())
+        states = [
+            torch.stack(Branch.prepare(backbone.model, {**inputs, "max_new_tokens": 1}).read(modules), dim=1).cpu()
+            for inputs in (correct, hallucinated)
+        ]
         differences.append(states[0] - states[1])
     if not differences:
         raise ValueError("vti: there are no pairs to find directions from.")

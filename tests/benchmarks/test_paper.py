@@ -9,6 +9,8 @@ import pytest
 
 from benchmarks.paper import run as paper
 from rudder_hf.evaluate.paper import paper_rows
+from rudder_hf.evaluate.result import EvaluationResult
+from rudder_hf.methods import NAMES
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import loaded
@@ -21,6 +23,15 @@ def test_every_row_of_the_paper_is_there_once() -> None:
     assert len({row.name for row in rows}) == len(rows) == len(paper_rows())
     assert {row.table for row in rows} == {1, 2, 3, 4, 5}
     assert all(bool(row.settings) == row.method.startswith("rudder") for row in rows)
+
+
+def test_only_methods_that_need_another_model_are_missing() -> None:
+    """The paper does not say which layers its DoLa contrasts, so that its rows are there for both halves."""
+    rows = paper.rows()
+    assert {row.method for row in rows} - set(NAMES) == {"halc", "agla", "degf"}
+    low, high = ([row for row in rows if row.method == name] for name in ("dola-low", "dola-high"))
+    assert [(row.table, row.decoding) for row in low] == [(1, "greedy"), (1, "nucleus"), (2, "greedy"), (2, "nucleus")]
+    assert [row.paper for row in low] == [row.paper for row in high]
 
 
 def row(**changes: Any) -> paper.Row:
@@ -94,3 +105,14 @@ def test_rows_that_can_run_do_and_one_that_fails_does_not_stop_the_others(
     text = paper.summary(outcomes)
     assert "2 of 3 rows were run." in text
     assert f"| chair_s | {outcomes[2].ours['chair_s']:.2f} | 42.10 |" in text
+
+
+@pytest.mark.slow
+def test_rows_have_the_published_settings_of_their_task(tmp_path: Path) -> None:
+    """VISTA is published with another strength for yes/no questions than for captions."""
+    write_split(tmp_path / "coco", "examples", split_scenes("examples")[:6])
+    for task, paper_metrics, strength in (("chair", {"chair_s": 1.0}, 0.17), ("pope", {"accuracy": 1.0}, 0.01)):
+        machine = paper.Machine(data={task: tmp_path / "coco"}, split="examples", limit=6)
+        tested = row(task=task, method="vista", settings={}, paper=paper_metrics)
+        paper.run_row(tested, machine, loaded(), tmp_path / task)
+        assert EvaluationResult.load(tmp_path / task).method("vista").settings["strength"] == strength

@@ -10,8 +10,9 @@ import pytest
 from rudder_hf.benchmark.costs import CostSettings
 from rudder_hf.calibrate.options import CalibrationOptions
 from rudder_hf.compare import CompareOptions, Comparison, ComparisonData, compare, find_images, markdown
+from rudder_hf.compare.variants import TUNED, untuned
 from rudder_hf.evaluate.tasks import DataOptions
-from rudder_hf.methods import BUDGET
+from rudder_hf.methods import BUDGET, Sources
 from rudder_hf.metrics.errors import InputError
 from tests.support.command import refused, rudder
 from tests.support.evaluating import loaded
@@ -83,6 +84,15 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
         compare(loaded(), few_images(other), tmp_path / "c", other)
     # What is complete is read, not done again.
     assert compare(loaded(), data, tmp_path / "c", OPTIONS) == comparison
+
+
+def test_questions_are_asked_with_the_published_settings_for_them() -> None:
+    """VISTA is published with another strength for yes/no questions than for captions."""
+    variant = untuned(["vista"], loaded(), Sources())["vista"]
+    assert variant.asked("captions").settings()["strength"] == 0.17
+    assert variant.asked("questions").settings()["strength"] == 0.01
+    # Settings that were tuned are the same for both.
+    assert replace(variant, settings=TUNED).asked("questions").settings()["strength"] == 0.17
 
 
 def test_options_are_checked() -> None:

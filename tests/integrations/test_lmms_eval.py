@@ -121,6 +121,22 @@ def test_answers_are_steered_and_cut(model: Any, integration: types.ModuleType) 
     assert model.generate_until(requests(until=[word]))[0] == steered[0].split(word)[0].strip()
 
 
+def test_yes_no_tasks_have_the_published_settings_for_them(model: Any, integration: types.ModuleType) -> None:
+    """VISTA is published with another strength for yes/no questions than for captions."""
+    images = model.task_dict["task"]["test"]
+
+    def answers(task: str, **settings: float) -> list[str]:
+        tested = integration.RudderHF(pretrained=model.loaded.name, method="vista", device="cpu", **settings)
+        tested.task_dict = {task: {"test": images}}
+        asked = [Request((*request.args[:4], task, "test")) for request in requests()]
+        return list(tested.generate_until(asked))
+
+    for task, strength in (("captions", 0.17), ("mmerealworld", 0.17), ("pope_adv", 0.01), ("mme", 0.01)):
+        assert answers(task) == answers("other", strength=strength), task
+    assert answers("pope", strength=3.0) == answers("other", strength=3.0)
+    assert answers("pope") != answers("other", strength=3.0)
+
+
 def test_what_it_cannot_do_is_said(model: Any) -> None:
     with pytest.raises(NotImplementedError, match="generative task"):
         model.loglikelihood([])

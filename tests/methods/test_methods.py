@@ -410,7 +410,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("opera", {"candidates": 0}, "`candidates` is 0"),
     ("rudder-beta", {}, "no RUDDER settings for the model, which rudder-beta needs"),
     ("rudder-beta", {"layer": 2, "alpha_max": -3.0}, "`alpha_max` is -3"),
-    ("rudder-negated", {"layer": 2, "alpha_max": 1.0, "mode": "both"}, "one of beta, add"),
+    ("rudder-negated", {"layer": 2, "alpha_max": 1.0, "mode": "both"}, "one of 'beta', 'add'"),
     ("rudder-text-only", {"layer": 2, "alpha_max": 1.0, "span": "image"}, "no image tokens"),
     ("rudder-shuffled", {"layer": 2, "alpha_max": 1.0, "donors": [1]}, "shape"),
     ("nothing", {}, "There is no method 'nothing'. Methods: vanilla, rudder-beta"),
@@ -508,7 +508,7 @@ import sys
 from rudder_hf.methods import get
 get("rudder-beta", layer=2, alpha_max=1.0)
 loaded = {name.rpartition(".")[2] for name in sys.modules if name.startswith("rudder_hf.methods.")}
-assert loaded == {"base", "branches", "layers", "runs", "rudder"}, loaded
+assert loaded == {"base", "branches", "runs", "rudder"}, loaded
 get("vcd")
 assert "rudder_hf.methods.vcd" in sys.modules
 assert "rudder_hf.methods.opera" not in sys.modules

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rudder_hf.methods.opera import Opera, OperaSearch
-from rudder_hf.methods.opera_parts import add_row, column_score, column_sums
+from rudder_hf.methods.opera import Opera, OperaSearch, add_row, column_score, column_sums
 from tests.support.helpers import OTHER_ROW
 from tests.support.methods import built, run
 from tests.support.zoo import FAMILIES, Row

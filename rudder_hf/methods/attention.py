@@ -1,4 +1,4 @@
-"""What methods do inside decoder layers: keep or turn a module's output, and put a function around attention."""
+"""A function around the attention of decoder layers, for methods that change or read attention weights."""
 
 from __future__ import annotations
 
@@ -13,22 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 from transformers import AttentionInterface
 
 from ..core.backbones import self_attention
 from ..core.errors import UnsupportedModelError
-
-# The module of a layer whose output is what the feed-forward part adds to the residual stream: the norm after it where
-# there is one, else the feed-forward module itself.
-_MLP_OUTPUT_NAMES = (
-    "post_feedforward_layernorm",
-    "post_mlp_layernorm",
-    "mlp",
-    "feed_forward",
-    "block_sparse_moe",
-    "moe",
-)
 
 Attention = Callable[..., tuple[Tensor, Any]]
 """(module, query, key, value, mask, scaling=, dropout=, ...) -> output (rows, queries, heads, head size), weights."""
@@ -37,69 +25,6 @@ Attention = Callable[..., tuple[Tensor, Any]]
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()  # type: ignore[type-arg]
 _LOCKS_LOCK = threading.Lock()
 _NUMBERS = itertools.count()
-
-
-def hidden_states_of(output: Any) -> Tensor:
-    """The tensor in what a module returns: it, the first of a tuple, or the `last_hidden_state` of a model output."""
-    output = getattr(output, "last_hidden_state", output)
-    hidden: Tensor = output[0] if isinstance(output, tuple) else output
-    return hidden
-
-
-@contextmanager
-def captured(modules: Sequence[nn.Module], part: Callable[[Tensor], Tensor] | None = None) -> Iterator[list[Tensor]]:
-    """Keep each module's last output, or a part of it, while the block runs; other threads' forwards do not count."""
-    seen: list[Tensor] = [torch.empty(0)] * len(modules)
-    thread = threading.get_ident()
-
-    def keep(index: int) -> Callable[..., None]:
-        def after(module: nn.Module, args: Any, output: Any) -> None:
-            if threading.get_ident() == thread:
-                hidden = hidden_states_of(output)
-                seen[index] = hidden if part is None else part(hidden)
-
-        return after
-
-    with ExitStack() as exits:
-        for index, module in enumerate(modules):
-            exits.callback(module.register_forward_hook(keep(index)).remove)
-        yield seen
-
-
-def last_position(hidden: Tensor) -> Tensor:
-    """The last position in float32, (rows, hidden size)."""
-    return hidden[:, -1].float()
-
-
-def mlp_output(layer: nn.Module) -> nn.Module:
-    """The module of a decoder layer whose output is added to the residual stream after the feed-forward part.
-
-    Raises:
-        UnsupportedModelError: The layer has no such module (OPT).
-    """
-    for name in _MLP_OUTPUT_NAMES:
-        module = getattr(layer, name, None)
-        if isinstance(module, nn.Module):
-            return module
-    raise UnsupportedModelError(
-        f"This method changes the output of each layer's MLP, but {type(layer).__name__} has none of the modules "
-        f"{', '.join(_MLP_OUTPUT_NAMES)}."
-    )
-
-
-def turn(x: Tensor, direction: Tensor, strength: Tensor | float) -> Tensor:
-    """||x|| norm(norm(x) + strength norm(d)), in the dtype of x: VISTA and VTI turn x towards d and keep its length.
-
-    Args:
-        x: (rows, positions, hidden size).
-        direction: d, broadcastable to x; a zero direction leaves x as it is.
-        strength: Broadcastable to (rows, positions, 1).
-    """
-    wide = x.float()
-    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    turned = normalize(normalize(wide, dim=-1) + strength * normalize(direction.to(wide), dim=-1), dim=-1)
-    result: Tensor = (length * turned).to(x.dtype)
-    return result
 
 
 @contextmanager
