@@ -230,13 +230,13 @@ def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> dict[str, flo
 
 def run_speed(row: Row, machine: Machine, out: Path) -> dict[str, float]:
     """Throughput at batch size 1, of the method beside vanilla on the same prompt."""
-    from rudder_hf.benchmark import BenchmarkReport, BenchmarkSettings, real_model, run_benchmark
+    from rudder_hf.benchmark import BenchmarkReport, BenchmarkSettings, benchmark_model, run_benchmark
 
     path = out / "speed.json"
     if not path.exists():
         dtype = "float32" if machine.device == "cpu" else "bfloat16"
         settings = BenchmarkSettings(dtype=dtype, device=machine.device, seed=row.seed)
-        run_benchmark([lambda: real_model(row.model, settings)], settings, [row.method]).save(path)
+        run_benchmark([lambda: benchmark_model(row.model, settings)], settings, [row.method]).save(path)
     cost = next(cost for cost in BenchmarkReport.load(path).cases[0].costs if cost.method == row.method)
     if cost.ms_per_token is None:
         raise RuntimeError(cost.refusal)

@@ -11,9 +11,8 @@ from transformers import PreTrainedModel
 
 from ..methods import Method
 from ..runtime.progress import Progress, no_progress
-from .bench import VANILLA, Bench
 from .counting import Counted, added_operators, count
-from .timing import Ratio, Run, garbage_collector_off, paired_ratios, summarize, time_rounds
+from .timing import VANILLA, Bench, Ratio, Run, garbage_collector_off, paired_ratios, summarize, time_rounds
 
 DECODINGS = ("greedy", "beam")
 # More names than this are those of whole forwards, which the numbers say already.

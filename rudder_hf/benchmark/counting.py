@@ -19,7 +19,7 @@ from transformers import LogitsProcessorList
 
 from ..core.backbones import Backbone
 from ..methods import Method
-from .bench import Bench
+from .timing import Bench
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,19 @@
-"""The result of a benchmark: typed, written as one JSON file that is never overwritten, read back as it was."""
+"""A benchmark from beginning to end, and its result: one JSON file that is never overwritten."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..methods import GROUPS, Sources, method_class
+from ..runtime.environment import hardware, timestamp, versions
+from ..runtime.progress import Progress, no_progress
 from ..runtime.store import must_write_new, numbered_path, read_json, to_json
-from .costs import Cost
-from .timing import Run
+from .costs import Cost, measure_costs
+from .models import BenchmarkModel, BenchmarkSettings
+from .timing import VANILLA, Run
 
 FORMAT = "rudder-benchmark-2"
 FILE_STEM = "rudder-benchmark"
@@ -77,6 +82,44 @@ class BenchmarkReport:
             raise ValueError(f"{path} is not a report of rudder benchmark ({FORMAT}).")
         report: BenchmarkReport = read_json(Path(path), cls)
         return report
+
+
+def run_benchmark(
+    models: Sequence[Callable[[], BenchmarkModel]],
+    settings: BenchmarkSettings,
+    methods: Sequence[str] = GROUPS["rudder"],
+    progress: Progress = no_progress,
+) -> BenchmarkReport:
+    """Measure methods on one model after the other.
+
+    Args:
+        models: Functions that make the models, so that only one is in memory at a time.
+        settings: How to measure.
+        methods: Names of the methods; vanilla is always measured.
+        progress: Is called with what is being done.
+    """
+    created = timestamp()
+    cases = [_run_case(make(), settings, methods, progress) for make in models]
+    return BenchmarkReport(created, versions(), hardware(), asdict(settings), cases)
+
+
+def _run_case(model: BenchmarkModel, settings: BenchmarkSettings, methods: Sequence[str], progress: Progress) -> Case:
+    """Measure one model: by greedy search, and by beam search the methods that know nothing else."""
+    sources, width = Sources(rudder=lambda name: model.config), model.model.config.get_text_config().hidden_size
+    made = {}
+    for name in dict.fromkeys((VANILLA, *methods)):
+        kind = method_class(name)
+        # What a method finds in a model is drawn at random: it costs the same time.
+        drawn = kind.stand_ins(model.description["layers"], width)
+        made[name] = kind.for_model(model.model, sources, **drawn)
+    beam = [name for name, method in made.items() if method.refuses("greedy")]
+    decodings = {"greedy": [name for name in made if name not in beam]} | ({"beam": beam} if beam else {})
+
+    def report(text: str, done: int, total: int) -> None:
+        progress(f"{model.name}, {text}", done, total)
+
+    costs, runs = measure_costs(model.model, made, model.inputs, decodings, settings, report)
+    return Case(model.name, model.description, int(model.inputs["input_ids"].shape[1]), costs, runs)
 
 
 def new_result_file(out: str | Path | None) -> Path:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from ..methods import GROUPS
 from ..runtime.report import Table, size
-from .bench import VANILLA
 from .costs import Cost
 from .report import BenchmarkReport
+from .timing import VANILLA
 
 NONE = "-"
 

@@ -71,7 +71,7 @@ def benchmark(
         path, names = new_result_file(out), parse_names(methods)
 
         from .. import benchmark as bench
-        from ..benchmark.table import notes
+        from ..benchmark.table import cost_table, notes
         from ..runtime.progress import ProgressBar
 
         given: dict[str, Any] = {"new_tokens": new_tokens, "rounds": rounds}
@@ -88,16 +88,14 @@ def benchmark(
     def make(name: str) -> bench.BenchmarkModel:
         # What is wrong with a model is the user's input, found when its turn comes.
         with refusing_bad_input():
-            made = bench.real_model(name, settings) if model else bench.shape_model(bench.SHAPES[name], settings)
-            made.prompt(prompt_tokens)
-            return made
+            return bench.benchmark_model(name if model else bench.SHAPES[name], settings)
 
     wanted = [model] if model else ["wide", "deep"] if shape is ShapeChoice.BOTH else [shape.value]
     with ProgressBar() as bar, reporting_failure():
         report = bench.run_benchmark([lambda name=name: make(name) for name in wanted], settings, names, bar)  # type: ignore[misc]
     with refusing_bad_input():
         report.save(path)
-    bench.cost_table(report).print()
+    cost_table(report).print()
     for line in notes(report):
         typer.echo(line)
     typer.echo(f"Written to {path}")

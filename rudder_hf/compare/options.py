@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..benchmark.bench import VANILLA
 from ..benchmark.costs import CostSettings
+from ..benchmark.timing import VANILLA
 from ..calibrate.data import CalibrationData, find_data
 from ..calibrate.options import CalibrationOptions
 from ..evaluate.tasks import DataOptions, Task, make_task

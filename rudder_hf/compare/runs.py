@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..benchmark.bench import VANILLA
+from ..benchmark.timing import VANILLA
 from ..evaluate.methods import settings_record
 from ..evaluate.run import RunOptions, write_answers
 from ..evaluate.scoring import Scored, Scoring, score_answers

@@ -9,15 +9,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf.benchmark import SHAPES, BenchmarkSettings, random_prompt, shape_model
-from rudder_hf.benchmark.bench import Bench
+from rudder_hf.benchmark import SHAPES, BenchmarkSettings, benchmark_model
 from rudder_hf.benchmark.counting import Ledger, added_operators, count, count_forwards
+from rudder_hf.benchmark.models import random_prompt
+from rudder_hf.benchmark.timing import Bench
 from rudder_hf.core.backbones import find_backbone
 from rudder_hf.methods import NAMES, get
 from tests.support.methods import IDS, batch, built, method
 
 NEW = 5
-TINY = shape_model(SHAPES["tiny"], BenchmarkSettings())
+TINY = benchmark_model(SHAPES["tiny"], BenchmarkSettings())
 CONFIG = RudderConfig(layer=3, alpha_max=1.0)
 # Decoder forwards for a token after the first: the main branch, and those that a second branch adds.
 EXPECTED = {"vcd": 2.0, "pai": 2.0}

@@ -19,16 +19,15 @@ from rudder_hf.benchmark import (
     BenchmarkModel,
     BenchmarkReport,
     BenchmarkSettings,
-    Case,
-    cost_table,
+    benchmark_model,
     new_result_file,
     run_benchmark,
-    shape_model,
 )
-from rudder_hf.benchmark.bench import Bench
 from rudder_hf.benchmark.counting import Ledger, count
-from rudder_hf.benchmark.table import notes
-from rudder_hf.benchmark.timing import garbage_collector_off
+from rudder_hf.benchmark.models import random_prompt
+from rudder_hf.benchmark.report import Case
+from rudder_hf.benchmark.table import cost_table, notes
+from rudder_hf.benchmark.timing import Bench, garbage_collector_off
 from rudder_hf.core.backbones import attention_update, find_backbone
 from rudder_hf.core.generate import HANDLE_NAME
 from rudder_hf.core.steering import POOL_CHUNK
@@ -43,7 +42,7 @@ WIDTH = SHAPES["tiny"].hidden_size
 @functools.cache
 def tiny() -> BenchmarkModel:
     """One tiny model for all tests of this file; none of them changes it."""
-    return shape_model(SHAPES["tiny"], SETTINGS)
+    return benchmark_model(SHAPES["tiny"], SETTINGS)
 
 
 @functools.cache
@@ -83,7 +82,7 @@ def test_every_round_runs_every_method_once() -> None:
 
 def padded_bench(length: int) -> Bench:
     """A prompt whose first positions are masked, as in a batch: without a mask RUDDER has less to do."""
-    inputs = tiny().prompt(length)
+    inputs = random_prompt(tiny().model, length)
     inputs["attention_mask"][:, :4] = 0
     return Bench(tiny().model, inputs, new_tokens=4)
 
@@ -121,7 +120,7 @@ def test_rudder_reads_the_prompt_in_pieces() -> None:
     with get("rudder-beta", config=tiny().config).applied(model) as generate:
         second = update.register_forward_hook(after)
         with ledger:
-            generate(**tiny().prompt(4 * POOL_CHUNK), max_new_tokens=1, do_sample=False)
+            generate(**random_prompt(model, 4 * POOL_CHUNK), max_new_tokens=1, do_sample=False)
     first.remove()
     second.remove()
     assert 0 < seen[1] - seen[0] < 1.2 * POOL_CHUNK * WIDTH * 4

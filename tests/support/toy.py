@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import CLIPImageProcessorPil, LlavaProcessor, PreTrainedModel, PreTrainedTokenizerFast
 
-from rudder_hf.benchmark.shapes import IMAGE_SIZE, PATCH_SIZE, SHAPES, build_model
+from rudder_hf.benchmark.models import IMAGE_SIZE, PATCH_SIZE, SHAPES, build_model
 
 LAYER = 2  # a layer to steer, and a strength that changes answers
 ALPHA_MAX = 12.0

@@ -18,7 +18,7 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from rudder_hf.benchmark.shapes import Shape, build_model
+from rudder_hf.benchmark.models import Shape, build_model
 from tests.support.toy import toy_processor, words
 
 # vLLM's attention on a CPU wants heads of 32 and more.
