@@ -152,8 +152,7 @@ def _print_result(result: EvaluationResult, latex: bool) -> None:
 
 def _print_tables(paths: list[Path], latex: bool) -> None:
     with refusing_bad_input():
-        from ..compare.join import joined, read_parts
-        from ..compare.table import markdown
+        from ..compare.table import joined, markdown, read_parts
         from ..evaluate import tables
 
         results, costs = read_parts(paths)

@@ -3,20 +3,8 @@
 `rudder compare --out FOLDER` runs it; the README has the command of its own comparison.
 """
 
-from .join import joined, read_parts
 from .options import CompareOptions, ComparisonData, find_images
-from .record import Comparison, Row
 from .run import compare
-from .table import markdown
+from .table import Comparison, Row, markdown
 
-__all__ = [
-    "CompareOptions",
-    "Comparison",
-    "ComparisonData",
-    "Row",
-    "compare",
-    "find_images",
-    "joined",
-    "markdown",
-    "read_parts",
-]
+__all__ = ["CompareOptions", "Comparison", "ComparisonData", "Row", "compare", "find_images", "markdown"]

@@ -13,8 +13,7 @@ from typing import Any
 from ..evaluate.result import MetricValue
 from ..methods import GROUPS
 from ..runtime.figures import DARK, GREY, LIGHT, new_figure, save_figure, styled
-from .record import Comparison, Row
-from .table import DECODINGS
+from .table import DECODINGS, Comparison, Row
 from .variants import CALIBRATED, CONTROL, PUBLISHED, TUNED
 
 _ORDER = (TUNED, CALIBRATED, PUBLISHED, CONTROL, "")

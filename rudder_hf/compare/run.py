@@ -26,10 +26,8 @@ from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store, read_json, to_json, write_new
 from .figure import save_figures
 from .options import CompareOptions, ComparisonData
-from .record import Comparison
-from .runs import Runs, reference
-from .table import markdown
-from .variants import Variant, candidates, untuned, with_tuned
+from .table import Comparison, markdown
+from .variants import Runs, Variant, candidates, reference, untuned, with_tuned
 
 RESULT, TABLE, STATE = "comparison.json", "table.md", "state"
 _LAYERS = 2
@@ -94,7 +92,7 @@ def compare(
         save_figures(comparison, out)
     # Last: a folder with this file is complete.
     write_new(out / RESULT, comparison.to_json())
-    return comparison
+    return Comparison.load(out / RESULT)
 
 
 def _plan(loaded: LoadedModel, data: ComparisonData, options: CompareOptions) -> dict[str, Any]:
@@ -124,16 +122,8 @@ def _tune(
             continue
         seen = replace(data, choosing=data.choosing[: options.tune_beam_limit]) if decoding == "beam" else data
         size = max(1, options.batch_size // beams)
-        with MethodSearch(
-            loaded,
-            seen,
-            state / f"tuning-{decoding}",
-            options.calibration,
-            decoding,
-            options.num_beams,
-            size,
-            progress,
-        ) as search:
+        folder, rules = state / f"tuning-{decoding}", options.calibration
+        with MethodSearch(loaded, seen, folder, rules, decoding, options.num_beams, size, progress) as search:
             tunings |= {name: search.tune(tried[name]) for name in mine}
     return {name: tunings[name] for name in tried if name in tunings}
 

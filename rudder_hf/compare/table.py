@@ -1,17 +1,165 @@
-"""A comparison as Markdown: one table for each decoding, and RUDDER against each method."""
+"""A comparison and its tables: one row for each method, settings and decoding, and RUDDER against each method.
+
+It comes from `rudder compare`, or is joined from separate results: captions, yes/no questions and costs of the same
+methods.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..benchmark import report as benchmark
+from ..benchmark.costs import Cost
 from ..benchmark.table import COST_COLUMNS, NONE
-from ..evaluate.result import MetricDifference, MetricValue
+from ..evaluate.result import EvaluationResult, MetricDifference, MetricValue
 from ..evaluate.tables import with_change
 from ..runtime.report import Table, heading, with_interval
-from .record import Changes, Comparison, Values
+from ..runtime.store import read_json, to_json
 
+FORMAT = "rudder-comparison-1"
+DECODINGS = {"greedy": "Greedy search", "beam": "Beam search", "nucleus": "Nucleus sampling"}
 CAPTIONS = ("chair_s", "chair_i", "recall", "length")
 QUESTIONS = ("accuracy", "f1")
-DECODINGS = {"greedy": "Greedy search", "beam": "Beam search", "nucleus": "Nucleus sampling"}
 WINS, TIES, LOSES = "wins", "ties", "loses"
+Values = dict[str, MetricValue]
+Changes = dict[str, MetricDifference]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method with certain settings under one decoding.
+
+    Attributes:
+        method: Its name.
+        variant: Which settings: "published", "tuned", "calibrated" (RUDDER's own), "control", or nothing to choose.
+        decoding: "greedy", "beam" or "nucleus".
+        settings: Of the method.
+        note: Why there are no numbers, or what has to be known about them.
+        metrics: Of captions, by name.
+        changes: Against vanilla under the same decoding, paired by image.
+        ours: RUDDER minus this method, paired by image; which RUDDER, the comparison says.
+        answers: Metrics of yes/no questions.
+        answer_changes: Their changes against vanilla.
+    """
+
+    method: str
+    variant: str
+    decoding: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    metrics: Values = field(default_factory=dict)
+    changes: Changes = field(default_factory=dict)
+    ours: Changes = field(default_factory=dict)
+    answers: Values = field(default_factory=dict)
+    answer_changes: Changes = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A whole comparison.
+
+    Attributes:
+        title: What was compared on what.
+        rows: In the order of the tables.
+        costs: One for each method and decoding that was timed.
+        reference: The row that `Row.ours` is about, such as "rudder-beta, tuned"; empty if there is none.
+        notes: What has to be said below the tables.
+        tunings: How settings were chosen, by method.
+        record: Model, data, versions, hardware, command.
+        format: Version of this layout.
+    """
+
+    title: str
+    rows: list[Row]
+    costs: list[Cost]
+    reference: str = ""
+    notes: list[str] = field(default_factory=list)
+    tunings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
+    format: str = FORMAT
+
+    def decodings(self) -> list[str]:
+        """Those that there are rows of, in their order."""
+        return list(dict.fromkeys(row.decoding for row in self.rows))
+
+    def cost(self, method: str, decoding: str) -> Cost | None:
+        """What a method costs; sampling costs what greedy search does."""
+        wanted = "beam" if decoding == "beam" else "greedy"
+        return next((c for c in self.costs if (c.method, c.decoding) == (method, wanted)), None)
+
+    def to_json(self) -> str:
+        """The text of the result file."""
+        return to_json(asdict(self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Comparison:
+        """Read a result file.
+
+        Raises:
+            ValueError: It is not a result of rudder compare.
+        """
+        record = read_json(Path(path))
+        if not isinstance(record, dict) or record.get("format") != FORMAT:
+            raise ValueError(f"{path} is not a result of rudder compare ({FORMAT}).")
+        comparison: Comparison = read_json(Path(path), cls)
+        return comparison
+
+
+# From separate results
+
+
+def read_parts(paths: Sequence[Path]) -> tuple[list[EvaluationResult], list[benchmark.BenchmarkReport]]:
+    """Results of `rudder evaluate` and of `rudder benchmark`, whichever each path is.
+
+    Raises:
+        ValueError: A path is neither.
+    """
+    results: list[EvaluationResult] = []
+    reports: list[benchmark.BenchmarkReport] = []
+    for path in paths:
+        record = read_json(path) if path.is_file() else None
+        if isinstance(record, dict) and record.get("format") == benchmark.FORMAT:
+            reports.append(benchmark.BenchmarkReport.load(path))
+        else:
+            results.append(EvaluationResult.load(path))
+    return results, reports
+
+
+def joined(results: Sequence[EvaluationResult], reports: Sequence[benchmark.BenchmarkReport]) -> Comparison:
+    """Join results by method and decoding.
+
+    Raises:
+        ValueError: Results are about different models, of a kind without a place in the table, or twice the same.
+    """
+    models = {result.model["name"] for result in results}
+    if len(models) != 1:
+        raise ValueError(f"One table is about one model; these are {', '.join(sorted(models)) or 'none'}.")
+    rows: dict[tuple[str, str], Row] = {}
+    for result in results:
+        if result.kind not in ("chair", "pope"):
+            raise ValueError(f"Captions, yes/no questions and costs fit into one table, {result.kind} does not.")
+        for method in result.methods:
+            key = (result.decoding["name"], method.name)
+            row = rows.get(key, Row(method.name, "", key[0], method.settings))
+            if row.metrics if result.kind == "chair" else row.answers:
+                raise ValueError(f"Two results of one kind are about {method.name}, {key[0]}.")
+            if result.kind == "chair":
+                rows[key] = replace(row, metrics=method.metrics, changes=method.differences)
+            else:
+                rows[key] = replace(row, answers=method.metrics, answer_changes=method.differences)
+    order = list(DECODINGS)
+    return Comparison(
+        title=models.pop(),
+        rows=sorted(rows.values(), key=lambda row: (*order, row.decoding).index(row.decoding)),
+        costs=[cost for report in reports for case in report.cases for cost in case.costs],
+        notes=list(dict.fromkeys(note for result in results for note in result.notes)),
+    )
+
+
+# Tables
 
 
 def decoding_table(comparison: Comparison, decoding: str) -> Table:

@@ -1,17 +1,40 @@
-"""What is compared: each method with its published and its tuned settings, RUDDER also as calibrated, and controls."""
+"""What is compared: each method with its published and its tuned settings, RUDDER also as calibrated, and controls.
+
+Variants are run under each decoding, in one results folder for each, and scored with paired differences.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+from ..benchmark.timing import VANILLA
 from ..calibrate.peers import Tuning
+from ..evaluate.methods import settings_record
+from ..evaluate.run import RunOptions, write_answers
+from ..evaluate.scoring import Scored, Scoring, score_answers
+from ..evaluate.tasks import Task
 from ..methods import GROUPS, Method, Sources, method_class
+from ..runtime.decoding import Decoding
 from ..runtime.models import LoadedModel
+from ..runtime.progress import Progress
+from .options import CompareOptions, ComparisonData
+from .table import Row
 
 PUBLISHED, TUNED, CALIBRATED, CONTROL = "published", "tuned", "calibrated", "control"
-_SETTINGS = {"rudder": CALIBRATED, "peers": PUBLISHED, "controls": CONTROL}
 NOTHING_BETTER = "no setting within the limits is better than vanilla"
+_SETTINGS = {"rudder": CALIBRATED, "peers": PUBLISHED, "controls": CONTROL}
+# Which RUDDER is compared with each method: the first of these that can be run.
+_REFERENCES = (("rudder-beta", TUNED), ("rudder-beta", CALIBRATED), ("rudder-add", TUNED), ("rudder-add", CALIBRATED))
+# What a result keeps: POPE has a set of metrics for each of its splits beside these.
+_KEPT = (
+    *("chair_s", "chair_i", "recall", "precision", "f1", "length", "chair_i_distinct", "distinct_objects"),
+    *("distinct_2", "repeated_sentences", "broken_sentences", "log_likelihood", "empty"),
+    *("accuracy", "yes_ratio", "unclear"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,10 +62,6 @@ class Variant:
         """Why it does not support a way to decode; empty if it does."""
         return self.note if self.method is None else self.method.refuses(decoding)
 
-    def first_decoding(self, decodings: Sequence[str]) -> str | None:
-        """The first of some decodings that it supports."""
-        return next((decoding for decoding in decodings if not self.refuses(decoding)), None)
-
     def asked(self, what: str) -> Method:
         """The method for "captions" or "questions": published settings may differ between them."""
         assert self.method is not None
@@ -64,11 +83,9 @@ def untuned(names: Sequence[str], loaded: LoadedModel, sources: Sources) -> dict
 
 
 def candidates(made: Mapping[str, Variant], hidden_norms: Mapping[int, float]) -> dict[str, list[Method]]:
-    """The settings that each method chooses from; none for a method that lacks something.
+    """The settings that each of the `untuned` methods chooses from; none for a method that lacks something.
 
-    Args:
-        made: From `untuned`.
-        hidden_norms: See `Method.search_space`.
+    `hidden_norms` are those of `Method.search_space`.
     """
     found: dict[str, list[Method]] = {}
     for name, variant in made.items():
@@ -86,13 +103,7 @@ def candidates(made: Mapping[str, Variant], hidden_norms: Mapping[int, float]) -
 def with_tuned(
     made: Mapping[str, Variant], tried: Mapping[str, Sequence[Method]], tunings: Mapping[str, Tuning]
 ) -> list[Variant]:
-    """All variants, vanilla first.
-
-    Args:
-        made: From `untuned`.
-        tried: The settings that each tuned method chose from.
-        tunings: What was chosen.
-    """
+    """All variants, vanilla first: the `untuned` ones, each followed by what was chosen for it among `candidates`."""
     found: list[Variant] = []
     for name, variant in made.items():
         found.append(variant)
@@ -101,3 +112,83 @@ def with_tuned(
             method, note = (None, NOTHING_BETTER) if chosen is None else (tried[name][chosen], "")
             found.append(Variant(name, TUNED, method, note))
     return found
+
+
+def reference(variants: Sequence[Variant]) -> Variant | None:
+    """Which RUDDER the others are compared with."""
+    runnable = {(variant.name, variant.settings): variant for variant in variants if variant.method is not None}
+    return next((runnable[key] for key in _REFERENCES if key in runnable), None)
+
+
+class Runs:
+    """Answers of variants, kept batch by batch in a folder, and their scores."""
+
+    def __init__(self, loaded: LoadedModel, folder: Path, options: CompareOptions, progress: Progress) -> None:
+        self.loaded, self.folder, self.options, self.progress = loaded, folder, options, progress
+        self._scored: dict[tuple[str, ...], Scored] = {}
+
+    def rows(self, variants: Sequence[Variant], data: ComparisonData) -> list[Row]:
+        """Run everything that is not done yet, and compare it with vanilla and with RUDDER."""
+        rows: list[Row] = []
+        ours, decodings = reference(variants), self.options.decodings
+        first = {v.key: next((name for name in decodings if not v.refuses(name)), None) for v in variants}
+        tuned = {variant.name for variant in variants if variant.settings == TUNED and variant.method is not None}
+        for decoding, task in data.captions.items():
+            captions: dict[str, Scored] = {}
+            questions: dict[str, Scored] = {}
+            shown: list[Variant] = []
+            for variant in variants:
+                own = first[variant.key] == decoding
+                # Controls, and published settings beside tuned ones, are run under one decoding unless asked for more.
+                once = variant.settings == CONTROL or (variant.settings == PUBLISHED and variant.name in tuned)
+                if reason := variant.refuses(decoding):
+                    if (variant.name, reason) not in [(other.name, other.refuses(decoding)) for other in shown]:
+                        shown.append(variant)
+                elif own or self.options.everywhere or not once:
+                    shown.append(variant)
+                    captions[variant.key] = self._score("captions", variant, decoding, task)
+                # Questions are asked once, and of vanilla wherever they are asked of another method.
+                if own or (variant.name == VANILLA and decoding in first.values()):
+                    questions[variant.key] = self._score("questions", variant, decoding, data.questions)
+            theirs = None if ours is None else captions.get(ours.key)
+            rows += [self._row(variant, decoding, captions, questions, theirs) for variant in shown]
+        return rows
+
+    def _score(self, what: str, variant: Variant, decoding: str, task: Task) -> Scored:
+        """Scores of "captions" or "questions"; those of another variant with the same settings serve too."""
+        method, options = variant.asked(what), self.options
+        key = (what, decoding, method.name, json.dumps(method.settings(), sort_keys=True))
+        if key not in self._scored:
+            beams = options.num_beams if decoding == "beam" else 1
+            longest = options.max_new_tokens if what == "captions" else None
+            folder, _ = write_answers(
+                task,
+                self.loaded,
+                [method],
+                Decoding(decoding, longest or task.max_new_tokens, options.num_beams, options.top_p),
+                self.folder / what / decoding / variant.key,
+                RunOptions(max(1, options.batch_size // beams), options.seed, likelihood=False),
+                progress=lambda _, done, total: self.progress(f"{what}, {decoding}, {variant.key}", done, total),
+            )
+            done = folder.done()
+            rows = [done[method.name, sample.id] for sample in task.samples]
+            scored = score_answers(task.name, task.kind, task.samples, rows, Scoring())
+            kept = tuple(metric for metric in scored.metrics if metric.name in _KEPT)
+            self._scored[key] = replace(scored, metrics=kept)
+        return self._scored[key]
+
+    def _row(
+        self, variant: Variant, decoding: str, captions: Mapping[str, Scored], questions: Mapping[str, Scored],
+        ours: Scored | None,
+    ) -> Row:  # fmt: skip
+        draws, key = (self.options.bootstrap, self.options.seed), variant.key
+        found: dict[str, Any] = {}
+        for values, changes, scored in (("metrics", "changes", captions), ("answers", "answer_changes", questions)):
+            if key in scored:
+                own, vanilla = scored[key], scored[VANILLA]
+                found[values] = own.values(*draws)
+                found[changes] = {} if own is vanilla else own.minus(vanilla, *draws)
+        if ours is not None and captions.get(key, ours) is not ours:
+            found["ours"] = ours.minus(captions[key], *draws)
+        settings = {} if variant.method is None else settings_record(variant.method)
+        return Row(variant.name, variant.settings, decoding, settings, variant.refuses(decoding), **found)

@@ -1,20 +1,80 @@
-"""Tables of a comparison: every column, wins and losses, results of separate commands in one table."""
+"""Tables and the figure of a comparison: every column, wins and losses, joined results, names that do not overlap."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rudder_hf.compare import Comparison, joined, markdown
-from rudder_hf.compare.table import decoding_table, duel_table, verdict
-from rudder_hf.evaluate.result import EvaluationResult
+from rudder_hf.benchmark.costs import Cost
+from rudder_hf.benchmark.timing import Ratio
+from rudder_hf.compare import Comparison, Row, markdown
+from rudder_hf.compare.figure import points, save_figures, spread
+from rudder_hf.compare.table import decoding_table, duel_table, joined, verdict
+from rudder_hf.evaluate.result import EvaluationResult, MetricDifference, MetricValue
 from rudder_hf.methods import get
 from rudder_hf.metrics.errors import InputError
-from tests.compare.made_up import change, made_up
 from tests.support.command import refused, rudder
 from tests.support.evaluating import damage, run_task, scenes
+
+
+def metric(label: str, value: float, direction: str = "lower") -> MetricValue:
+    return MetricValue(label, value, direction, "percent", value - 2, value + 2)
+
+
+def change(label: str, value: float, spread: float = 2.0, direction: str = "lower") -> MetricDifference:
+    return MetricDifference(label, value, direction, "percent", value - spread, value + spread, 0.01)
+
+
+def cost(name: str, ratio: float | None, decoding: str = "greedy", **more: Any) -> Cost:
+    told = None if ratio is None else Ratio(ratio, ratio, ratio, (ratio - 0.01, ratio + 0.01))
+    base = {"ms_per_token": 1.0, "forwards_per_token": 1.0, "prompt_forwards": 1.0, "peak_bytes": 1_500_000}
+    return Cost(name, decoding, **{**base, "ratio": told, "peak_ratio": 1.0, **more})
+
+
+def made_up() -> Comparison:
+    rows = [
+        Row("vanilla", "", "greedy", metrics={"chair_s": metric("CHAIR_S", 70.0)}),
+        Row(
+            "rudder-beta",
+            "tuned",
+            "greedy",
+            metrics={"chair_s": metric("CHAIR_S", 43.0)},
+            changes={"chair_s": change("CHAIR_S", -27.0)},
+            answers={"accuracy": metric("Accuracy", 94.0, "higher")},
+            answer_changes={"accuracy": change("Accuracy", 0.0, direction="higher")},
+        ),
+        Row(
+            "vcd",
+            "published",
+            "greedy",
+            metrics={"chair_s": metric("CHAIR_S", 60.0)},
+            changes={"chair_s": change("CHAIR_S", -10.0)},
+            ours={"chair_s": change("CHAIR_S", -17.0)},
+        ),
+        Row(
+            "vcd",
+            "tuned",
+            "greedy",
+            metrics={"chair_s": metric("CHAIR_S", 42.0)},
+            changes={"chair_s": change("CHAIR_S", -28.0)},
+            ours={"chair_s": change("CHAIR_S", 1.0)},
+        ),
+        Row("opera", "published", "greedy", note="opera is a beam search and has no greedy variant"),
+        Row("opera", "published", "beam", metrics={"chair_s": metric("CHAIR_S", 50.0)}),
+    ]
+    costs = [
+        cost("vanilla", None),
+        cost("rudder-beta", 0.98),
+        cost("vcd", 0.5, forwards_per_token=2.0, peak_ratio=1.9),
+        cost("opera", 0.12, "beam", forwards_per_token=6.08),
+    ]
+    return Comparison("made up", rows, costs, reference="rudder-beta, tuned", notes=["a note"])
 
 
 def test_the_table_has_every_column_and_says_what_was_not_run() -> None:
@@ -96,3 +156,30 @@ def test_a_damaged_comparison_is_named(tmp_path: Path, place: list[str | int], v
     damage(path, place, value)
     with pytest.raises(InputError, match=f"comparison.json is damaged: {words}"):
         Comparison.load(path)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
+def test_names_in_the_figure_do_not_overlap(heights: list[float]) -> None:
+    moved = spread(heights, 0.04)
+    gap = min(0.04, 1 / max(len(heights) - 1, 1))
+    ordered = sorted(moved)
+    assert all(later - earlier >= gap - 1e-9 for earlier, later in itertools.pairwise(ordered))
+    assert ordered[0] >= -1e-9
+    assert ordered[-1] <= 1 + 1e-9
+    order = sorted(range(len(heights)), key=lambda place: (heights[place], place))
+    assert [moved[place] for place in order] == ordered
+
+
+def test_the_figure_shows_tuned_methods_and_is_the_same_each_time(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the figure needs matplotlib")
+    shown = {point.name: point for point in points(made_up(), "greedy")}
+    assert set(shown) == {"vanilla", "rudder-beta, tuned", "vcd, tuned"}
+    assert (shown["vcd, tuned"].cost, shown["vcd, tuned"].group) == (2.0, "peers")
+    for name in ("one", "two"):
+        save_figures(made_up(), tmp_path / name)
+        assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["greedy.png", "greedy.svg"]
+    assert (tmp_path / "one" / "greedy.svg").read_bytes() == (tmp_path / "two" / "greedy.svg").read_bytes()
+    # Nothing that exists is drawn over.
+    (tmp_path / "one" / "greedy.png").write_text("kept")
+    save_figures(made_up(), tmp_path / "one")
+    assert (tmp_path / "one" / "greedy.png").read_text() == "kept"

@@ -26,8 +26,7 @@ from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import cost_table
 from rudder_hf.cli.main import app
-from rudder_hf.compare.record import Comparison
-from rudder_hf.compare.table import markdown
+from rudder_hf.compare import Comparison, markdown
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.runtime.models import base_revision
 from rudder_hf.scenes import coco, embedded
