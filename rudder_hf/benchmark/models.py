@@ -177,6 +177,7 @@ def benchmark_model(what: Shape | str, settings: BenchmarkSettings) -> Benchmark
         ValueError: There is no such model or layer, or no room for the image in so few prompt tokens.
     """
     config: RudderConfig | None = None
+    described: dict[str, Any]
     if isinstance(what, Shape):
         dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)
         model = build_model(what, dtype, settings.seed).to(settings.device)

@@ -12,33 +12,27 @@ save_outcome(outcome, Path("calibration"), "llava-hf/llava-1.5-7b-hf", loaded.re
 ```
 """
 
-from .choice import Choice, choose
+from .choice import Limits
 from .data import CalibrationData, data_source, find_data, pope_task
-from .decoding import Decoded, decode_settings
-from .layers import LayerStatistics, layer_statistics, shortlist
-from .options import CalibrationOptions, Limits
+from .decoding import decode_settings
+from .layers import layer_statistics
 from .outcome import Outcome, save_outcome
 from .run import calibrate
-from .settings import VANILLA, Grid, Setting
+from .settings import VANILLA, CalibrationOptions, Grid, Setting
 
 __all__ = [
     "VANILLA",
     "CalibrationData",
     "CalibrationOptions",
-    "Choice",
-    "Decoded",
     "Grid",
-    "LayerStatistics",
     "Limits",
     "Outcome",
     "Setting",
     "calibrate",
-    "choose",
     "data_source",
     "decode_settings",
     "find_data",
     "layer_statistics",
     "pope_task",
     "save_outcome",
-    "shortlist",
 ]

@@ -1,4 +1,4 @@
-"""The choice: the least hallucination within the limits, how sure that is, and which candidates have no chance.
+"""The choice: the least of an objective within the limits, how sure that is, and which candidates have no chance.
 
 Early stopping. The choice is made on N images; after m of them a candidate is dropped if, with high confidence, it
 will break a limit on all N. Each limit is a margin that has to stay above 0 (`Limits.margins`), a function of sums
@@ -16,15 +16,18 @@ order by construction (`find_data` shuffles with the seed).
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..metrics.statistics import Counts, Floats, bootstrap_weights
-from .options import OBJECTIVES, Limits
+from ..evaluate.scoring import LIKELIHOOD_METRICS
+from ..metrics.chair import CHAIR_METRICS
+from ..metrics.errors import InputError
+from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS
+from ..metrics.statistics import Counts, Floats, Metric, Sums, bootstrap_weights, ratio, share
 
 C = TypeVar("C", bound=Hashable)
 """A candidate: a `Setting`, or whatever else names what was run."""
@@ -35,6 +38,80 @@ _SAME = 1e-9
 _LOOKS = (0.25, 0.5, 0.75)
 _LEAST = 20  # images before the first look
 _BLOCK = 200  # draws that are judged at a time, which bounds the memory
+
+
+# Objectives and limits
+
+
+def _grounding(sums: Sums) -> Floats:
+    return ratio(sums["log_likelihood"] - sums["contrast"], sums["tokens"])
+
+
+GROUNDING = Metric("grounding", "Grounding", _grounding, True, "nats")
+METRICS = {
+    metric.name: metric
+    for metric in (*CHAIR_METRICS, *FLUENCY_METRICS, *BROKEN_METRICS, *LIKELIHOOD_METRICS, GROUNDING)
+}
+"""Whatever is said about captions of a setting, by name."""
+
+_chair_s, _chair_i, _recall, _distinct, _log_likelihood = (
+    METRICS[name].compute for name in ("chair_s", "chair_i", "recall", "distinct_2", "log_likelihood")
+)
+_length = share("words", "answers")
+
+OBJECTIVES: dict[str, Callable[[Sums], Floats]] = {
+    "chair_s": _chair_s,
+    "chair_i": _chair_i,
+    "mean": lambda sums: (_chair_s(sums) + _chair_i(sums)) / 2,
+    # Needs no labels; less is better for all objectives.
+    "grounding": lambda sums: -_grounding(sums),
+}
+LABELLED = ("chair_s", "chair_i", "mean")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much worse than vanilla a setting may be.
+
+    The defaults were set on an embedded model, where broken sentences can be counted, and are no law for others.
+
+    Attributes:
+        recall_floor: Least recall as a share of vanilla's; needs labels.
+        length_floor: Least number of words as a share of vanilla's; stands in for recall where there are no labels.
+        nll_rise: Most that the negative log-likelihood per token under the unsteered model may rise, in nats.
+        distinct_drop: Most that the share of distinct word pairs may fall, as a fraction.
+    """
+
+    recall_floor: float = 0.95
+    length_floor: float = 0.8
+    nll_rise: float = 0.05
+    distinct_drop: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("recall_floor", "length_floor"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} is {getattr(self, name)}; give a share between 0 and 1, such as 0.95")
+        for name in ("nll_rise", "distinct_drop"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}; give 0 or more")
+
+    def margins(self, sums: Sums, vanilla: Sums, labelled: bool) -> dict[str, Floats]:
+        """For each limit how far a setting is from it: below 0 means that it is broken."""
+        if labelled:
+            first = {"recall": _recall(sums) - self.recall_floor * _recall(vanilla)}
+        else:
+            first = {"length": _length(sums) - self.length_floor * _length(vanilla)}
+        return first | {
+            "nll_rise": self.nll_rise - (_log_likelihood(vanilla) - _log_likelihood(sums)),
+            "distinct_drop": self.distinct_drop - (_distinct(vanilla) - _distinct(sums)),
+        }
+
+    def record(self, labelled: bool) -> dict[str, float]:
+        """The limits that apply, as JSON values."""
+        return {k: v for k, v in asdict(self).items() if k != ("length_floor" if labelled else "recall_floor")}
+
+
+# The choice
 
 
 @dataclass(frozen=True)
@@ -66,6 +143,14 @@ class Choice(Generic[C]):
     wins: dict[C | None, float]
     plateau: list[C]
     out_of_bag: tuple[float, float, float]
+
+    def fate(self, candidate: C | None) -> dict[str, Any]:
+        """What became of a candidate, or of vanilla, which is None; as JSON values."""
+        entry: dict[str, Any] = {"breaks": self.broken.get(candidate, [])} if candidate is not None else {}
+        if candidate in self.unsafe:
+            entry["limits_held_in_draws"] = round(self.unsafe[candidate], 4)
+        entry["won_draws"] = round(self.wins.get(candidate, 0.0), 4)
+        return entry | {"plateau": candidate in self.plateau, "chosen": candidate == self.best}
 
 
 def choose(
@@ -99,15 +184,15 @@ def choose(
     values = np.stack([vanilla.values, *(counts.ordered(ids).values for counts in candidates.values())])
     judge = _Judge(values, vanilla.columns, objective, limits, labelled)
     scores, within, margins = judge(np.ones((1, len(ids))))
-    drawn = _draw(judge, bootstrap, seed)
-    held = drawn.within.mean(1)
+    drawn, drawn_within, left_out = judge.drawn(bootstrap, seed)
+    held = drawn_within.mean(1)
     safe = within[:, 0] & (held >= confidence)
     safe[0] = True
     winner = int(_winners(scores, safe[:, None])[0])
-    won = _winners(drawn.scores, drawn.within & safe[:, None])
+    won = _winners(drawn, drawn_within & safe[:, None])
     counted = np.bincount(won, minlength=len(order))
-    gain = drawn.rest[won, np.arange(bootstrap)] - drawn.rest[0]
-    worse = np.quantile(drawn.scores - drawn.scores[winner], 0.025, axis=1) > 0
+    gain = left_out[won, np.arange(bootstrap)] - left_out[0]
+    worse = np.quantile(drawn - drawn[winner], 0.025, axis=1) > 0
     low, high = np.quantile(gain, (0.025, 0.975))
     places = {candidate: place for place, candidate in enumerate(order) if candidate is not None}
     return Choice(
@@ -147,23 +232,14 @@ class _Judge:
         within[0] = True
         return self.objective(by_column), within, margins
 
-
-@dataclass(frozen=True)
-class _Drawn:
-    """Bootstrap draws, (candidates, draws) each: scores and limits in the draw, scores on the images left out."""
-
-    scores: Floats
-    within: Any
-    rest: Floats
-
-
-def _draw(judge: _Judge, draws: int, seed: int) -> _Drawn:
-    blocks = []
-    for weights in bootstrap_weights(judge.size, draws, seed):
-        for start in range(0, len(weights), _BLOCK):
-            part = weights[start : start + _BLOCK]
-            blocks.append((*judge(part)[:2], judge((part == 0).astype(np.float64))[0]))
-    return _Drawn(*(np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)))
+    def drawn(self, draws: int, seed: int) -> list[Any]:
+        """Of bootstrap draws: scores, whether within the limits, and scores on the images that were left out."""
+        blocks = []
+        for weights in bootstrap_weights(self.size, draws, seed):
+            for start in range(0, len(weights), _BLOCK):
+                part = weights[start : start + _BLOCK]
+                blocks.append((*self(part)[:2], self((part == 0).astype(np.float64))[0]))
+        return [np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)]
 
 
 def _winners(scores: Floats, within: Any) -> Any:

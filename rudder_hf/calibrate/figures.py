@@ -10,11 +10,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..runtime.figures import BLUE, DARK, SKY, new_figure, save_figure, styled
+from .choice import METRICS
 from .layers import layer_groups
 from .settings import Setting
 
@@ -32,26 +33,13 @@ Numbers = dict[str, Any]
 """What `calibration.json` holds."""
 
 
-class _Metric(NamedTuple):
-    name: str
-    label: str
-    factor: float = 100.0
-    higher_is_better: bool = False
-
-    def of(self, row: dict[str, Any]) -> float:
-        return float(self.factor * row["scores"][self.name])
+def _metrics(vanilla: dict[str, Any]) -> list[str]:
+    """The metrics that are drawn: those of captions where these are annotated."""
+    return ["chair_s", "chair_i", "recall"] if "chair_s" in vanilla["scores"] else ["grounding"]
 
 
-_LABELLED = (
-    _Metric("chair_s", "CHAIR_S in percent"),
-    _Metric("chair_i", "CHAIR_I in percent"),
-    _Metric("recall", "Recall in percent", higher_is_better=True),
-)
-_LABEL_FREE = (_Metric("grounding", "Grounding in nats", 1.0, True),)
-
-
-def _metrics(vanilla: dict[str, Any]) -> tuple[_Metric, ...]:
-    return _LABELLED if "chair_s" in vanilla["scores"] else _LABEL_FREE
+def _value(name: str, row: dict[str, Any]) -> float:
+    return float((100 if METRICS[name].unit == "percent" else 1) * row["scores"][name])
 
 
 def vanilla_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -84,6 +72,16 @@ class GridRows:
         return {(row["alpha_max"], row["k"] if row["mode"] == "beta" else 0.0): row for row in self.rows}
 
     @property
+    def alphas(self) -> list[float]:
+        """Strengths, weakest first."""
+        return sorted({alpha for alpha, _ in self.cells})
+
+    @property
+    def ks(self) -> list[float]:
+        """Sensitivities, flattest gate first."""
+        return sorted({k for _, k in self.cells})
+
+    @property
     def name(self) -> str:
         """The name of the figure's files."""
         words = [f"-{word}" for word in re.findall(r"[\w.]+", " ".join(self.rest))]
@@ -97,7 +95,7 @@ def k_label(k: float) -> str:
 
 def mark(row: dict[str, Any]) -> str:
     """Why a setting could not be chosen, as a sign."""
-    return next((sign for name, sign in _MARKS.items() if name in row), "")
+    return next((sign for name, sign in _MARKS.items() if row.get(name)), "")
 
 
 def grids(rows: Sequence[dict[str, Any]]) -> list[GridRows]:
@@ -129,21 +127,22 @@ def save_figures(numbers: Numbers, folder: Path) -> list[Path]:
 
 def draw_heatmaps(numbers: Numbers, grid: GridRows) -> Any:
     """Scores over alpha_max and k, one heatmap for each score."""
-    vanilla = vanilla_row(numbers["settings"])
-    metrics = _metrics(vanilla)
-    alphas, ks = (sorted({place[axis] for place in grid.cells}) for axis in (0, 1))
-    size = len(metrics) * (1.0 + 0.6 * len(ks)) + 0.6, 1.5 + 0.45 * len(alphas)
-    drawing, axes = new_figure(*size, 1, len(metrics))
-    for axis, metric in zip(axes, metrics, strict=True):
-        values = np.full((len(alphas), len(ks)), np.nan)
-        for (alpha, k), row in grid.cells.items():
-            values[alphas.index(alpha), ks.index(k)] = metric.of(row)
+    vanilla, alphas, ks = vanilla_row(numbers["settings"]), grid.alphas, grid.ks
+    names = _metrics(vanilla)
+    size = len(names) * (1.0 + 0.6 * len(ks)) + 0.6, 1.5 + 0.45 * len(alphas)
+    drawing, axes = new_figure(*size, 1, len(names))
+    for axis, name in zip(axes, names, strict=True):
+        metric, values = METRICS[name], np.full((len(alphas), len(ks)), np.nan)
+        places = {(alphas.index(alpha), ks.index(k)): row for (alpha, k), row in grid.cells.items()}
+        for place, row in places.items():
+            values[place] = _value(name, row)
         image = axis.imshow(values, cmap="Blues" if metric.higher_is_better else "Blues_r", aspect="auto")
-        for (alpha, k), row in grid.cells.items():
-            _draw_cell(axis, image, metric, row, alphas.index(alpha), ks.index(k))
+        for place, row in places.items():
+            _draw_cell(axis, image, f"{values[place]:.{1 if metric.unit == 'percent' else 3}f}", row, *place)
         axis.set_xticks(range(len(ks)), [k_label(k) for k in ks])
         axis.set_yticks(range(len(alphas)), [f"{alpha:.3g}" for alpha in alphas])
-        axis.set(xlabel="k", ylabel="alpha_max", title=f"{metric.label} (vanilla {metric.of(vanilla):.3g})")
+        title = f"{metric.label} in {metric.unit} (vanilla {_value(name, vanilla):.3g})"
+        axis.set(xlabel="k", ylabel="alpha_max", title=title)
     drawing.suptitle(
         f"{', '.join([f'layer {grid.layer}', *grid.rest])}, n = {vanilla['images']} images; darker is better, frame: "
         "chosen, †: breaks a limit, §: keeps them, but not safely, ‡: dropped early",
@@ -152,18 +151,15 @@ def draw_heatmaps(numbers: Numbers, grid: GridRows) -> Any:
     return drawing
 
 
-def _draw_cell(axes: Any, image: Any, metric: _Metric, row: dict[str, Any], down: int, across: int) -> None:
+def _draw_cell(axes: Any, image: Any, text: str, row: dict[str, Any], down: int, across: int) -> None:
     """The score as a number, with a mark if the setting could not be chosen, and a frame if it was."""
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import withStroke
 
-    value = metric.of(row)
     # Luminance of what is behind the text.
-    dark = float(np.dot(image.cmap(image.norm(value))[:3], (0.299, 0.587, 0.114))) < 0.5
-    axes.text(
-        across, down, f"{value:.{1 if metric.factor == 100 else 3}f}{mark(row)}", ha="center", va="center",
-        color="white" if dark else "black", weight="bold" if row["chosen"] else "normal", size=9,
-    )  # fmt: skip
+    dark = float(np.dot(image.cmap(image.norm(image.get_array()[down, across]))[:3], (0.299, 0.587, 0.114))) < 0.5
+    color, weight = "white" if dark else "black", "bold" if row["chosen"] else "normal"
+    axes.text(across, down, text + mark(row), ha="center", va="center", color=color, weight=weight, size=9)
     if row["chosen"]:
         # Black in a white seam: seen on any shade, in greyscale too.
         seam = [withStroke(linewidth=5, foreground="white")]
@@ -174,24 +170,24 @@ def _draw_cell(axes: Any, image: Any, metric: _Metric, row: dict[str, Any], down
 def draw_sweep(numbers: Numbers) -> Any:
     """Scores over layers at the settings of the sweep, as the paper's ablation of layers; dashed: vanilla."""
     vanilla = vanilla_row(numbers["probes"])
-    metrics, layers = _metrics(vanilla), [row["layer"] for row in numbers["layers"]]
+    names, layers = _metrics(vanilla), [row["layer"] for row in numbers["layers"]]
     probes: dict[int, list[Any]] = {layer: [] for layer in layers}
     for row in numbers["probes"]:
         if row is not vanilla:
             probes[row["layer"]].append((Setting.of(row), row))
     spans = dict.fromkeys(setting.span for rows in probes.values() for setting, _ in rows)
-    drawing, axes = new_figure(max(5.0, 0.35 * len(layers) + 2), 2.0 * len(metrics), len(metrics))
-    for axis, metric in zip(axes, metrics, strict=True):
+    drawing, axes = new_figure(max(5.0, 0.35 * len(layers) + 2), 2.0 * len(names), len(names))
+    for axis, name in zip(axes, names, strict=True):
         for layer, rows in probes.items():
             rows.sort(key=lambda entry: entry[0].gentleness)
             for place, (setting, row) in enumerate(rows):
                 axis.bar(
-                    layer + 0.8 * (place + 0.5) / len(rows) - 0.4, metric.of(row), width=0.8 / len(rows),
+                    layer + 0.8 * (place + 0.5) / len(rows) - 0.4, _value(name, row), width=0.8 / len(rows),
                     color=SKY if setting.alpha_max == rows[0][0].alpha_max else BLUE, edgecolor="white",
                     hatch="" if setting.span == next(iter(spans)) else "//",
                 )  # fmt: skip
-        axis.axhline(metric.of(vanilla), color=DARK, linestyle="--", linewidth=1)
-        axis.set_title(f"{metric.label}, n = {vanilla['images']} images")
+        axis.axhline(_value(name, vanilla), color=DARK, linestyle="--", linewidth=1)
+        axis.set_title(f"{METRICS[name].label} in {METRICS[name].unit}, n = {vanilla['images']} images")
         axis.set_xticks(layers, [str(layer) for layer in layers], size=8)
     hatched = f"; hatched: span {', '.join([*spans][1:])}" if len(spans) > 1 else ""
     axes[-1].set_xlabel(f"layer (light: the milder setting{hatched}; dashed: vanilla)")

@@ -54,10 +54,6 @@ class LayerStatistics:
     specificity: float
     coherence: float
 
-    def record(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
-
     @property
     def rank_score(self) -> float:
         """What layers are ranked by without decoding anything.
@@ -92,7 +88,7 @@ def stored_layer_statistics(
                 yield encode_samples(loaded, task, part)
 
         parts = batches(samples, _BATCH)
-        write_new(path, to_json([entry.record() for entry in layer_statistics(loaded.model, inputs())]))
+        write_new(path, to_json([asdict(entry) for entry in layer_statistics(loaded.model, inputs())]))
     # Also the process that computed them reads them back: all go on from the same numbers.
     found: list[LayerStatistics] = read_json(path, list[LayerStatistics])
     return found

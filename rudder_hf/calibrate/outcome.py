@@ -1,24 +1,20 @@
-"""`Outcome`: everything that a calibration found, as JSON and as a config that can be pushed, and how it is saved."""
+"""What a calibration found: whether settings may be called calibrated, their config, and how all of it is saved."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 from ..core.configuration import RudderConfig
+from ..evaluate.scoring import Scored
 from ..metrics.errors import InputError
-from ..metrics.statistics import Counts, Difference, Metric, compare, interval, ratio, scores
-from ..runtime.environment import hardware, timestamp, versions
+from ..metrics.statistics import Counts, ratio
 from ..runtime.figures import figures_available
 from ..runtime.store import numbered_path, read_json, to_json, write_new
-from .choice import Choice
-from .data import CalibrationData
-from .layers import LayerStatistics
-from .options import LABELLED, OBJECTIVES, CalibrationOptions, Limits, recall
+from .choice import LABELLED, METRICS, OBJECTIVES, Choice, Limits
 from .settings import VANILLA, Setting
 
 NUMBERS, REPORT = "calibration.json", "report.md"
@@ -32,208 +28,47 @@ _RECORDED = (
     "repeated_sentences", "length",
 )  # fmt: skip
 
-Differences = dict[Setting, dict[str, Difference]]
+HeldOut = Sequence[Mapping[str, Any]]
+"""Rows of the held-out images, as JSON values."""
 
 
-@dataclass
-class Outcome:
-    """What a calibration found.
+def held_out_row(held_out: HeldOut, setting: Setting | None) -> Mapping[str, Any]:
+    """What the held-out images say of a setting; empty if it was not checked."""
+    return next((row for row in held_out if setting and row["settings"] == setting.record()), {})
 
-    Attributes:
-        model: Which one was calibrated.
-        data: On which images.
-        options: How.
-        statistics: Of every layer.
-        layers: The layers that the grid was tried on.
-        reason: Why these.
-        probes: Counts of the settings that layers were compared by, on the first images, vanilla first.
-        counts: Counts of vanilla and of every setting that was tried, on the images that it got to.
-        dropped: Settings that were stopped early, and why.
-        metrics: What is reported.
-        choice: The choice.
-        by_mode: If several modes were searched, the choice among each one's settings.
-        without_labels: What the criterion without labels would have chosen on the same images.
-        held_out: Counts of vanilla, the choice and its rivals on the held-out images.
-        other_card: The same of the choice and its rivals, each image steered by the CARD of another one.
-        pope: Results of the check on POPE, by setting.
-        seconds: How long this run took.
-        finished: When.
-    """
 
-    model: dict[str, Any]
-    data: CalibrationData
-    options: CalibrationOptions
-    statistics: list[LayerStatistics]
-    layers: list[int]
-    reason: str
-    probes: dict[Setting, Counts]
-    counts: dict[Setting, Counts]
-    dropped: dict[Setting, str]
-    metrics: tuple[Metric, ...]
-    choice: Choice[Setting]
-    by_mode: dict[str, Choice[Setting]]
-    without_labels: Choice[Setting] | None
-    held_out: dict[Setting, Counts]
-    other_card: dict[Setting, Counts]
-    pope: list[dict[str, Any]]
-    seconds: float
-    finished: str = field(default_factory=timestamp)
+def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Limits) -> str:
+    """Why what a choice found is not called calibrated; empty if it is."""
+    if choice.best is None:
+        return "no setting within the limits is better than vanilla"
+    if choice.objective not in LABELLED:
+        return "the criterion without labels chose them; it is no measurement of hallucination"
+    found = held_out_row(held_out, choice.best).get("minus_vanilla")
+    if not found:
+        return "there were no held-out images to check them on"
+    if all(found[name]["value"] >= 0 for name in ("chair_s", "chair_i")):
+        return "on the held-out images neither CHAIR_S nor CHAIR_I is better than vanilla"
+    if found["recall"]["right"] < limits.recall_floor * found["recall"]["left"] - _SLACK:
+        return "on the held-out images recall is below the floor"
+    return ""
 
-    def compare(self, left: Counts, right: Counts) -> dict[str, Difference]:
-        """Right minus left for every metric, paired by image."""
-        return compare(left, right, self.metrics, self.options.bootstrap, self.options.seed)
 
-    @cached_property
-    def changes(self) -> Differences:
-        """Each finalist minus vanilla, on the held-out images."""
-        own = self.held_out
-        return {s: self.compare(own[VANILLA], counts) for s, counts in own.items() if s != VANILLA}
-
-    @cached_property
-    def specific(self) -> Differences:
-        """Each finalist steered by an image's own CARD minus steered by another image's, on the held-out images."""
-        return {s: self.compare(counts, self.held_out[s]) for s, counts in self.other_card.items()}
-
-    @property
-    def differences(self) -> dict[str, Difference]:
-        """The choice minus vanilla on the held-out images."""
-        return {} if self.choice.best is None else self.changes.get(self.choice.best, {})
-
-    def refusal(self, choice: Choice[Setting] | None = None) -> str:
-        """Why what a choice found is not called calibrated; empty if it is."""
-        choice = choice or self.choice
-        if choice.best is None:
-            return "no setting within the limits is better than vanilla"
-        if choice.objective not in LABELLED:
-            return "the criterion without labels chose them; it is no measurement of hallucination"
-        found = self.changes.get(choice.best)
-        if not found:
-            return "there were no held-out images to check them on"
-        if all(found[name].value >= 0 for name in ("chair_s", "chair_i")):
-            return "on the held-out images neither CHAIR_S nor CHAIR_I is better than vanilla"
-        recall = found["recall"]
-        if recall.right < self.options.limits.recall_floor * recall.left - _SLACK:
-            return "on the held-out images recall is below the floor"
-        return ""
-
-    def config(self, base_model: str | None, revision: str | None, mode: str | None = None) -> RudderConfig:
-        """The chosen settings with the record of how they were found.
-
-        Args:
-            base_model: Hub id or folder of the model.
-            revision: Its commit, if it has one.
-            mode: The best settings of this mode instead, one of `by_mode`.
-
-        Raises:
-            ValueError: Nothing was chosen.
-        """
-        choice = self.choice if mode is None else self.by_mode[mode]
-        if choice.best is None:
-            raise ValueError(f"there are no settings to write: {self.refusal(choice)}")
-        record = None
-        if not self.refusal(choice):
-            # A record stands for the model that it names, so it names it as the config does.
-            record = self.calibration_record(choice)
-            record["model"]["name"] = base_model or record["model"]["name"]
-        return RudderConfig(
-            base_model_name_or_path=base_model,
-            base_model_revision=revision,
-            **choice.best.record(),
-            calibration=record,
-        )
-
-    def calibration_record(self, choice: Choice[Setting] | None = None) -> dict[str, Any]:
-        """What `RudderConfig.calibration` says: data, ids, metric, baseline, result, interval, versions."""
-        choice = choice or self.choice
-        data, options, best = self.data, self.options, choice.best
-
-        def recorded(table: Differences) -> dict[str, Any]:
-            found = {} if best is None else table.get(best, {})
-            return {name: _rounded(asdict(found[name])) for name in _RECORDED if name in found}
-
-        return {
-            "settings": None if best is None else best.record(),
-            "data": data.record,
-            "images": [sample.image_id for sample in data.choosing],
-            "held_out_images": [sample.image_id for sample in data.checking],
-            "prompt": data.choosing[0].prompt,
-            "max_new_tokens": options.max_new_tokens or data.task.max_new_tokens,
-            "decoding": "greedy",
-            "metric": choice.objective,
-            "lineage": options.lineage,
-            "limits": options.limits.record(data.labelled) | {"confidence": options.confidence},
-            "grid": asdict(options.grid),
-            "layers": self.layers,
-            "baseline": round(choice.vanilla, 6),
-            "result": round(choice.score, 6),
-            "won_draws": round(choice.wins.get(best, 0.0), 4),
-            "out_of_bag_change": [round(value, 6) for value in choice.out_of_bag],
-            "held_out": recorded(self.changes),
-            "held_out_own_minus_other_card": recorded(self.specific),
-            "model": {name: self.model[name] for name in ("name", "revision", "dtype")},
-            "versions": {name: version for name, version in versions().items() if version},
-            "date": self.finished,
-        }
-
-    @property
-    def label_free(self) -> dict[str, Any] | None:
-        """How close the choice without labels comes to the one with labels; None if only one of them was made."""
-        free = self.without_labels
-        return None if free is None else judge_label_free(self.counts, self.choice, free, self.options.limits)
-
-    def _entry(self, setting: Setting, counts: Counts) -> dict[str, Any]:
-        """A setting and its scores, as JSON values."""
-        about = {"vanilla": True} if setting == VANILLA else setting.record()
-        return about | {"images": len(counts.ids), "scores": _rounded(scores(counts, self.metrics))}
-
-    def tried(self) -> list[dict[str, Any]]:
-        """Every setting that was tried, its scores, and what became of it, as JSON values; vanilla first."""
-        return [self._tried(*tried) for tried in self.counts.items()]
-
-    def _tried(self, setting: Setting, counts: Counts) -> dict[str, Any]:
-        choice, entry = self.choice, self._entry(setting, counts)
-        if setting != VANILLA:
-            norm = next(s.hidden_norm for s in self.statistics if s.layer == setting.layer)
-            entry["relative_strength"] = round(setting.alpha_max / norm, 4)
-        entry["objective"] = round(float(OBJECTIVES[choice.objective](counts.total())), 6)
-        if setting in self.dropped:
-            entry["dropped"] = self.dropped[setting]
-        if setting in choice.broken:
-            entry["breaks"] = choice.broken[setting]
-        if setting in choice.unsafe:
-            entry["limits_held_in_draws"] = round(choice.unsafe[setting], 4)
-        entry["won_draws"] = round(choice.wins.get(None if setting == VANILLA else setting, 0.0), 4)
-        return entry | {"plateau": setting in choice.plateau, "chosen": setting == choice.best}
-
-    def _checked(self, setting: Setting, counts: Counts) -> dict[str, Any]:
-        """A setting on the held-out images, with intervals."""
-        estimates = interval(counts, self.metrics, self.options.bootstrap, self.options.seed)
-        entry: dict[str, Any] = {"settings": _record(setting), "chosen": setting == self.choice.best}
-        entry["scores"] = {name: _rounded(asdict(value)) for name, value in estimates.items()}
-        for name, table in (("minus_vanilla", self.changes), ("own_minus_other_card", self.specific)):
-            if setting in table:
-                entry[name] = {key: _rounded(asdict(value)) for key, value in table[setting].items()}
-        return entry
-
-    def to_dict(self) -> dict[str, Any]:
-        """All numbers as JSON values."""
-        free = self.without_labels
-        return {
-            "model": self.model,
-            "calibrated": not self.refusal(),
-            "refusal": self.refusal(),
-            "record": self.calibration_record(),
-            "layers": [s.record() for s in self.statistics],
-            "shortlist": {"layers": self.layers, "reason": self.reason},
-            "probes": [self._entry(*probe) for probe in self.probes.items()],
-            "settings": self.tried(),
-            "by_mode": {mode: _record(choice.best) for mode, choice in self.by_mode.items()},
-            "held_out": [self._checked(*checked) for checked in self.held_out.items()],
-            "without_labels": free and {"chosen": _record(free.best), "agreement": self.label_free},
-            "pope": self.pope,
-            "seconds": self.seconds,
-            "environment": {"versions": versions(), "hardware": hardware()},
-        }
+def choice_record(choice: Choice[Setting], held_out: HeldOut) -> dict[str, Any]:
+    """What `RudderConfig.calibration` says of a choice: metric, baseline, result, interval."""
+    best, row = choice.best, held_out_row(held_out, choice.best)
+    differences = {"held_out": "minus_vanilla", "held_out_own_minus_other_card": "own_minus_other_card"}
+    return {
+        "settings": None if best is None else best.record(),
+        "metric": choice.objective,
+        "baseline": round(choice.vanilla, 6),
+        "result": round(choice.score, 6),
+        "won_draws": round(choice.wins.get(best, 0.0), 4),
+        "out_of_bag_change": [round(value, 6) for value in choice.out_of_bag],
+        **{
+            key: {name: found[name] for name in _RECORDED if name in found}
+            for key, found in ((key, row.get(part, {})) for key, part in differences.items())
+        },
+    }
 
 
 def judge_label_free(
@@ -249,7 +84,7 @@ def judge_label_free(
     possible = labelled.vanilla - labelled.score
     reached = labelled.vanilla - float(OBJECTIVES[labelled.objective](chosen))
     kept = reached / possible if possible > 0 else 0.0
-    found = float(ratio(recall(chosen), recall(vanilla)))
+    found = float(ratio(METRICS["recall"].compute(chosen), METRICS["recall"].compute(vanilla)))
     return {
         "share_of_gain": round(kept, 4),
         "recall": round(found, 4),
@@ -258,13 +93,50 @@ def judge_label_free(
     }
 
 
-def _record(setting: Setting | None) -> dict[str, Any] | None:
-    """A setting as JSON values; None is vanilla."""
-    return None if setting is None or setting == VANILLA else setting.record()
+@dataclass(frozen=True)
+class Outcome:
+    """What a calibration found.
 
+    Attributes:
+        choice: The choice.
+        by_mode: If several modes were searched, the choice among each one's settings.
+        limits: What a setting must not break.
+        scored: Counts of vanilla and of every setting that was tried, on the images that it got to.
+        numbers: Everything as JSON values, as `calibration.json` has it; report and figures are made of it alone.
+    """
 
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 6) for name, value in values.items()}
+    choice: Choice[Setting]
+    by_mode: dict[str, Choice[Setting]]
+    limits: Limits
+    scored: dict[Setting, Scored]
+    numbers: dict[str, Any]
+
+    def config(self, base_model: str | None, revision: str | None, mode: str | None = None) -> RudderConfig:
+        """The chosen settings, with the record of how they were found if they may be called calibrated.
+
+        Args:
+            base_model: Hub id or folder of the model.
+            revision: Its commit, if it has one.
+            mode: The best settings of this mode instead, one of `by_mode`.
+
+        Raises:
+            ValueError: Nothing was chosen.
+        """
+        choice = self.choice if mode is None else self.by_mode[mode]
+        held_out, record = self.numbers["held_out"], None
+        doubt = refusal(choice, held_out, self.limits)
+        if choice.best is None:
+            raise ValueError(f"there are no settings to write: {doubt}")
+        if not doubt:
+            record = self.numbers["record"] | choice_record(choice, held_out)
+            # A record stands for the model that it names, so it names it as the config does.
+            record["model"] = record["model"] | ({"name": base_model} if base_model else {})
+        return RudderConfig(
+            base_model_name_or_path=base_model,
+            base_model_revision=revision,
+            **choice.best.record(),
+            calibration=record,
+        )
 
 
 def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: str | None) -> Path:
@@ -278,7 +150,7 @@ def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: 
     """
     from .report import report
 
-    numbers = json.loads(to_json(outcome.to_dict()))
+    numbers = json.loads(to_json(outcome.numbers))
     for path in sorted(out.glob(f"result-*/{NUMBERS}")):
         if _lasting(read_result(path)) == _lasting(numbers):
             return path.parent
@@ -289,7 +161,7 @@ def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: 
     for mode, choice in outcome.by_mode.items():
         if choice.best is not None:
             outcome.config(base_model, revision, mode).save_pretrained(folder / mode)
-    write_new(folder / REPORT, report(outcome))
+    write_new(folder / REPORT, report(numbers))
     if figures_available():
         from .figures import save_figures
 

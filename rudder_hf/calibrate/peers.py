@@ -25,18 +25,17 @@ from .. import methods
 from ..evaluate.folder import Answers
 from ..evaluate.methods import settings_record
 from ..evaluate.run import RunOptions, answer_batch
-from ..evaluate.scoring import Scored
 from ..evaluate.tasks.base import Sample
 from ..methods import Method
 from ..metrics.errors import InputError
-from ..metrics.statistics import scores
 from ..runtime.decoding import Decoding
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
+from .choice import LABELLED
 from .data import CalibrationData, batches
-from .options import LABELLED, OBJECTIVES, CalibrationOptions
-from .search import Search
+from .search import Search, rounded_scores
+from .settings import CalibrationOptions
 
 BATCH_SIZE = 25
 
@@ -52,12 +51,8 @@ class Tuning:
         limits: What a setting must not break, against vanilla.
         images: On which.
         vanilla: The unsteered model's scores.
-        tried: All settings, gentle first: each with `settings` of the method, number of `images` that it was run on,
-            `objective`, all `scores`, the limit for which it was `dropped` early (empty if it was not), and what it
-            `breaks`: limits on all images, or in which share of bootstrap draws it keeps them, where that is too
-            rarely to be chosen.
+        tried: All settings, gentle first: each with `settings` of the method and what `calibration.json` says of one.
         chosen: Place of the chosen one; None if none within the limits is better than vanilla.
-        won_draws: Share of bootstrap draws of the images in which it would have been chosen.
         out_of_bag: Change of the objective against vanilla without the optimism of choosing: mean and 95 % interval.
         seconds: Of decoding.
     """
@@ -70,7 +65,6 @@ class Tuning:
     vanilla: dict[str, float]
     tried: list[dict[str, Any]]
     chosen: int | None
-    won_draws: float
     out_of_bag: list[float]
     seconds: float
 
@@ -133,6 +127,9 @@ class MethodSearch(Search[str]):
         self.answers.setdefault(key, {}).update({row["id"]: row for row in batch["rows"]})
         self._seconds[key] = self._seconds.get(key, 0.0) + batch["seconds"]
 
+    def _described(self, candidate: str) -> dict[str, Any]:
+        return {"settings": settings_record(self._methods[candidate])}
+
     def decode(self, candidates: Sequence[str], samples: Sequence[Sample]) -> None:
         """Run one setting after the other."""
         options = RunOptions(self.batch_size, self.options.seed)
@@ -160,37 +157,22 @@ class MethodSearch(Search[str]):
         self._methods |= zip(keys, candidates, strict=True)
         dropped = self.run(keys)
         scored = {key: self.scored(key) for key in keys}
-        choice = self.choose({key: scored[key].counts for key in scored if key not in dropped})
-        breaks = choice.broken | {key: [f"kept in {held:.0%} of draws"] for key, held in choice.unsafe.items()}
+        choice = self.choose({key: own.counts for key, own in scored.items() if key not in dropped})
+        entries = dict(zip(scored, self.entries(scored, choice, dropped), strict=True))
         return Tuning(
             method=candidates[0].name,
             decoding=self.decoding.record(),
             objective=choice.objective,
             limits=self.options.limits.record(True),
             images=[sample.image_id for sample in self.samples],
-            vanilla=_rounded(self.scored(self.vanilla)),
-            tried=[
-                {
-                    "settings": settings_record(method),
-                    "images": len(scored[key].counts.ids),
-                    "objective": round(float(OBJECTIVES[choice.objective](scored[key].counts.total())), 6),
-                    "scores": _rounded(scored[key]),
-                    "dropped": dropped.get(key, ""),
-                    "breaks": breaks.get(key, []),
-                }
-                for key, method in zip(keys, candidates, strict=True)
-            ],
+            vanilla=rounded_scores(self.scored(self.vanilla)),
+            tried=[entries[key] for key in keys],
             chosen=None if choice.best is None else keys.index(choice.best),
-            won_draws=round(choice.wins.get(choice.best, 0.0), 4),
             out_of_bag=[round(value, 6) for value in choice.out_of_bag],
-            seconds=round(sum(self._seconds.get(key, 0.0) for key in dict.fromkeys(keys)), 1),
+            seconds=round(sum(self._seconds.get(key, 0.0) for key in scored), 1),
         )
 
 
 def _key(method: Method) -> str:
     """What tells a setting from others, in any run of the search."""
     return json.dumps({"method": method.name, **settings_record(method)}, sort_keys=True)
-
-
-def _rounded(scored: Scored) -> dict[str, float]:
-    return {name: round(value, 6) for name, value in scores(scored.counts, scored.metrics).items()}

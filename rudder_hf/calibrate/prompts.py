@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,9 @@ from transformers.cache_utils import DynamicLayer
 
 from ..core.hooks import STATE_KEY
 from ..runtime.answers import STEP_BY_STEP
-from .steering import SettingsState
+
+if TYPE_CHECKING:
+    from .decoding import SettingsState
 
 # Arguments with images start like this; they are needed for the prefill alone, but for those that are kept.
 _IMAGES = ("pixel_", "image_", "video_", "images_", "videos_", "patches_", "mm_encoder", "num_local_", "high_res_")

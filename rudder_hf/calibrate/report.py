@@ -1,15 +1,17 @@
-"""`report.md`: what was chosen, why, how sure that is, and what it does on held-out images."""
+"""`report.md`: what was chosen, why, how sure that is, and what it does on held-out images.
+
+It is made of `calibration.json` alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from ..metrics.statistics import Counts, Difference, Estimate, Metric, interval, scores
-from ..runtime.environment import versions
 from ..runtime.report import Table, number, with_interval
-from .figures import GridRows, grids, k_label, mark
-from .outcome import Outcome
-from .settings import VANILLA, Setting
+from .choice import METRICS
+from .figures import GridRows, Numbers, grids, k_label, mark, vanilla_row
+from .settings import Setting
 
 _OBJECTIVES = {
     "chair_s": "CHAIR_S",
@@ -32,141 +34,160 @@ _COMPARED = (*_MAIN, "log_likelihood", "broken_sentences")
 _SHOWN = (*_COMPARED, "chair_i_distinct", "f1", "length", "distinct_2", "repeated_sentences")
 
 
-def report(outcome: Outcome) -> str:
-    """The report as Markdown."""
+def report(numbers: Numbers) -> str:
+    """The report as Markdown, from what `calibration.json` holds."""
     parts = [
-        _verdict(outcome),
-        _held_out(outcome),
-        _rivals(outcome),
-        _certainty(outcome),
-        _pope(outcome),
-        _limits(outcome),
-        _without_labels(outcome),
-        _layers(outcome),
-        *(_grid(outcome, grid) for grid in grids(outcome.tried())),
+        _verdict(numbers),
+        _held_out(numbers),
+        _rivals(numbers),
+        _certainty(numbers),
+        _pope(numbers),
+        _limits(numbers),
+        _without_labels(numbers),
+        _layers(numbers),
+        *(_grid(numbers, grid) for grid in grids(numbers["settings"])),
         "† breaks a limit; § keeps the limits, but not safely; ‡ dropped early, on the images it got to; **bold**: "
         "chosen.",
-        _provenance(outcome),
+        _provenance(numbers),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def summary(numbers: Numbers) -> Iterable[str]:
+    """What was chosen and what it does on the held-out images, line by line for the terminal."""
+    yield f"Chosen: {_name(numbers['record']['settings'])}"
+    for mode, setting in numbers["by_mode"].items():
+        yield f"  best with mode {mode}: {_name(setting)}"
+    for row in numbers["held_out"]:
+        for name, change in row.get("minus_vanilla", {}).items() if row["chosen"] else ():
+            if name in _MAIN:
+                left, right, value, low, high = (
+                    _shown(name, change[end]) for end in ("left", "right", "value", "low", "high")
+                )
+                yield f"  {METRICS[name].label}: {left} -> {right} ({value} [{low}, {high}]) on held-out images"
+    if numbers["refusal"]:
+        yield f"Not called calibrated: {numbers['refusal']}."
 
 
 # Numbers
 
 
-def shown(metric: Metric, value: float, sign: bool = False) -> str:
+def _shown(name: str, value: float, sign: bool = False) -> str:
     """A value of a metric, in percent where that is its unit."""
-    return number(_factor(metric) * value, metric.unit, sign)
+    unit = METRICS[name].unit
+    return number(100 * value if unit == "percent" else value, unit, sign)
 
 
-def _shown_interval(metric: Metric, value: Estimate | Difference, sign: bool = False) -> str:
-    factor = _factor(metric)
-    return with_interval(factor * value.value, factor * value.low, factor * value.high, metric.unit, sign)
+def _shown_interval(name: str, estimate: Mapping[str, float], sign: bool = False) -> str:
+    value, low, high = (_shown(name, estimate[end], sign) for end in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
-def _factor(metric: Metric) -> float:
-    return 100.0 if metric.unit == "percent" else 1.0
+def _some(scores: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Those of some metrics that were measured, in the order of all tables."""
+    return [name for name in METRICS if name in names and name in scores]
 
 
-def _some(outcome: Outcome, names: Sequence[str]) -> list[Metric]:
-    return [metric for metric in outcome.metrics if metric.name in names]
+def _score_table(rows: Iterable[tuple[str, Mapping[str, float]]], names: Sequence[str]) -> str:
+    """Scores by title, one column for each of some metrics."""
+    found = list(rows)
+    columns = _some(found[0][1], names)
+    cells = [[title, *(_shown(name, scores[name]) for name in columns)] for title, scores in found]
+    return Table(["", *(METRICS[name].label for name in columns)], cells).markdown()
 
 
-def _scores(metrics: Sequence[Metric], counts: Counts) -> list[str]:
-    values = scores(counts, metrics)
-    return [shown(metric, values[metric.name]) for metric in metrics]
+def _objective(numbers: Numbers, value: float) -> str:
+    return f"{value:.4f} nats" if numbers["record"]["metric"] == "grounding" else f"{100 * value:.1f} %"
 
 
-def _objective(outcome: Outcome, value: float) -> str:
-    return f"{value:.4f} nats" if outcome.choice.objective == "grounding" else f"{100 * value:.1f} %"
+def _name(setting: Mapping[str, Any] | None) -> str:
+    return Setting.of(setting or {}).describe()
 
 
-def _name(setting: Setting | None) -> str:
-    return (setting or VANILLA).describe()
+def _row(numbers: Numbers, setting: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The row of a setting that was tried, or of vanilla, which is None."""
+    wanted = Setting.of(setting or {})
+    return next(row for row in numbers["settings"] if Setting.of(row) == wanted)
 
 
 # Sections
 
 
-def _verdict(outcome: Outcome) -> str:
-    choice, refusal = outcome.choice, outcome.refusal()
-    model = f"# Calibration of RUDDER\n\nModel: `{outcome.model['name']}` ({outcome.model['revision']})"
-    if choice.best is None:
-        return f"{model}\n\n**Nothing was chosen: {refusal}.**"
+def _verdict(numbers: Numbers) -> str:
+    record, model, doubt = numbers["record"], numbers["model"], numbers["refusal"]
+    title = f"# Calibration of RUDDER\n\nModel: `{model['name']}` ({model['revision']})"
+    if record["settings"] is None:
+        return f"{title}\n\n**Nothing was chosen: {doubt}.**"
     parts = [
-        model,
-        f"**Chosen: {_name(choice.best)}.**",
-        f"It has the least {_OBJECTIVES[choice.objective]} of {len(outcome.counts) - 1} settings within the limits, "
-        f"on {len(outcome.data.choosing)} images: {_objective(outcome, choice.score)} against "
-        f"{_objective(outcome, choice.vanilla)} of the unsteered model.",
+        title,
+        f"**Chosen: {_name(record['settings'])}.**",
+        f"It has the least {_OBJECTIVES[record['metric']]} of {len(numbers['settings']) - 1} settings within the "
+        f"limits, on {len(record['images'])} images: {_objective(numbers, record['result'])} against "
+        f"{_objective(numbers, record['baseline'])} of the unsteered model.",
     ]
-    for mode, found in outcome.by_mode.items():
-        if found.best != choice.best:
-            parts.append(f"Best with mode {mode}: {_name(found.best)}, {_objective(outcome, found.score)}.")
-    if refusal:
-        parts.append(f"**These settings are not called calibrated: {refusal}.**")
+    for mode, setting in numbers["by_mode"].items():
+        if setting != record["settings"]:
+            score = _objective(numbers, _row(numbers, setting)["objective"])
+            parts.append(f"Best with mode {mode}: {_name(setting)}, {score}.")
+    if doubt:
+        parts.append(f"**These settings are not called calibrated: {doubt}.**")
     return "\n\n".join(parts)
 
 
-def _held_out(outcome: Outcome) -> str:
+def _held_out(numbers: Numbers) -> str:
     """Vanilla and the choice on images that were not used for choosing."""
-    best, own = outcome.choice.best, outcome.held_out
-    if best is None or best not in own:
+    chosen = next((row for row in numbers["held_out"] if row["chosen"]), None)
+    if chosen is None:
         return ""
-    draws = (outcome.options.bootstrap, outcome.options.seed)
-    one, two = (interval(own[setting], outcome.metrics, *draws) for setting in (VANILLA, best))
+    vanilla = numbers["held_out"][0]
     rows = []
-    for metric in _some(outcome, _SHOWN):
-        change = outcome.changes[best][metric.name]
-        values = (_shown_interval(metric, one[metric.name]), _shown_interval(metric, two[metric.name]))
-        rows.append([metric.label, *values, _shown_interval(metric, change, sign=True), f"{change.p_value:.4f}"])
+    for name in _some(vanilla["scores"], _SHOWN):
+        values = [_shown_interval(name, row["scores"][name]) for row in (vanilla, chosen)]
+        change = chosen["minus_vanilla"][name]
+        cells = [METRICS[name].label, *values, _shown_interval(name, change, sign=True), f"{change['p_value']:.4f}"]
+        rows.append(cells)
     return (
-        f"## On {len(outcome.data.checking)} images that were not used for choosing\n\n"
+        f"## On {len(numbers['record']['held_out_images'])} images that were not used for choosing\n\n"
         f"{Table(['', 'vanilla', 'chosen', 'difference', 'p'], rows).markdown()}\n\n"
         f"95 % bootstrap intervals over images; differences are paired, p by permutation. {_GLOSSARY}"
     )
 
 
-def _title(outcome: Outcome, setting: Setting) -> str:
-    """A finalist and why it is one."""
-    titles = ["chosen"] if setting == outcome.choice.best else []
-    titles += [f"best {mode}" for mode, choice in outcome.by_mode.items() if choice.best == setting]
-    if outcome.without_labels is not None and outcome.without_labels.best == setting:
-        titles.append("best without labels")
-    return _name(setting) + (f" ({', '.join(titles)})" if titles else "")
-
-
-def _rivals(outcome: Outcome) -> str:
+def _rivals(numbers: Numbers) -> str:
     """All finalists in one table, each with the CARD of another image, and what is left of it then."""
-    metrics = _some(outcome, _COMPARED)
-    rows = []
-    for setting, counts in outcome.held_out.items():
-        rows.append([_title(outcome, setting), *_scores(metrics, counts)])
-        if setting in outcome.other_card:
-            rows.append(["… with another image's CARD", *_scores(metrics, outcome.other_card[setting])])
-            own = outcome.specific[setting]
-            rows.append(["… own minus other CARD", *(_shown_interval(m, own[m.name], sign=True) for m in metrics)])
-    if not rows:
+    if not numbers["held_out"]:
         return ""
+    names = _some(numbers["held_out"][0]["scores"], _COMPARED)
+    why = {"chosen": numbers["record"]["settings"]}
+    why |= {f"best {mode}": setting for mode, setting in numbers["by_mode"].items()}
+    why |= {"best without labels": numbers["without_labels"]["chosen"]} if numbers["without_labels"] else {}
+    rows = []
+    for row in numbers["held_out"]:
+        titles = ", ".join(title for title, setting in why.items() if setting and setting == row["settings"])
+        title = _name(row["settings"]) + (f" ({titles})" if titles else "")
+        rows.append([title, *(_shown(name, row["scores"][name]["value"]) for name in names)])
+        if own := row.get("own_minus_other_card"):
+            rows.append(["… with another image's CARD", *(_shown(name, own[name]["left"]) for name in names)])
+            rows.append(["… own minus other CARD", *(_shown_interval(name, own[name], sign=True) for name in names)])
     return (
         "The same images with the settings that came next, and with the CARD of another image, paired: what another "
         "image's CARD does as well (a difference near 0) is not about this image: shorter captions, say.\n\n"
-        f"{Table(['', *(metric.label for metric in metrics)], rows).markdown()}"
+        f"{Table(['', *(METRICS[name].label for name in names)], rows).markdown()}"
     )
 
 
-def _certainty(outcome: Outcome) -> str:
-    choice = outcome.choice
-    wins = sorted(choice.wins.items(), key=lambda item: -item[1])
-    rows = [[_name(setting), f"{100 * share:.1f} %"] for setting, share in wins[:8]]
-    scale = 1 if choice.objective == "grounding" else 100
-    gain, low, high = (scale * end for end in choice.out_of_bag)
-    plateau = [_name(setting) for setting in choice.plateau]
+def _certainty(numbers: Numbers) -> str:
+    record, settings = numbers["record"], numbers["settings"]
+    wins = sorted((row for row in settings if row["won_draws"]), key=lambda row: -row["won_draws"])
+    rows = [[_name(row), f"{100 * row['won_draws']:.1f} %"] for row in wins[:8]]
+    scale = 1 if record["metric"] == "grounding" else 100
+    gain, low, high = (scale * end for end in record["out_of_bag_change"])
+    plateau = [_name(row) for row in settings if row["plateau"]]
     listed = "; ".join(plateau[:6]) + (f"; and {len(plateau) - 6} more" if len(plateau) > 6 else "")
     return (
-        f"## How sure the choice is\n\nIn {outcome.options.bootstrap} bootstrap draws of the images this would have "
+        f"## How sure the choice is\n\nIn {numbers['bootstrap']} bootstrap draws of the images this would have "
         f"been chosen:\n\n{Table(['setting', 'draws'], rows).markdown()}\n\n"
-        f"What each draw chose changes {_OBJECTIVES[choice.objective]} by "
+        f"What each draw chose changes {_OBJECTIVES[record['metric']]} by "
         f"{with_interval(gain, low, high)} against vanilla on the images that were not in "
         "the draw: the gain to expect, without the optimism of choosing and measuring on the same images.\n\n"
         f"Plateau: {len(plateau)} other settings within the limits cannot be told from the chosen one (the paired 95 "
@@ -175,13 +196,13 @@ def _certainty(outcome: Outcome) -> str:
     )
 
 
-def _pope(outcome: Outcome) -> str:
-    if not outcome.pope:
+def _pope(numbers: Numbers) -> str:
+    if not numbers["pope"]:
         return ""
     names = ("accuracy", "f1", "yes_ratio")
     rows = [
         [entry["setting"], *(f"{100 * entry['scores'][name]:.1f}" for name in names), entry["change"]]
-        for entry in outcome.pope
+        for entry in numbers["pope"]
     ]
     return (
         "## POPE, with the settings chosen on captions\n\n"
@@ -192,30 +213,26 @@ def _pope(outcome: Outcome) -> str:
     )
 
 
-def _limits(outcome: Outcome) -> str:
-    limits, choice, options = outcome.options.limits, outcome.choice, outcome.options
-    name, floor = ("recall", limits.recall_floor) if outcome.data.labelled else ("length", limits.length_floor)
+def _limits(numbers: Numbers) -> str:
+    limits, marks = numbers["record"]["limits"], [mark(row) for row in numbers["settings"]]
+    name = "recall" if "recall_floor" in limits else "length"
     return (
-        f"## Limits\n\nA setting has to keep: {name} at least {100 * floor:g} % of vanilla's; negative log-likelihood "
-        f"per token under the unsteered model at most {limits.nll_rise:g} nats above vanilla's; share of distinct "
-        f"word pairs at most {100 * limits.distinct_drop:g} points below vanilla's. {len(choice.broken)} settings "
-        f"broke one, {len(outcome.dropped)} more were dropped early, and {len(choice.unsafe)} more (§) kept them in "
-        f"less than {100 * options.confidence:g} % of the bootstrap draws: the best score lies at the edge of a "
-        "limit, where luck decides on which side it is found."
+        f"## Limits\n\nA setting has to keep: {name} at least {100 * limits[f'{name}_floor']:g} % of vanilla's; "
+        f"negative log-likelihood per token under the unsteered model at most {limits['nll_rise']:g} nats above "
+        f"vanilla's; share of distinct word pairs at most {100 * limits['distinct_drop']:g} points below vanilla's. "
+        f"{marks.count('†')} settings broke one, {marks.count('‡')} more were dropped early, and {marks.count('§')} "
+        f"more (§) kept them in less than {100 * limits['confidence']:g} % of the bootstrap draws: the best score "
+        "lies at the edge of a limit, where luck decides on which side it is found."
     )
 
 
-def _without_labels(outcome: Outcome) -> str:
-    free, found = outcome.without_labels, outcome.label_free
-    if free is None or found is None:
+def _without_labels(numbers: Numbers) -> str:
+    if not numbers["without_labels"]:
         return ""
-    compared = {"vanilla": None, "chosen with labels": outcome.choice.best, "chosen without labels": free.best}
-    metrics = _some(outcome, _MAIN)
-    rows = [
-        [title, _name(setting), *_scores(metrics, outcome.counts[setting or VANILLA])]
-        for title, setting in compared.items()
-    ]
-    table = Table(["", "setting", *(metric.label for metric in metrics)], rows).markdown()
+    free, found = numbers["without_labels"]["chosen"], numbers["without_labels"]["agreement"]
+    compared = {"chosen with labels": numbers["record"]["settings"], "chosen without labels": free}
+    rows = [("vanilla", None), *((f"{title}: {_name(setting)}", setting) for title, setting in compared.items())]
+    table = _score_table(((title, _row(numbers, setting)["scores"]) for title, setting in rows), _MAIN)
     verdict = "good enough on this model" if found["good_enough"] else "**not good enough** on this model"
     return (
         f"## What the criterion without labels would have chosen\n\n{_GROUNDING} Where there are no labels, the most "
@@ -228,51 +245,50 @@ def _without_labels(outcome: Outcome) -> str:
     )
 
 
-def _layers(outcome: Outcome) -> str:
-    headings = ["layer", "alignment", "specificity", "‖δ‖", "‖δ‖ / ‖h‖", "coherence", "‖h‖", "tried"]
+def _layers(numbers: Numbers) -> str:
+    columns = {
+        "alignment": "alignment", "specificity": "specificity", "update_norm": "‖δ‖", "leverage": "‖δ‖ / ‖h‖",
+        "coherence": "coherence", "hidden_norm": "‖h‖",
+    }  # fmt: skip
+    tried = numbers["shortlist"]["layers"]
     rows = [
-        [
-            str(s.layer), f"{s.alignment:.3f}", f"{s.specificity:.3f}", f"{s.update_norm:.3g}", f"{s.leverage:.3f}",
-            f"{s.coherence:.3f}", f"{s.hidden_norm:.4g}", "yes" if s.layer in outcome.layers else "",
-        ]
-        for s in outcome.statistics
-    ]  # fmt: skip
-    text = f"## Layers\n\nTried: {outcome.reason}.\n\n{Table(headings, rows).markdown()}"
-    if not outcome.probes:
+        [str(row["layer"]), *(f"{row[name]:.4g}" for name in columns), "yes" if row["layer"] in tried else ""]
+        for row in numbers["layers"]
+    ]
+    table = Table(["layer", *columns.values(), "tried"], rows).markdown()
+    text = f"## Layers\n\nTried: {numbers['shortlist']['reason']}.\n\n{table}"
+    if not numbers["probes"]:
         return text
-    metrics = _some(outcome, _COMPARED)
-    rows = [[_name(setting), *_scores(metrics, counts)] for setting, counts in outcome.probes.items()]
-    sweep = Table(["", *(metric.label for metric in metrics)], rows).markdown()
-    return f"{text}\n\nThe sweep, on {len(outcome.probes[VANILLA].ids)} images:\n\n{sweep}"
+    sweep = _score_table(((_name(row), row["scores"]) for row in numbers["probes"]), _COMPARED)
+    return f"{text}\n\nThe sweep, on {numbers['probes'][0]['images']} images:\n\n{sweep}"
 
 
-def _grid(outcome: Outcome, grid: GridRows) -> str:
+def _grid(numbers: Numbers, grid: GridRows) -> str:
     """Scores over alpha_max and k."""
-    alphas, ks = (sorted({place[axis] for place in grid.cells}) for axis in (0, 1))
+    vanilla = vanilla_row(numbers["settings"])["scores"]
 
-    def cell(metric: Metric, alpha: float, k: float) -> str:
+    def cell(name: str, alpha: float, k: float) -> str:
         row = grid.cells.get((alpha, k))
         if row is None:
             return ""
-        text = shown(metric, row["scores"][metric.name])
+        text = _shown(name, row["scores"][name])
         return (f"**{text}**" if row["chosen"] else text) + mark(row)
 
     parts = [f"## {', '.join([f'Layer {grid.layer}', *grid.rest])}"]
-    wanted = ("chair_s", "chair_i", "recall") if outcome.data.labelled else ("grounding",)
-    for metric in _some(outcome, (*wanted, "log_likelihood")):
-        (vanilla,) = _scores([metric], outcome.counts[VANILLA])
-        rows = [[f"{alpha:.4g}", *(cell(metric, alpha, k) for k in ks)] for alpha in alphas]
-        table = Table([f"alpha_max \\ k (vanilla {vanilla})", *map(k_label, ks)], rows)
-        parts.append(f"{metric.label}:\n\n{table.markdown()}")
+    wanted = ("chair_s", "chair_i", "recall") if "chair_s" in vanilla else ("grounding",)
+    for name in _some(vanilla, (*wanted, "log_likelihood")):
+        rows = [[f"{alpha:.4g}", *(cell(name, alpha, k) for k in grid.ks)] for alpha in grid.alphas]
+        table = Table([f"alpha_max \\ k (vanilla {_shown(name, vanilla[name])})", *map(k_label, grid.ks)], rows)
+        parts.append(f"{METRICS[name].label}:\n\n{table.markdown()}")
     return "\n\n".join(parts)
 
 
-def _provenance(outcome: Outcome) -> str:
-    record, known = outcome.calibration_record(), versions()
-    programs = ", ".join(f"{name} {known[name]}" for name in ("rudder_hf", "torch", "transformers"))
+def _provenance(numbers: Numbers) -> str:
+    record = numbers["record"]
+    programs = ", ".join(f"{name} {record['versions'][name]}" for name in ("rudder_hf", "torch", "transformers"))
     data = ", ".join(f"{key} {value}" for key, value in record["data"].items())
     return (
         f"## Where this comes from\n\nPrompt: {record['prompt']!r}, greedy, at most {record['max_new_tokens']} new "
-        f"tokens. Data: {data}. Ids of the images are in `calibration.json`. {programs}. {outcome.seconds:.0f} s in "
-        f"this run, {outcome.finished}."
+        f"tokens. Data: {data}. Ids of the images are in `calibration.json`. {programs}. {numbers['seconds']:.0f} s "
+        f"in this run, {record['date']}."
     )

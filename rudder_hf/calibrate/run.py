@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ..core.backbones import find_backbone, resolve_layer
 from ..evaluate.tasks import Task
 from ..metrics.errors import InputError
-from ..metrics.statistics import Counts, compare, scores
+from ..metrics.statistics import Counts, compare, interval
+from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.models import LoadedModel
 from ..runtime.processes import Process
 from ..runtime.progress import Progress, no_progress
 from ..runtime.report import with_interval
 from ..runtime.store import Store
-from .choice import Choice, choose
+from .choice import LABELLED, OBJECTIVES, Choice, choose
 from .data import CalibrationData
 from .layers import LayerStatistics, shortlist, stored_layer_statistics
-from .options import LABELLED, OBJECTIVES, CalibrationOptions
-from .outcome import Outcome
-from .search import SettingSearch
-from .settings import VANILLA, Setting, neighbours
+from .outcome import Outcome, choice_record, judge_label_free, refusal
+from .search import SettingSearch, rounded_scores
+from .settings import VANILLA, CalibrationOptions, Setting, neighbours
 
 _STATISTICS_IMAGES = 100
 
@@ -61,12 +61,13 @@ def calibrate(
     with SettingSearch(loaded, data.task, data.choosing, store, options, progress=progress) as search:
         seen = data.choosing[:_STATISTICS_IMAGES]
         statistics = stored_layer_statistics(out / "layers.json", loaded, data.task, seen, progress)
-        layers, reason, probes = (given, "given by the user", {}) if given else _short_list(search, statistics)
+        layers, reason, probes = (given, "given by the user", []) if given else _short_list(search, statistics)
         norms = {s.layer: s.hidden_norm for s in statistics}
         tried = [setting for layer in layers for setting in options.grid.settings(layer, norms[layer])]
         tried.sort(key=lambda setting: setting.gentleness)
         dropped = search.run(tried)
-        counts = {setting: search.scored(setting).counts for setting in (VANILLA, *tried)}
+        scored = {setting: search.scored(setting) for setting in (VANILLA, *tried)}
+        counts = {setting: own.counts for setting, own in scored.items()}
         rivals = {setting: counts[setting] for setting in tried if setting not in dropped}
         choice = search.choose(rivals)
         by_mode = {
@@ -75,27 +76,51 @@ def calibrate(
         }
         free = search.choose(rivals, label_free=True) if options.label_free and data.labelled else None
         chosen = finalists([choice, *by_mode.values(), *([free] if free else [])], counts, options.runners_up)
-        held_out, other_card = check_held_out(search, data, chosen)
-        asked = check_pope(search, pope, choice.best, tried) if pope and choice.best else []
-    return Outcome(
-        model=loaded.record(),
-        data=data,
-        options=options,
-        statistics=statistics,
-        layers=layers,
-        reason=reason,
-        probes=probes,
-        counts=counts,
-        dropped=dropped,
-        metrics=search.scored(VANILLA).metrics,
-        choice=choice,
-        by_mode=by_mode,
-        without_labels=free,
-        held_out=held_out,
-        other_card=other_card,
-        pope=asked,
-        seconds=round(time.perf_counter() - started, 1),
-    )
+        held_out = check_held_out(search, data, chosen, choice.best)
+        pope_rows = check_pope(search, pope, choice.best, tried) if pope and choice.best else []
+    record = _record(loaded, data, options) | {"layers": layers} | choice_record(choice, held_out)
+    doubt = refusal(choice, held_out, options.limits)
+    numbers = {
+        "model": loaded.record(),
+        "calibrated": not doubt,
+        "refusal": doubt,
+        "record": record,
+        "bootstrap": options.bootstrap,
+        "layers": [asdict(s) for s in statistics],
+        "shortlist": {"layers": layers, "reason": reason},
+        "probes": probes,
+        "settings": search.entries(scored, choice, dropped),
+        "by_mode": {mode: found.best and found.best.record() for mode, found in by_mode.items()},
+        "held_out": held_out,
+        "without_labels": free
+        and {
+            "chosen": free.best and free.best.record(),
+            "agreement": judge_label_free(counts, choice, free, options.limits),
+        },
+        "pope": pope_rows,
+        "seconds": round(time.perf_counter() - started, 1),
+        "environment": {"versions": versions(), "hardware": hardware()},
+    }
+    return Outcome(choice, by_mode, options.limits, scored, numbers)
+
+
+def _record(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> dict[str, Any]:
+    """What `RudderConfig.calibration` says of the search, whatever was chosen: data, ids, rules, versions."""
+    about = loaded.record()
+    return {
+        "data": data.record,
+        "images": [sample.image_id for sample in data.choosing],
+        "held_out_images": [sample.image_id for sample in data.checking],
+        "prompt": data.choosing[0].prompt,
+        "max_new_tokens": options.max_new_tokens or data.task.max_new_tokens,
+        "decoding": "greedy",
+        "lineage": options.lineage,
+        "limits": options.limits.record(data.labelled) | {"confidence": options.confidence},
+        "grid": asdict(options.grid),
+        "model": {name: about[name] for name in ("name", "revision", "dtype")},
+        "versions": {name: version for name, version in versions().items() if version},
+        "date": timestamp(),
+    }
 
 
 def _resolved(loaded: LoadedModel, layers: Sequence[int]) -> list[int]:
@@ -122,23 +147,22 @@ def _plan(loaded: LoadedModel, data: CalibrationData, options: CalibrationOption
 
 def _short_list(
     search: SettingSearch, statistics: Sequence[LayerStatistics]
-) -> tuple[list[int], str, dict[Setting, Counts]]:
-    """Layers worth the grid, why, and counts of what they were compared by.
+) -> tuple[list[int], str, list[dict[str, Any]]]:
+    """Layers worth the grid, why, and the scores of what they were compared by, vanilla first.
 
     By a sweep of a few settings over all layers on the first images, or by statistics alone.
     """
     options = search.options
     if options.probe == 0:
-        return *shortlist(statistics, options.shortlist), {}
+        return *shortlist(statistics, options.shortlist), []
     settings = {s.layer: options.grid.probes(s.layer, s.hidden_norm) for s in statistics}
     samples = search.samples[: options.probe]
-    search.decode([VANILLA, *(probe for probes in settings.values() for probe in probes)], samples)
-    vanilla = search.scored(VANILLA, options.probe).counts
-    probes: dict[Setting, Counts] = {VANILLA: vanilla}
+    probes = [VANILLA, *(probe for tried in settings.values() for probe in tried)]
+    search.decode(probes, samples)
+    scored = {probe: search.scored(probe, options.probe) for probe in probes}
     best: dict[int, float] = {}
     for layer, tried in settings.items():
-        counts = {probe: search.scored(probe, options.probe).counts for probe in tried}
-        probes |= counts
+        counts, vanilla = {probe: scored[probe].counts for probe in tried}, scored[VANILLA].counts
         best[layer] = choose(counts, vanilla, options.objective, options.limits, search.labelled, bootstrap=1).score
     ranked = sorted(statistics, key=lambda s: (best[s.layer], -s.rank_score))[: options.shortlist]
     values = ", ".join(f"layer {s.layer} ({best[s.layer]:.4f})" for s in ranked)
@@ -146,7 +170,7 @@ def _short_list(
         f"least {options.objective} within the limits in a sweep of {len(settings[ranked[0].layer])} settings over "
         f"all layers on {len(samples)} images, among equals by alignment x specificity of CARD: {values}"
     )
-    return [s.layer for s in ranked], reason, probes
+    return [s.layer for s in ranked], reason, [search.entry(*probe) for probe in scored.items()]
 
 
 def finalists(choices: Sequence[Choice[Setting]], counts: Mapping[Setting, Counts], runners_up: int) -> list[Setting]:
@@ -167,25 +191,42 @@ def finalists(choices: Sequence[Choice[Setting]], counts: Mapping[Setting, Count
 
 
 def check_held_out(
-    search: SettingSearch, data: CalibrationData, chosen: Sequence[Setting]
-) -> tuple[dict[Setting, Counts], dict[Setting, Counts]]:
+    search: SettingSearch, data: CalibrationData, chosen: Sequence[Setting], best: Setting | None
+) -> list[dict[str, Any]]:
     """Decode vanilla and the finalists on the held-out images, and the finalists with another image's CARD.
 
     Returns:
-        Counts of vanilla and of the finalists; and of the finalists where each image is steered by the CARD of another
-        one: what is left of the effect then is not about the image.
+        For each, vanilla first, its scores with intervals, and its differences to vanilla and to itself where each
+        image is steered by the CARD of another one: what is left of the effect then is not about the image.
     """
     if not data.checking or not chosen:
-        return {}, {}
+        return []
+    draws = (search.options.bootstrap, search.options.seed)
     own = replace(search, task=data.check_task, samples=data.checking)
     own.decode([VANILLA, *chosen], data.checking)
-    found = {setting: own.scored(setting).counts for setting in (VANILLA, *chosen)}
-    if len(data.checking) < 2:
-        return found, {}
-    other = replace(own, other_card=True, answers={})
-    other.refresh()
-    other.decode(chosen, data.checking)
-    return found, {setting: other.scored(setting).counts for setting in chosen}
+    scored = {setting: own.scored(setting) for setting in (VANILLA, *chosen)}
+    others: dict[str, dict[Setting, Counts]] = {"minus_vanilla": dict.fromkeys(chosen, scored[VANILLA].counts)}
+    if len(data.checking) > 1:
+        other = replace(own, other_card=True, answers={})
+        other.refresh()
+        other.decode(chosen, data.checking)
+        others["own_minus_other_card"] = {setting: other.scored(setting).counts for setting in chosen}
+    rows = []
+    for setting, found in scored.items():
+        scores = _rounded(interval(found.counts, found.metrics, *draws))
+        row: dict[str, Any] = {"settings": None if setting == VANILLA else setting.record(), "chosen": setting == best}
+        differences = {
+            name: _rounded(compare(counts[setting], found.counts, found.metrics, *draws))
+            for name, counts in others.items()
+            if setting in counts
+        }
+        rows.append(row | {"scores": scores} | differences)
+    return rows
+
+
+def _rounded(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Estimates or differences by metric, as JSON values."""
+    return {name: {key: round(v, 6) for key, v in asdict(value).items()} for name, value in found.items()}
 
 
 def check_pope(search: SettingSearch, task: Task, best: Setting, tried: Sequence[Setting]) -> list[dict[str, Any]]:
@@ -208,15 +249,14 @@ def check_pope(search: SettingSearch, task: Task, best: Setting, tried: Sequence
     asked.decode(settings, task.samples)
     scored = {setting: asked.scored(setting) for setting in settings}
     found = []
-    for setting, answers in scored.items():
-        counts, metrics = answers.counts, answers.metrics
-        change = compare(scored[VANILLA].counts, counts, metrics, options.bootstrap, options.seed)["accuracy"]
+    for setting, own in scored.items():
+        change = compare(scored[VANILLA].counts, own.counts, own.metrics, options.bootstrap, options.seed)["accuracy"]
         values = (100 * change.value, 100 * change.low, 100 * change.high)
         found.append(
             {
                 "setting": ("chosen: " if setting == best else "") + setting.describe(),
                 **setting.record(),
-                "scores": {name: round(value, 6) for name, value in scores(counts, metrics).items()},
+                "scores": rounded_scores(own),
                 "change": with_interval(*values, "percent", sign=True),
             }
         )

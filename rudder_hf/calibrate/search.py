@@ -12,15 +12,14 @@ import torch
 
 from ..evaluate.scoring import Scored, Scoring, score_answers
 from ..evaluate.tasks.base import Sample, Task
-from ..metrics.statistics import Counts
+from ..metrics.statistics import Counts, scores
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
-from .choice import C, Choice, choose, hopeless, looks
+from .choice import GROUNDING, OBJECTIVES, C, Choice, choose, hopeless, looks
 from .data import encode_samples
 from .decoding import Decoded, decode_settings
-from .options import GROUNDING, CalibrationOptions
-from .settings import VANILLA, Setting
+from .settings import VANILLA, CalibrationOptions, Setting
 
 Answers = dict[str, dict[str, Any]]
 """The answers of one candidate, by sample id."""
@@ -59,6 +58,10 @@ class Search(ABC, Generic[C]):
     @abstractmethod
     def _take(self, batch: Mapping[str, Any]) -> None:
         """Put the answers of a stored batch among `self.answers`."""
+
+    @abstractmethod
+    def _described(self, candidate: C) -> dict[str, Any]:
+        """What a result says a candidate is, as JSON values."""
 
     def __enter__(self) -> Self:
         self.store.__enter__()
@@ -132,6 +135,26 @@ class Search(ABC, Generic[C]):
             options.confidence,
         )
 
+    def entry(self, candidate: C, scored: Scored) -> dict[str, Any]:
+        """A candidate and its scores, as JSON values."""
+        return self._described(candidate) | {"images": len(scored.counts.ids), "scores": rounded_scores(scored)}
+
+    def entries(self, scored: Mapping[C, Scored], choice: Choice[C], dropped: Mapping[C, str]) -> list[dict[str, Any]]:
+        """Candidates, vanilla among them, with their scores and what became of them, as JSON values."""
+        found = []
+        for candidate, own in scored.items():
+            objective = round(float(OBJECTIVES[choice.objective](own.counts.total())), 6)
+            entry = self.entry(candidate, own) | {"objective": objective}
+            if candidate in dropped:
+                entry["dropped"] = dropped[candidate]
+            found.append(entry | choice.fate(None if candidate == self.vanilla else candidate))
+        return found
+
+
+def rounded_scores(scored: Scored) -> dict[str, float]:
+    """Every metric on all images, as results have it."""
+    return {name: round(value, 6) for name, value in scores(scored.counts, scored.metrics).items()}
+
 
 class _Answer(TypedDict):
     answer: str
@@ -167,6 +190,9 @@ class SettingSearch(Search[Setting]):
     def contrast(self) -> bool:
         """Whether answers are also scored given another image, for the criterion without labels."""
         return self.options.label_free or self.options.objective == "grounding"
+
+    def _described(self, candidate: Setting) -> dict[str, Any]:
+        return {"vanilla": True} if candidate == VANILLA else candidate.record()
 
     def _take(self, batch: Mapping[str, Any]) -> None:
         if batch["other_card"] == self.other_card:

@@ -1,14 +1,18 @@
-"""`Setting`: one point of the search. `Grid`: the points that are tried, with strengths that fit any model."""
+"""`Setting`: one point of the search. `Grid`: the points that are tried, with strengths that fit any model.
+
+`CalibrationOptions`: the grid and everything else that a calibration is asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ..core.configuration import RudderConfig, check_settings
 from ..methods.rudder import absolute_strength
 from ..metrics.errors import InputError
+from .choice import OBJECTIVES, Limits
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class Setting:
     def of(cls, values: Mapping[str, Any] | RudderConfig) -> Setting:
         """From a record or a config; whatever is no setting is left out."""
         if not isinstance(values, Mapping):
-            values = {field.name: getattr(values, field.name) for field in fields(cls)}
-        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
+            values = {item.name: getattr(values, item.name) for item in fields(cls)}
+        return cls(**{item.name: values[item.name] for item in fields(cls) if item.name in values})
 
     @property
     def reading(self) -> tuple[str, str]:
@@ -69,7 +73,7 @@ class Setting:
     @property
     def unusual(self) -> list[str]:
         """The settings beside layer, alpha_max and k that differ from the defaults, in words."""
-        rest = [(field.name, getattr(self, field.name), field.default) for field in fields(self)[3:]]
+        rest = [(item.name, getattr(self, item.name), item.default) for item in fields(self)[3:]]
         return [f"{name} {value}" for name, value, default in rest if value != default]
 
 
@@ -144,3 +148,52 @@ def neighbours(chosen: Setting, tried: Sequence[Setting]) -> list[Setting]:
         return abs(up) + abs(ks.index(setting.k) - ks.index(chosen.k))
 
     return [setting for setting in alike if steps(setting) == 1]
+
+
+@dataclass(frozen=True)
+class CalibrationOptions:
+    """How to calibrate.
+
+    Attributes:
+        grid: What is tried at each layer.
+        layers: Layers to try; None takes a short list.
+        shortlist: Length of that list.
+        probe: Number of images for the sweep over all layers that the list comes from; 0 uses statistics alone.
+        objective: "chair_s", "chair_i", "mean" of both, or "grounding", which needs no labels.
+        limits: What a setting must not break.
+        lineage: How CHAIR finds objects.
+        max_new_tokens: Longest answer; None is the task's own.
+        early_stopping: Whether settings without a chance are dropped on the way.
+        label_free: Whether to compute the criterion without labels beside the labelled one.
+        runners_up: How many settings that come next are checked on the held-out images too.
+        batch_size: Largest batch, images times settings.
+        bootstrap: Number of draws.
+        confidence: In which share of the bootstrap draws a setting has to keep the limits to be chosen.
+        seed: Of the bootstrap.
+    """
+
+    grid: Grid = field(default_factory=Grid)
+    layers: tuple[int, ...] | None = None
+    shortlist: int = 3
+    probe: int = 40
+    objective: str = "mean"
+    limits: Limits = field(default_factory=Limits)
+    lineage: str = "pattern"
+    max_new_tokens: int | None = None
+    early_stopping: bool = True
+    label_free: bool = False
+    runners_up: int = 2
+    batch_size: int = 256
+    bootstrap: int = 2000
+    confidence: float = 0.8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise InputError(f"there is no objective {self.objective!r}; choose one of {', '.join(OBJECTIVES)}")
+        if not 0 <= self.confidence < 1:
+            raise InputError(f"confidence is {self.confidence}; give a share from 0 to below 1, such as 0.8")
+        for names, least in (("probe", "runners_up"), 0), (("shortlist", "batch_size", "bootstrap"), 1):
+            for name in names:
+                if getattr(self, name) < least:
+                    raise InputError(f"{name} is {getattr(self, name)}; give at least {least}")

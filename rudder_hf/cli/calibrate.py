@@ -205,24 +205,15 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
 def _finish(outcome: Outcome, out: Path, loaded: LoadedModel) -> None:
     """Write the results and say what they are; without a choice the command has failed."""
     with reporting_failure():
-        from ..calibrate import VANILLA, save_outcome
-        from ..calibrate.report import shown
+        from ..calibrate import save_outcome
+        from ..calibrate.report import summary
         from ..runtime.figures import figures_available
 
         commit = loaded.revision if not loaded.revision.startswith(("files-", "unknown")) else None
         # The base itself, also where --model named RUDDER settings for it, or one of the embedded models.
         folder = save_outcome(outcome, out, loaded.model.name_or_path, commit)
-    typer.echo(f"Chosen: {(outcome.choice.best or VANILLA).describe()}")
-    for mode, choice in outcome.by_mode.items():
-        typer.echo(f"  best with mode {mode}: {(choice.best or VANILLA).describe()}")
-    for metric in outcome.metrics:
-        if metric.name in ("chair_s", "chair_i", "recall", "grounding") and metric.name in outcome.differences:
-            change = outcome.differences[metric.name]
-            ends = (change.left, change.right, change.value, change.low, change.high)
-            left, right, value, low, high = (shown(metric, end) for end in ends)
-            typer.echo(f"  {metric.label}: {left} -> {right} ({value} [{low}, {high}]) on held-out images")
-    if refusal := outcome.refusal():
-        typer.echo(f"Not called calibrated: {refusal}.")
+    for line in summary(outcome.numbers):
+        typer.echo(line)
     if not figures_available():
         typer.echo("No figures: pip install 'rudder-hf[plots]'.", err=True)
     typer.echo(f"Written to {folder}")

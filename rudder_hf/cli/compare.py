@@ -89,7 +89,7 @@ def compare(
 
 def _options(given: dict[str, Any]) -> CompareOptions:
     from ..benchmark.costs import CostSettings
-    from ..calibrate.options import CalibrationOptions, Limits
+    from ..calibrate import CalibrationOptions, Limits
     from ..compare import CompareOptions
     from ..evaluate.methods import parse_names
 

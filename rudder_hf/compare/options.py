@@ -9,7 +9,7 @@ from typing import Any
 from ..benchmark.costs import CostSettings
 from ..benchmark.timing import VANILLA
 from ..calibrate.data import CalibrationData, find_data
-from ..calibrate.options import CalibrationOptions
+from ..calibrate.settings import CalibrationOptions
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..methods import NAMES
 from ..metrics.errors import InputError

@@ -308,8 +308,8 @@ def test_ablations_of_a_calibration(tmp_path: Path) -> None:
     assert chosen.chosen == (outcome.choice.best is not None)
     assert not other.chosen
     for row in (*chosen.rows, *other.rows):
-        (counts,) = (counts for setting, counts in outcome.counts.items() if setting == Setting.of(row))
-        assert row["scores"]["recall"] == pytest.approx(scores(counts, outcome.metrics)["recall"], abs=1e-5)
+        scored = outcome.scored[Setting.of(row)]
+        assert row["scores"]["recall"] == pytest.approx(scores(scored.counts, scored.metrics)["recall"], abs=1e-5)
     out = tmp_path / "out"
     result = rudder("analyze", "--parts", "ablations", "--calibration", tmp_path / "cal", "--out", out)
     assert result.exit_code == 0, result.output

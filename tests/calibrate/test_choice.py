@@ -12,9 +12,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from rudder_hf import RudderConfig
-from rudder_hf.calibrate import VANILLA, CalibrationOptions, Choice, Grid, Limits, Setting
+from rudder_hf.calibrate import VANILLA, CalibrationOptions, Grid, Limits, Setting
+from rudder_hf.calibrate.choice import Choice, hopeless, looks, student_quantile
 from rudder_hf.calibrate.choice import choose as choose_in_order
-from rudder_hf.calibrate.choice import hopeless, looks, student_quantile
 from rudder_hf.calibrate.outcome import judge_label_free
 from rudder_hf.calibrate.run import finalists
 from rudder_hf.calibrate.settings import neighbours

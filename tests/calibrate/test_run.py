@@ -56,7 +56,7 @@ def options(**changes: Any) -> CalibrationOptions:
 
 def numbers(outcome: Outcome) -> dict[str, Any]:
     """What two runs of one calibration have in common."""
-    found: dict[str, Any] = json.loads(json.dumps(outcome.to_dict()))
+    found: dict[str, Any] = json.loads(json.dumps(outcome.numbers))
     del found["seconds"], found["environment"], found["record"]["date"]
     return found
 
@@ -81,8 +81,8 @@ def test_answers_are_those_of_generate(tmp_path: Path) -> None:
     grid = Grid((0.5, 1.5), (2.0,), ("beta", "add"), ("mean",), ("prompt", "text"), (False, True))
     data = images(3, 1)
     outcome = calibrate(loaded(), data, tmp_path, options(layers=(2,), grid=grid))
-    assert len(outcome.counts) == 1 + 2 * 2 * 2 * 2
-    expected = {setting: {s.id: answer(data, s, setting) for s in data.choosing} for setting in outcome.counts}
+    assert len(outcome.scored) == 1 + 2 * 2 * 2 * 2
+    expected = {setting: {s.id: answer(data, s, setting) for s in data.choosing} for setting in outcome.scored}
     assert answers(tmp_path, [s.id for s in data.choosing]) == expected
     assert len({text for texts in expected.values() for text in texts.values()}) > 6  # the settings do differ
 
@@ -99,31 +99,31 @@ def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     assert outcome.choice.out_of_bag[0] < 0
     assert outcome.by_mode["beta"].best == winner
     assert outcome.by_mode["add"].best != winner
-    assert outcome.refusal() == ""
+    numbers = outcome.numbers
+    assert (numbers["calibrated"], numbers["refusal"]) == (True, "")
 
     # Held-out images: the winner and its rivals, each also with another image's CARD.
-    change = outcome.differences["chair_s"]
-    assert (change.right, change.value) == (0, -change.left)
-    assert change.low <= change.value <= change.high < 0
-    assert {VANILLA, winner} < set(outcome.held_out)
-    assert set(outcome.other_card) == set(outcome.held_out) - {VANILLA}
-    specific = outcome.specific[winner]["chair_s"]
-    assert specific.right == 0
-    assert specific.left > 0  # another image's CARD says other things
+    held_out = {Setting.of(row["settings"] or {}): row for row in numbers["held_out"]}
+    change = held_out[winner]["minus_vanilla"]["chair_s"]
+    assert (change["right"], change["value"]) == (0, -change["left"])
+    assert change["low"] <= change["value"] <= change["high"] < 0
+    assert {VANILLA, winner} < set(held_out)
+    assert {s for s, row in held_out.items() if "own_minus_other_card" in row} == set(held_out) - {VANILLA}
+    assert [s for s, row in held_out.items() if row["chosen"]] == [winner]
+    specific = held_out[winner]["own_minus_other_card"]["chair_s"]
+    assert specific["right"] == 0
+    assert specific["left"] > 0  # another image's CARD says other things
 
     # Without labels something is chosen too, and how far that carries is told.
-    found = outcome.label_free
-    assert found is not None
+    found = numbers["without_labels"]["agreement"]
     assert found["share_of_gain"] <= 1
-    assert found["same_choice"] == (outcome.without_labels is not None and outcome.without_labels.best == winner)
-    assert (
-        found["good_enough"] or found["share_of_gain"] < 0.8 or found["recall"] < outcome.options.limits.recall_floor
-    )
+    assert found["same_choice"] == (numbers["without_labels"]["chosen"] == winner.record())
+    assert found["good_enough"] or found["share_of_gain"] < 0.8 or found["recall"] < outcome.limits.recall_floor
 
     # POPE: steering after the first token cannot change a one-word answer; the report says so.
-    vanilla = outcome.pope[0]
+    vanilla = numbers["pope"][0]
     assert vanilla["alpha_max"] == 0
-    unmoved = [e for e in outcome.pope[1:] if not e["steer_first_token"]]
+    unmoved = [e for e in numbers["pope"][1:] if not e["steer_first_token"]]
     assert any(e["setting"].startswith("chosen: ") for e in unmoved)
     assert len(unmoved) == 3  # the choice, and its neighbours in strength and in k
     assert all((e["scores"], e["change"]) == (vanilla["scores"], "+0.0 [+0.0, +0.0]") for e in unmoved)
@@ -133,7 +133,7 @@ def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     assert len(late) == 1
     assert first - late
 
-    text = report(outcome)
+    text = report(numbers)
     for part in (
         "Best with mode add",
         "another image's CARD",
@@ -205,7 +205,7 @@ def test_a_larger_grid_decodes_only_what_is_new(tmp_path: Path, decoded: list[tu
     larger = options(grid=Grid(strengths=(0.5, 1.0, 1.5), k=(2.0, 8.0)), runners_up=0)
     grown = calibrate(loaded(), images(), tmp_path / "grown", larger)
     chosen = {s.id for s in images().choosing}
-    assert {setting for setting, sample in decoded if sample in chosen} == set(grown.counts) - set(small.counts)
+    assert {setting for setting, sample in decoded if sample in chosen} == set(grown.scored) - set(small.scored)
     assert numbers(grown) == numbers(calibrate(loaded(), images(), tmp_path / "whole", larger))
 
 
@@ -310,8 +310,9 @@ def test_results_hold_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     data, winner = planted_scenes(6, 4)
     changes = options(layers=None, probe=3, shortlist=4, label_free=True, grid=replace(GRID, modes=("beta", "add")))
     outcome = calibrate(loaded(), data, tmp_path, changes)
-    assert sorted(outcome.layers) == [0, 1, 2, 3]
-    assert len(outcome.probes) == 1 + 2 * 4  # vanilla, and two settings at each of four layers
+    layers = outcome.numbers["shortlist"]["layers"]
+    assert sorted(layers) == [0, 1, 2, 3]
+    assert len(outcome.numbers["probes"]) == 1 + 2 * 4  # vanilla, and two settings at each of four layers
     folder = save_outcome(outcome, tmp_path, "org/base", None)
     assert folder.name == "result-001"
     assert save_outcome(outcome, tmp_path, "org/base", None) == folder  # the same again
@@ -321,18 +322,18 @@ def test_results_hold_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [row["settings"] is None for row in written["held_out"]].count(True) == 1
     assert {"minus_vanilla", "own_minus_other_card"} < set(written["held_out"][1])
     text = (folder / "report.md").read_text()
-    assert text == report(outcome)
-    layers = [f"## Layer {layer}" for layer in outcome.layers]
-    for heading in ("How sure the choice is", "The sweep", *layers, "Limits", "without labels"):
+    assert text == report(outcome.numbers) == report(written)
+    headings = [f"## Layer {layer}" for layer in layers]
+    for heading in ("How sure the choice is", "The sweep", *headings, "Limits", "without labels"):
         assert heading in text
     config = RudderConfig.from_pretrained(folder)
     assert Setting.of(config) == outcome.choice.best == winner
     assert config.base_model_name_or_path == "org/base"
     assert config.calibration is not None
     assert Provenance(config).calibrated
-    expected = outcome.calibration_record()
+    expected = written["record"]
     expected["model"]["name"] = "org/base"
-    assert config.calibration == json.loads(json.dumps(expected))
+    assert config.calibration == expected
     for mode in ("beta", "add"):
         assert Setting.of(RudderConfig.from_pretrained(folder / mode)) == outcome.by_mode[mode].best
 
@@ -342,7 +343,7 @@ def test_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     outcome = calibrate(loaded(), images(4, 2), tmp_path, options(layers=None, probe=2, shortlist=1))
     folder = save_outcome(outcome, tmp_path, "org/base", None)
-    names = {"layers", "layer-sweep", f"heatmaps-layer{outcome.layers[0]}"}
+    names = {"layers", "layer-sweep", f"heatmaps-layer{outcome.numbers['shortlist']['layers'][0]}"}
     assert {path.stem for path in folder.glob("*.png")} == {path.stem for path in folder.glob("*.svg")} == names
     for name in names:
         with Image.open(folder / f"{name}.png") as figure:
@@ -365,6 +366,7 @@ def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
     outcome = calibrate(loaded(), data, tmp_path / "out", changes)
     assert outcome.choice.best is not None
     assert outcome.choice.score < outcome.choice.vanilla
-    assert "no measurement" in outcome.refusal()
+    assert not outcome.numbers["calibrated"]
+    assert "no measurement" in outcome.numbers["refusal"]
     assert outcome.config("org/base", None).calibration is None
-    assert "no measurement" in report(outcome)
+    assert "no measurement" in report(outcome.numbers)

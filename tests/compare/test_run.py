@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rudder_hf.benchmark.costs import CostSettings
-from rudder_hf.calibrate.options import CalibrationOptions
+from rudder_hf.calibrate import CalibrationOptions
 from rudder_hf.compare import CompareOptions, Comparison, ComparisonData, compare, find_images, markdown
 from rudder_hf.compare.variants import TUNED, untuned
 from rudder_hf.evaluate.tasks import DataOptions
