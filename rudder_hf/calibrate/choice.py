@@ -23,11 +23,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..evaluate.scoring import LIKELIHOOD_METRICS
+from ..evaluate.scoring import LIKELIHOOD_METRICS, Scored
 from ..metrics.chair import CHAIR_METRICS
 from ..metrics.errors import InputError
 from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS
-from ..metrics.statistics import Counts, Floats, Metric, Sums, bootstrap_weights, ratio, share
+from ..metrics.statistics import Counts, Floats, Metric, Sums, bootstrap_weights, ratio, scores, share
 
 C = TypeVar("C", bound=Hashable)
 """A candidate: a `Setting`, or whatever else names what was run."""
@@ -144,9 +144,12 @@ class Choice(Generic[C]):
     plateau: list[C]
     out_of_bag: tuple[float, float, float]
 
-    def fate(self, candidate: C | None) -> dict[str, Any]:
-        """What became of a candidate, or of vanilla, which is None; as JSON values."""
-        entry: dict[str, Any] = {"breaks": self.broken.get(candidate, [])} if candidate is not None else {}
+    def entry(self, candidate: C | None, scored: Scored) -> dict[str, Any]:
+        """Scores of a candidate, or of vanilla, which is None, and what became of it, as JSON values."""
+        entry = scores_entry(scored)
+        entry["objective"] = round(float(OBJECTIVES[self.objective](scored.counts.total())), 6)
+        if candidate is not None:
+            entry["breaks"] = self.broken.get(candidate, [])
         if candidate in self.unsafe:
             entry["limits_held_in_draws"] = round(self.unsafe[candidate], 4)
         entry["won_draws"] = round(self.wins.get(candidate, 0.0), 4)
@@ -246,6 +249,12 @@ def _winners(scores: Floats, within: Any) -> Any:
     """The best place within the limits for each draw; the first, which is preferred, among equals."""
     allowed = np.where(within, scores, np.inf)
     return (allowed <= allowed.min(0) + _SAME).argmax(0)
+
+
+def scores_entry(scored: Scored) -> dict[str, Any]:
+    """Every metric and the number of images that it is about, as JSON values."""
+    values = {name: round(value, 6) for name, value in scores(scored.counts, scored.metrics).items()}
+    return {"images": len(scored.counts.ids), "scores": values}
 
 
 # Early stopping

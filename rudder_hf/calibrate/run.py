@@ -18,11 +18,11 @@ from ..runtime.processes import Process
 from ..runtime.progress import Progress, no_progress
 from ..runtime.report import with_interval
 from ..runtime.store import Store
-from .choice import LABELLED, OBJECTIVES, Choice, choose
+from .choice import LABELLED, OBJECTIVES, Choice, choose, scores_entry
 from .data import CalibrationData
 from .layers import LayerStatistics, shortlist, stored_layer_statistics
 from .outcome import Outcome, choice_record, judge_label_free, refusal
-from .search import SettingSearch, rounded_scores
+from .search import SettingSearch
 from .settings import VANILLA, CalibrationOptions, Setting, neighbours
 
 _STATISTICS_IMAGES = 100
@@ -89,7 +89,12 @@ def calibrate(
         "layers": [asdict(s) for s in statistics],
         "shortlist": {"layers": layers, "reason": reason},
         "probes": probes,
-        "settings": search.entries(scored, choice, dropped),
+        "settings": [
+            _described(setting)
+            | ({"dropped": dropped[setting]} if setting in dropped else {})
+            | choice.entry(None if setting == VANILLA else setting, own)
+            for setting, own in scored.items()
+        ],
         "by_mode": {mode: found.best and found.best.record() for mode, found in by_mode.items()},
         "held_out": held_out,
         "without_labels": free
@@ -102,6 +107,10 @@ def calibrate(
         "environment": {"versions": versions(), "hardware": hardware()},
     }
     return Outcome(choice, by_mode, options.limits, scored, numbers)
+
+
+def _described(setting: Setting) -> dict[str, Any]:
+    return {"vanilla": True} if setting == VANILLA else setting.record()
 
 
 def _record(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> dict[str, Any]:
@@ -170,7 +179,7 @@ def _short_list(
         f"least {options.objective} within the limits in a sweep of {len(settings[ranked[0].layer])} settings over "
         f"all layers on {len(samples)} images, among equals by alignment x specificity of CARD: {values}"
     )
-    return [s.layer for s in ranked], reason, [search.entry(*probe) for probe in scored.items()]
+    return [s.layer for s in ranked], reason, [_described(probe) | scores_entry(own) for probe, own in scored.items()]
 
 
 def finalists(choices: Sequence[Choice[Setting]], counts: Mapping[Setting, Counts], runners_up: int) -> list[Setting]:
@@ -256,7 +265,7 @@ def check_pope(search: SettingSearch, task: Task, best: Setting, tried: Sequence
             {
                 "setting": ("chosen: " if setting == best else "") + setting.describe(),
                 **setting.record(),
-                "scores": rounded_scores(own),
+                **scores_entry(own),
                 "change": with_interval(*values, "percent", sign=True),
             }
         )

@@ -1,43 +1,52 @@
-"""Running candidates on images, in rounds that drop those without a chance; every batch is stored before the next."""
+"""Running settings on images, in rounds that drop those without a chance; every batch is stored before the next."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Self, TypedDict
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import torch
 
 from ..evaluate.scoring import Scored, Scoring, score_answers
 from ..evaluate.tasks.base import Sample, Task
-from ..metrics.statistics import Counts, scores
+from ..metrics.statistics import Counts
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
-from .choice import GROUNDING, OBJECTIVES, C, Choice, choose, hopeless, looks
+from .choice import GROUNDING, Choice, choose, hopeless, looks
 from .data import encode_samples
 from .decoding import Decoded, decode_settings
 from .settings import VANILLA, CalibrationOptions, Setting
 
-Answers = dict[str, dict[str, Any]]
-"""The answers of one candidate, by sample id."""
+
+class _Answer(TypedDict):
+    answer: str
+    tokens: int
+    log_likelihood: float | None
+    contrast: float | None
+
+
+class _Batch(TypedDict):
+    settings: list[dict[str, Any]]
+    other_card: bool
+    answers: dict[str, list[_Answer]]
 
 
 @dataclass
-class Search(ABC, Generic[C]):
-    """Runs candidates on images, remembers the answers, and chooses by them; a context manager.
+class SettingSearch:
+    """Runs settings on images, all of a layer at once, remembers the answers, and chooses by them; a context manager.
 
     Attributes:
         loaded: The stock model and its processor.
         task: Reads the images.
         samples: The questions about the images, in random order.
-        store: Keeps the answers; `answers` is what it holds of every candidate.
+        store: Keeps the answers; `answers` is what it holds of every setting, by sample id.
         options: Objective, limits, bootstrap.
-        vanilla: The candidate that is the unsteered model.
         progress: Is called with what is done.
-        batch_kind: The type of a stored batch.
+        other_card: The control: each image is steered by the CARD of the next one.
+        rows: Largest batch: that of the options, halved when memory runs out.
     """
 
     loaded: LoadedModel
@@ -45,23 +54,13 @@ class Search(ABC, Generic[C]):
     samples: list[Sample]
     store: Store
     options: CalibrationOptions
-    vanilla: C
     progress: Progress = no_progress
-    answers: dict[C, Answers] = field(default_factory=dict)
+    other_card: bool = False
+    rows: int = 0
+    answers: dict[Setting, dict[str, dict[str, Any]]] = field(default_factory=dict)
 
-    @abstractmethod
-    def decode(self, candidates: Sequence[C], samples: Sequence[Sample]) -> None:
-        """See that every candidate has an answer to every sample, which are the first of `self.samples`."""
-
-    batch_kind: ClassVar[Any]
-
-    @abstractmethod
-    def _take(self, batch: Mapping[str, Any]) -> None:
-        """Put the answers of a stored batch among `self.answers`."""
-
-    @abstractmethod
-    def _described(self, candidate: C) -> dict[str, Any]:
-        """What a result says a candidate is, as JSON values."""
+    def __post_init__(self) -> None:
+        self.rows = self.rows or self.options.batch_size
 
     def __enter__(self) -> Self:
         self.store.__enter__()
@@ -74,28 +73,30 @@ class Search(ABC, Generic[C]):
     def refresh(self) -> None:
         """Read what all processes have stored."""
         self.answers.clear()
-        for batch in self.store.batches(self.batch_kind):
+        for batch in self.store.batches(_Batch):
             self._take(batch)
 
-    def add(self, batch: dict[str, Any]) -> None:
-        """Store a batch."""
-        self.store.append(batch)
-        self._take(batch)
+    def _take(self, batch: Mapping[str, Any]) -> None:
+        if batch["other_card"] == self.other_card:
+            settings = [Setting.of(record) for record in batch["settings"]]
+            for sample, rows in batch["answers"].items():
+                for setting, row in zip(settings, rows, strict=True):
+                    self.answers.setdefault(setting, {})[sample] = row
 
-    def run(self, candidates: Sequence[C]) -> dict[C, str]:
+    def run(self, candidates: Sequence[Setting]) -> dict[Setting, str]:
         """Run candidates, and vanilla, on all samples.
 
         Returns:
             The candidates that were dropped on the way, and the limit that they would break.
         """
         total = len(self.samples)
-        dropped: dict[C, str] = {}
+        dropped: dict[Setting, str] = {}
         for stop in [*(looks(total) if self.options.early_stopping else []), total]:
             running = [candidate for candidate in candidates if candidate not in dropped]
-            self.decode([self.vanilla, *running], self.samples[:stop])
+            self.decode([VANILLA, *running], self.samples[:stop])
             if stop == total:
                 break
-            vanilla = self.scored(self.vanilla, stop).counts
+            vanilla = self.scored(VANILLA, stop).counts
             for candidate in running:
                 counts = self.scored(candidate, stop).counts
                 limit = hopeless(counts, vanilla, self.options.limits, self.labelled, total)
@@ -108,98 +109,30 @@ class Search(ABC, Generic[C]):
         """Whether there is a ground truth."""
         return self.task.kind == "chair"
 
-    def scored(self, candidate: C, first: int | None = None) -> Scored:
+    def scored(self, candidate: Setting, first: int | None = None) -> Scored:
         """Counts of a candidate on those of the first samples that it was run on, and their metrics."""
         rows = self.answers.get(candidate, {})
         samples = [sample for sample in self.samples[:first] if sample.id in rows]
         answers = [rows[sample.id] for sample in samples]
         scored = score_answers(self.task.name, self.task.kind, samples, answers, Scoring(self.options.lineage))
-        contrasts = [answer.get("contrast") for answer in answers]
+        contrasts = [answer["contrast"] for answer in answers]
         if None in contrasts:
             return scored
         ids = tuple(str(sample.image_id) for sample in samples)
         column = Counts(ids, ("contrast",), np.asarray(contrasts, dtype=np.float64)[:, None])
         return Scored(scored.counts.joined(column), (*scored.metrics, GROUNDING))
 
-    def choose(self, candidates: Mapping[C, Counts], label_free: bool = False) -> Choice[C]:
+    def choose(self, candidates: Mapping[Setting, Counts], label_free: bool = False) -> Choice[Setting]:
         """Choose among candidates in their order of preference, by the objective of the options or without labels."""
-        options = self.options
-        return choose(
-            candidates,
-            self.scored(self.vanilla).counts,
-            "grounding" if label_free else options.objective,
-            options.limits,
-            self.labelled and not label_free,
-            options.bootstrap,
-            options.seed,
-            options.confidence,
-        )
-
-    def entry(self, candidate: C, scored: Scored) -> dict[str, Any]:
-        """A candidate and its scores, as JSON values."""
-        return self._described(candidate) | {"images": len(scored.counts.ids), "scores": rounded_scores(scored)}
-
-    def entries(self, scored: Mapping[C, Scored], choice: Choice[C], dropped: Mapping[C, str]) -> list[dict[str, Any]]:
-        """Candidates, vanilla among them, with their scores and what became of them, as JSON values."""
-        found = []
-        for candidate, own in scored.items():
-            objective = round(float(OBJECTIVES[choice.objective](own.counts.total())), 6)
-            entry = self.entry(candidate, own) | {"objective": objective}
-            if candidate in dropped:
-                entry["dropped"] = dropped[candidate]
-            found.append(entry | choice.fate(None if candidate == self.vanilla else candidate))
-        return found
-
-
-def rounded_scores(scored: Scored) -> dict[str, float]:
-    """Every metric on all images, as results have it."""
-    return {name: round(value, 6) for name, value in scores(scored.counts, scored.metrics).items()}
-
-
-class _Answer(TypedDict):
-    answer: str
-    tokens: int
-    log_likelihood: float | None
-    contrast: float | None
-
-
-class _SettingAnswers(TypedDict):
-    settings: list[dict[str, Any]]
-    other_card: bool
-    answers: dict[str, list[_Answer]]
-
-
-@dataclass
-class SettingSearch(Search[Setting]):
-    """Runs settings of RUDDER, all of a layer at once.
-
-    Attributes:
-        other_card: The control: each image is steered by the CARD of the next one.
-        rows: Largest batch: that of the options, halved when memory runs out.
-    """
-
-    batch_kind = _SettingAnswers
-    vanilla: Setting = VANILLA
-    other_card: bool = False
-    rows: int = 0
-
-    def __post_init__(self) -> None:
-        self.rows = self.rows or self.options.batch_size
+        options, vanilla = self.options, self.scored(VANILLA).counts
+        objective, labelled = ("grounding", False) if label_free else (options.objective, self.labelled)
+        draws = (options.bootstrap, options.seed, options.confidence)
+        return choose(candidates, vanilla, objective, options.limits, labelled, *draws)
 
     @property
     def contrast(self) -> bool:
         """Whether answers are also scored given another image, for the criterion without labels."""
         return self.options.label_free or self.options.objective == "grounding"
-
-    def _described(self, candidate: Setting) -> dict[str, Any]:
-        return {"vanilla": True} if candidate == VANILLA else candidate.record()
-
-    def _take(self, batch: Mapping[str, Any]) -> None:
-        if batch["other_card"] == self.other_card:
-            settings = [Setting.of(record) for record in batch["settings"]]
-            for sample, rows in batch["answers"].items():
-                for setting, row in zip(settings, rows, strict=True):
-                    self.answers.setdefault(setting, {})[sample] = row
 
     def decode(self, candidates: Sequence[Setting], samples: Sequence[Sample]) -> None:
         """Decode layer by layer: this process's share, then wait for the others."""
@@ -274,7 +207,9 @@ class SettingSearch(Search[Setting]):
         )
         answers = {sample.id: [self._row(a) for a in row] for sample, row in zip(samples, decoded, strict=True)}
         records = [setting.record() for setting in settings]
-        self.add({"settings": records, "other_card": self.other_card, "answers": answers})
+        stored = {"settings": records, "other_card": self.other_card, "answers": answers}
+        self.store.append(stored)
+        self._take(stored)
 
     def _row(self, answer: Decoded) -> dict[str, Any]:
         tokenizer = getattr(self.loaded.processor, "tokenizer", self.loaded.processor)

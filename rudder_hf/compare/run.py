@@ -123,8 +123,8 @@ def _tune(
         seen = replace(data, choosing=data.choosing[: options.tune_beam_limit]) if decoding == "beam" else data
         size = max(1, options.batch_size // beams)
         folder, rules = state / f"tuning-{decoding}", options.calibration
-        with MethodSearch(loaded, seen, folder, rules, decoding, options.num_beams, size, progress) as search:
-            tunings |= {name: search.tune(tried[name]) for name in mine}
+        search = MethodSearch(loaded, seen, folder, rules, decoding, options.num_beams, size, progress)
+        tunings |= {name: search.tune(tried[name]) for name in mine}
     return {name: tunings[name] for name in tried if name in tunings}
 
 

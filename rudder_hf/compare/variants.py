@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..benchmark.timing import VANILLA
-from ..calibrate.peers import Tuning
+from ..calibrate.peers import Tuning, run_and_score
 from ..evaluate.methods import settings_record
-from ..evaluate.run import RunOptions, write_answers
-from ..evaluate.scoring import Scored, Scoring, score_answers
+from ..evaluate.run import RunOptions
+from ..evaluate.scoring import Scored, Scoring
 from ..evaluate.tasks import Task
 from ..methods import GROUPS, Method, Sources, method_class
 from ..runtime.decoding import Decoding
@@ -161,18 +161,16 @@ class Runs:
         if key not in self._scored:
             beams = options.num_beams if decoding == "beam" else 1
             longest = options.max_new_tokens if what == "captions" else None
-            folder, _ = write_answers(
+            scored = run_and_score(
                 task,
                 self.loaded,
-                [method],
+                method,
                 Decoding(decoding, longest or task.max_new_tokens, options.num_beams, options.top_p),
                 self.folder / what / decoding / variant.key,
                 RunOptions(max(1, options.batch_size // beams), options.seed, likelihood=False),
-                progress=lambda _, done, total: self.progress(f"{what}, {decoding}, {variant.key}", done, total),
+                Scoring(),
+                lambda _, done, total: self.progress(f"{what}, {decoding}, {variant.key}", done, total),
             )
-            done = folder.done()
-            rows = [done[method.name, sample.id] for sample in task.samples]
-            scored = score_answers(task.name, task.kind, task.samples, rows, Scoring())
             kept = tuple(metric for metric in scored.metrics if metric.name in _KEPT)
             self._scored[key] = replace(scored, metrics=kept)
         return self._scored[key]

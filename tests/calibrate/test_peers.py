@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rudder_hf.calibrate import CalibrationOptions, Limits, find_data
-from rudder_hf.calibrate.peers import MethodSearch
+from rudder_hf.calibrate.peers import MethodSearch, Tuning
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.methods import Generate, Method
 from rudder_hf.metrics.errors import InputError
@@ -62,7 +62,7 @@ def search(out: Path, images: int = 6) -> MethodSearch:
 
 
 def planted(found: MethodSearch, strengths: tuple[int, ...] = (0, 1, 2, 3, 4), **changes: Any) -> list[Planted]:
-    truth = {sample.id: sample.reference["objects"] for sample in found.samples}
+    truth = {sample.id: sample.reference["objects"] for sample in found.task.samples}
     log = changes.pop("log", [])
     processor = loaded().processor
     return [Planted(s, truth=truth, processor=processor, log=log, **changes) for s in strengths]
@@ -70,8 +70,8 @@ def planted(found: MethodSearch, strengths: tuple[int, ...] = (0, 1, 2, 3, 4), *
 
 @pytest.mark.parametrize("strengths", [(0, 1, 2, 3, 4), (3, 1, 4), (0, 3, 3)])
 def test_tuning_finds_the_planted_best(tmp_path: Path, strengths: tuple[int, ...]) -> None:
-    with search(tmp_path / "s") as found:
-        tuning = found.tune(planted(found, strengths))
+    found = search(tmp_path / "s")
+    tuning = found.tune(planted(found, strengths))
     # 3 names nothing absent, 4 neither anything present; of equals the first, which is the gentlest.
     assert tuning.chosen == strengths.index(3)
     best = tuning.tried[tuning.chosen]
@@ -83,27 +83,30 @@ def test_tuning_finds_the_planted_best(tmp_path: Path, strengths: tuple[int, ...
 
 
 def test_nothing_is_chosen_where_nothing_is_better(tmp_path: Path) -> None:
-    with search(tmp_path / "s") as found:
-        tuning = found.tune(planted(found, (4,)))
+    found = search(tmp_path / "s")
+    tuning = found.tune(planted(found, (4,)))
     assert tuning.chosen is None
 
 
 def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     log: list[str] = []
-    with pytest.raises(KeyboardInterrupt), search(tmp_path / "s") as found:
-        found.tune(planted(found, (0, 3), log=log, fail_after=8))
+
+    def tuned(folder: str = "s", **changes: Any) -> Tuning:
+        found = search(tmp_path / folder)
+        return found.tune(planted(found, (0, 3), log=log, **changes))
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned(fail_after=8)
     assert len(log) == 8
     # A line that a kill has torn is done again.
-    answers = tmp_path / "s" / "batches" / "process-0000.jsonl"
+    stored = (tmp_path / "s").glob("planted-*/batches/process-0000.jsonl")
+    answers = max(stored, key=lambda path: path.stat().st_mtime_ns)
     answers.write_bytes(answers.read_bytes()[:-5])
-    with search(tmp_path / "s") as found:
-        again = found.tune(planted(found, (0, 3), log=log))
+    again = tuned()
     assert len(log) == 12 + 2
-    with search(tmp_path / "s") as found:
-        assert replace(found.tune(planted(found, (0, 3), log=log)), seconds=0) == replace(again, seconds=0)
+    assert tuned() == again
     assert len(log) == 14
-    with search(tmp_path / "whole") as found:
-        whole = found.tune(planted(found, (0, 3)))
-    assert replace(whole, seconds=0) == replace(again, seconds=0)
-    with pytest.raises(InputError, match="images is"):
-        search(tmp_path / "s", images=4)
+    assert tuned("whole") == again
+    found = search(tmp_path / "s", images=4)
+    with pytest.raises(InputError, match="samples_sha256 is"):
+        found.tune(planted(found, (0, 3)))
