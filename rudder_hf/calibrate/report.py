@@ -39,7 +39,6 @@ def report(numbers: Numbers) -> str:
     parts = [
         _verdict(numbers),
         _held_out(numbers),
-        _rivals(numbers),
         _certainty(numbers),
         _pope(numbers),
         _limits(numbers),
@@ -88,26 +87,12 @@ def _some(scores: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     return [name for name in METRICS if name in names and name in scores]
 
 
-def _score_table(rows: Iterable[tuple[str, Mapping[str, float]]], names: Sequence[str]) -> str:
-    """Scores by title, one column for each of some metrics."""
-    found = list(rows)
-    columns = _some(found[0][1], names)
-    cells = [[title, *(_shown(name, scores[name]) for name in columns)] for title, scores in found]
-    return Table(["", *(METRICS[name].label for name in columns)], cells).markdown()
-
-
 def _objective(numbers: Numbers, value: float) -> str:
     return f"{value:.4f} nats" if numbers["record"]["metric"] == "grounding" else f"{100 * value:.1f} %"
 
 
 def _name(setting: Mapping[str, Any] | None) -> str:
     return Setting.of(setting or {}).describe()
-
-
-def _row(numbers: Numbers, setting: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The row of a setting that was tried, or of vanilla, which is None."""
-    wanted = Setting.of(setting or {})
-    return next(row for row in numbers["settings"] if Setting.of(row) == wanted)
 
 
 # Sections
@@ -127,52 +112,39 @@ def _verdict(numbers: Numbers) -> str:
     ]
     for mode, setting in numbers["by_mode"].items():
         if setting != record["settings"]:
-            score = _objective(numbers, _row(numbers, setting)["objective"])
-            parts.append(f"Best with mode {mode}: {_name(setting)}, {score}.")
+            parts.append(f"Best with mode {mode}: {_name(setting)}.")
     if doubt:
         parts.append(f"**These settings are not called calibrated: {doubt}.**")
     return "\n\n".join(parts)
 
 
 def _held_out(numbers: Numbers) -> str:
-    """Vanilla and the choice on images that were not used for choosing."""
-    chosen = next((row for row in numbers["held_out"] if row["chosen"]), None)
-    if chosen is None:
-        return ""
-    vanilla = numbers["held_out"][0]
-    rows = []
-    for name in _some(vanilla["scores"], _SHOWN):
-        values = [_shown_interval(name, row["scores"][name]) for row in (vanilla, chosen)]
-        change = chosen["minus_vanilla"][name]
-        cells = [METRICS[name].label, *values, _shown_interval(name, change, sign=True), f"{change['p_value']:.4f}"]
-        rows.append(cells)
-    return (
-        f"## On {len(numbers['record']['held_out_images'])} images that were not used for choosing\n\n"
-        f"{Table(['', 'vanilla', 'chosen', 'difference', 'p'], rows).markdown()}\n\n"
-        f"95 % bootstrap intervals over images; differences are paired, p by permutation. {_GLOSSARY}"
-    )
-
-
-def _rivals(numbers: Numbers) -> str:
-    """All finalists in one table, each with the CARD of another image, and what is left of it then."""
+    """Vanilla, the choice and its rivals on images that were not used for choosing, also with another image's CARD."""
     if not numbers["held_out"]:
         return ""
-    names = _some(numbers["held_out"][0]["scores"], _COMPARED)
+    names = _some(numbers["held_out"][0]["scores"], _SHOWN)
     why = {"chosen": numbers["record"]["settings"]}
     why |= {f"best {mode}": setting for mode, setting in numbers["by_mode"].items()}
     why |= {"best without labels": numbers["without_labels"]["chosen"]} if numbers["without_labels"] else {}
     rows = []
     for row in numbers["held_out"]:
+        scores, change, own = row["scores"], row.get("minus_vanilla"), row.get("own_minus_other_card")
         titles = ", ".join(title for title, setting in why.items() if setting and setting == row["settings"])
         title = _name(row["settings"]) + (f" ({titles})" if titles else "")
-        rows.append([title, *(_shown(name, row["scores"][name]["value"]) for name in names)])
-        if own := row.get("own_minus_other_card"):
+        if change is None:
+            rows.append([title, *(_shown_interval(name, scores[name]) for name in names)])
+        else:
+            cells = [(_shown(n, scores[n]["value"]), _shown_interval(n, change[n], sign=True)) for n in names]
+            rows.append([title, *(f"{value} ({difference})" for value, difference in cells)])
+        if own:
             rows.append(["… with another image's CARD", *(_shown(name, own[name]["left"]) for name in names)])
             rows.append(["… own minus other CARD", *(_shown_interval(name, own[name], sign=True) for name in names)])
     return (
-        "The same images with the settings that came next, and with the CARD of another image, paired: what another "
-        "image's CARD does as well (a difference near 0) is not about this image: shorter captions, say.\n\n"
-        f"{Table(['', *(METRICS[name].label for name in names)], rows).markdown()}"
+        f"## On {len(numbers['record']['held_out_images'])} images that were not used for choosing\n\n"
+        f"{Table(['', *(METRICS[name].label for name in names)], rows).markdown()}\n\n"
+        "In parentheses the change against vanilla; in brackets 95 % bootstrap intervals over images, paired for "
+        "differences. What another image's CARD does as well (own minus other near 0) is not about this image: "
+        f"shorter captions, say. {_GLOSSARY}"
     )
 
 
@@ -229,15 +201,12 @@ def _limits(numbers: Numbers) -> str:
 def _without_labels(numbers: Numbers) -> str:
     if not numbers["without_labels"]:
         return ""
-    free, found = numbers["without_labels"]["chosen"], numbers["without_labels"]["agreement"]
-    compared = {"chosen with labels": numbers["record"]["settings"], "chosen without labels": free}
-    rows = [("vanilla", None), *((f"{title}: {_name(setting)}", setting) for title, setting in compared.items())]
-    table = _score_table(((title, _row(numbers, setting)["scores"]) for title, setting in rows), _MAIN)
+    found = numbers["without_labels"]["agreement"]
     verdict = "good enough on this model" if found["good_enough"] else "**not good enough** on this model"
     return (
         f"## What the criterion without labels would have chosen\n\n{_GROUNDING} Where there are no labels, the most "
-        "grounded setting within the limits of length and fluency is taken.\n\n"
-        f"{table}\n\n"
+        "grounded setting within the limits of length and fluency is taken. Here that is "
+        f"{_name(numbers['without_labels']['chosen'])}.\n\n"
         f"It keeps {100 * found['share_of_gain']:.0f} % of the gain of the choice with labels, at "
         f"{100 * found['recall']:.1f} % of vanilla's recall: {verdict} (asked for: 80 % of the gain within the recall "
         "floor). Settings chosen without labels are not called calibrated either way: on another model nothing is "
@@ -259,7 +228,9 @@ def _layers(numbers: Numbers) -> str:
     text = f"## Layers\n\nTried: {numbers['shortlist']['reason']}.\n\n{table}"
     if not numbers["probes"]:
         return text
-    sweep = _score_table(((_name(row), row["scores"]) for row in numbers["probes"]), _COMPARED)
+    names = _some(numbers["probes"][0]["scores"], _COMPARED)
+    rows = [[_name(row), *(_shown(name, row["scores"][name]) for name in names)] for row in numbers["probes"]]
+    sweep = Table(["", *(METRICS[name].label for name in names)], rows).markdown()
     return f"{text}\n\nThe sweep, on {numbers['probes'][0]['images']} images:\n\n{sweep}"
 
 
