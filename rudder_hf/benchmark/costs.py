@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..methods import Method
+from ..metrics.errors import check_least
 from ..runtime.progress import Progress, no_progress
 from .counting import Counted, added_operators, count
 from .timing import VANILLA, Bench, Ratio, Run, garbage_collector_off, paired_ratios, summarize, time_rounds
@@ -38,13 +39,7 @@ class CostSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
-        self._at_least(new_tokens=2, rounds=1, warmup=0, num_beams=2)
-
-    def _at_least(self, **least: int) -> None:
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise ValueError(f"`{name}` is {getattr(self, name)}, but has to be at least {value}.")
+        check_least(self, new_tokens=2, rounds=1, warmup=0, num_beams=2)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 
 from ..core.backbones import find_backbone, resolve_layer
 from ..core.configuration import RudderConfig
+from ..metrics.errors import check_least
 from ..runtime.inputs import long_prompt
 from ..runtime.models import load_model
 from .costs import CostSettings
@@ -146,9 +147,8 @@ class BenchmarkSettings(CostSettings):
     layer: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
         super().__post_init__()
-        self._at_least(batch_size=1, prompt_tokens=1)
+        check_least(self, batch_size=1, prompt_tokens=1)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def held_out_row(held_out: HeldOut, setting: Setting | None) -> Mapping[str, Any
     return next((row for row in held_out if setting and row["settings"] == setting.record()), {})
 
 
-def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Limits) -> str:
+def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Mapping[str, float]) -> str:
     """Why what a choice found is not called calibrated; empty if it is."""
     if choice.best is None:
         return "no setting within the limits is better than vanilla"
@@ -48,7 +48,7 @@ def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Limits) -> str:
         return "there were no held-out images to check them on"
     if all(found[name]["value"] >= 0 for name in ("chair_s", "chair_i")):
         return "on the held-out images neither CHAIR_S nor CHAIR_I is better than vanilla"
-    if found["recall"]["right"] < limits.recall_floor * found["recall"]["left"] - _SLACK:
+    if found["recall"]["right"] < limits["recall_floor"] * found["recall"]["left"] - _SLACK:
         return "on the held-out images recall is below the floor"
     return ""
 
@@ -100,14 +100,12 @@ class Outcome:
     Attributes:
         choice: The choice.
         by_mode: If several modes were searched, the choice among each one's settings.
-        limits: What a setting must not break.
         scored: Counts of vanilla and of every setting that was tried, on the images that it got to.
         numbers: Everything as JSON values, as `calibration.json` has it; report and figures are made of it alone.
     """
 
     choice: Choice[Setting]
     by_mode: dict[str, Choice[Setting]]
-    limits: Limits
     scored: dict[Setting, Scored]
     numbers: dict[str, Any]
 
@@ -123,19 +121,18 @@ class Outcome:
             ValueError: Nothing was chosen.
         """
         choice = self.choice if mode is None else self.by_mode[mode]
-        held_out, record = self.numbers["held_out"], None
-        doubt = refusal(choice, held_out, self.limits)
+        held_out = self.numbers["held_out"]
+        record = self.numbers["record"] | choice_record(choice, held_out)
+        doubt = refusal(choice, held_out, record["limits"])
         if choice.best is None:
             raise ValueError(f"there are no settings to write: {doubt}")
-        if not doubt:
-            record = self.numbers["record"] | choice_record(choice, held_out)
-            # A record stands for the model that it names, so it names it as the config does.
-            record["model"] = record["model"] | ({"name": base_model} if base_model else {})
+        # A record stands for the model that it names, so it names it as the config does.
+        record["model"] = record["model"] | ({"name": base_model} if base_model else {})
         return RudderConfig(
             base_model_name_or_path=base_model,
             base_model_revision=revision,
             **choice.best.record(),
-            calibration=record,
+            calibration=None if doubt else record,
         )
 
 

@@ -31,7 +31,7 @@ from ..metrics.errors import InputError
 from ..runtime.decoding import Decoding
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
-from .choice import LABELLED, choose, scores_entry
+from .choice import LABELLED, scores_entry
 from .data import CalibrationData
 from .settings import CalibrationOptions
 
@@ -118,22 +118,12 @@ class MethodSearch:
         if not candidates:
             raise ValueError("There are no settings to choose from.")
         vanilla, *scored = (self._scored(method) for method in (methods.get("vanilla"), *candidates))
-        options = self.options
-        choice = choose(
-            {place: own.counts for place, own in enumerate(scored)},
-            vanilla.counts,
-            options.objective,
-            options.limits,
-            True,
-            options.bootstrap,
-            options.seed,
-            options.confidence,
-        )
+        choice = self.options.choose({place: own.counts for place, own in enumerate(scored)}, vanilla.counts)
         return Tuning(
             method=candidates[0].name,
             decoding=self.decoding.record(),
             objective=choice.objective,
-            limits=options.limits.record(True),
+            limits=self.options.limits.record(True),
             images=[sample.image_id for sample in self.task.samples],
             vanilla=scores_entry(vanilla)["scores"],
             tried=[

@@ -69,17 +69,18 @@ def calibrate(
         scored = {setting: search.scored(setting) for setting in (VANILLA, *tried)}
         counts = {setting: own.counts for setting, own in scored.items()}
         rivals = {setting: counts[setting] for setting in tried if setting not in dropped}
-        choice = search.choose(rivals)
+        vanilla, labelled = counts[VANILLA], data.labelled
+        choice = options.choose(rivals, vanilla, labelled)
         by_mode = {
-            mode: search.choose({setting: found for setting, found in rivals.items() if setting.mode == mode})
+            mode: options.choose({s: found for s, found in rivals.items() if s.mode == mode}, vanilla, labelled)
             for mode in (options.grid.modes if len(options.grid.modes) > 1 else ())
         }
-        free = search.choose(rivals, label_free=True) if options.label_free and data.labelled else None
+        free = options.choose(rivals, vanilla, False, "grounding") if options.label_free and labelled else None
         chosen = finalists([choice, *by_mode.values(), *([free] if free else [])], counts, options.runners_up)
         held_out = check_held_out(search, data, chosen, choice.best)
         pope_rows = check_pope(search, pope, choice.best, tried) if pope and choice.best else []
     record = _record(loaded, data, options) | {"layers": layers} | choice_record(choice, held_out)
-    doubt = refusal(choice, held_out, options.limits)
+    doubt = refusal(choice, held_out, record["limits"])
     numbers = {
         "model": loaded.record(),
         "calibrated": not doubt,
@@ -106,7 +107,7 @@ def calibrate(
         "seconds": round(time.perf_counter() - started, 1),
         "environment": {"versions": versions(), "hardware": hardware()},
     }
-    return Outcome(choice, by_mode, options.limits, scored, numbers)
+    return Outcome(choice, by_mode, scored, numbers)
 
 
 def _described(setting: Setting) -> dict[str, Any]:
@@ -117,11 +118,9 @@ def _record(loaded: LoadedModel, data: CalibrationData, options: CalibrationOpti
     """What `RudderConfig.calibration` says of the search, whatever was chosen: data, ids, rules, versions."""
     about = loaded.record()
     return {
-        "data": data.record,
+        **_asked(data, options),
         "images": [sample.image_id for sample in data.choosing],
         "held_out_images": [sample.image_id for sample in data.checking],
-        "prompt": data.choosing[0].prompt,
-        "max_new_tokens": options.max_new_tokens or data.task.max_new_tokens,
         "decoding": "greedy",
         "lineage": options.lineage,
         "limits": options.limits.record(data.labelled) | {"confidence": options.confidence},
@@ -146,12 +145,16 @@ def _plan(loaded: LoadedModel, data: CalibrationData, options: CalibrationOption
     record = loaded.record()
     return {
         "model": {name: record[name] for name in ("name", "revision", "class", "dtype", "generation_config")},
-        "data": data.record,
         "choosing": [sample.id for sample in data.choosing],
         "checking": [sample.id for sample in data.checking],
-        "prompt": data.choosing[0].prompt,
-        "max_new_tokens": options.max_new_tokens or data.task.max_new_tokens,
+        **_asked(data, options),
     }
+
+
+def _asked(data: CalibrationData, options: CalibrationOptions) -> dict[str, Any]:
+    """Where images come from and what is asked about them."""
+    longest = options.max_new_tokens or data.task.max_new_tokens
+    return {"data": data.record, "prompt": data.choosing[0].prompt, "max_new_tokens": longest}
 
 
 def _short_list(

@@ -15,7 +15,7 @@ from ..metrics.statistics import Counts
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
-from .choice import GROUNDING, Choice, choose, hopeless, looks
+from .choice import GROUNDING, hopeless, looks
 from .data import encode_samples
 from .decoding import Decoded, decode_settings
 from .settings import VANILLA, CalibrationOptions, Setting
@@ -121,13 +121,6 @@ class SettingSearch:
         ids = tuple(str(sample.image_id) for sample in samples)
         column = Counts(ids, ("contrast",), np.asarray(contrasts, dtype=np.float64)[:, None])
         return Scored(scored.counts.joined(column), (*scored.metrics, GROUNDING))
-
-    def choose(self, candidates: Mapping[Setting, Counts], label_free: bool = False) -> Choice[Setting]:
-        """Choose among candidates in their order of preference, by the objective of the options or without labels."""
-        options, vanilla = self.options, self.scored(VANILLA).counts
-        objective, labelled = ("grounding", False) if label_free else (options.objective, self.labelled)
-        draws = (options.bootstrap, options.seed, options.confidence)
-        return choose(candidates, vanilla, objective, options.limits, labelled, *draws)
 
     @property
     def contrast(self) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 
 from ..core.configuration import RudderConfig, check_settings
 from ..methods.rudder import absolute_strength
-from ..metrics.errors import InputError
-from .choice import OBJECTIVES, Limits
+from ..metrics.errors import InputError, check_least
+from ..metrics.statistics import Counts
+from .choice import OBJECTIVES, C, Choice, Limits, choose
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,11 @@ class CalibrationOptions:
             raise InputError(f"there is no objective {self.objective!r}; choose one of {', '.join(OBJECTIVES)}")
         if not 0 <= self.confidence < 1:
             raise InputError(f"confidence is {self.confidence}; give a share from 0 to below 1, such as 0.8")
-        for names, least in (("probe", "runners_up"), 0), (("shortlist", "batch_size", "bootstrap"), 1):
-            for name in names:
-                if getattr(self, name) < least:
-                    raise InputError(f"{name} is {getattr(self, name)}; give at least {least}")
+        check_least(self, probe=0, runners_up=0, shortlist=1, batch_size=1, bootstrap=1)
+
+    def choose(
+        self, candidates: Mapping[C, Counts], vanilla: Counts, labelled: bool = True, objective: str | None = None
+    ) -> Choice[C]:
+        """Choose among candidates, in their order of preference, by these rules or by another objective."""
+        wanted, draws = objective or self.objective, (self.bootstrap, self.seed, self.confidence)
+        return choose(candidates, vanilla, wanted, self.limits, labelled, *draws)

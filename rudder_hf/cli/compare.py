@@ -96,12 +96,12 @@ def _options(given: dict[str, Any]) -> CompareOptions:
     limits = Limits(recall_floor=given["recall_floor"], nll_rise=given["nll_rise"])
     same = (
         *("limit", "beam_limit", "pope_limit", "tune_limit", "tune_beam_limit", "everywhere"),
-        *("max_new_tokens", "num_beams", "top_p", "batch_size", "bootstrap", "seed"),
+        *("top_p", "batch_size", "bootstrap", "seed"),
     )
     return CompareOptions(
         methods=tuple(parse_names(given["methods"])),
         decodings=parse_words("--decodings", given["decodings"], ("greedy", "beam", "nucleus")),
-        calibration=CalibrationOptions(limits=limits, seed=given["seed"]),
+        calibration=CalibrationOptions(limits=limits, max_new_tokens=given["max_new_tokens"], seed=given["seed"]),
         costs=CostSettings(given["cost_tokens"], given["rounds"], num_beams=given["num_beams"], seed=given["seed"]),
         command=command_line(),
         **{name: given[name] for name in same},

@@ -12,7 +12,7 @@ from ..calibrate.data import CalibrationData, find_data
 from ..calibrate.settings import CalibrationOptions
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..methods import NAMES
-from ..metrics.errors import InputError
+from ..metrics.errors import InputError, check_least
 from ..metrics.statistics import SAMPLES
 from .table import DECODINGS
 
@@ -30,10 +30,8 @@ class CompareOptions:
         tune_limit: Number of calibration images that settings are chosen on.
         tune_beam_limit: How many of them for methods that know beam search only.
         everywhere: Whether controls, and published settings beside tuned ones, are also run under the later decodings.
-        calibration: Objective, limits and bootstrap of the choice.
-        costs: How costs are measured.
-        max_new_tokens: Longest caption; None is the task's own.
-        num_beams: Of beam search.
+        calibration: Objective, limits and bootstrap of the choice; longest caption, of the evaluation too.
+        costs: How costs are measured; number of beams, of the evaluation too.
         top_p: Of nucleus sampling.
         batch_size: Images per batch.
         bootstrap: Draws for intervals.
@@ -51,8 +49,6 @@ class CompareOptions:
     everywhere: bool = False
     calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
     costs: CostSettings = field(default_factory=CostSettings)
-    max_new_tokens: int | None = None
-    num_beams: int = 5
     top_p: float = 0.9
     batch_size: int = 50
     bootstrap: int = SAMPLES
@@ -64,14 +60,10 @@ class CompareOptions:
             if unknown := [name for name in given if name not in known]:
                 raise InputError(f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}")
         # Absent objects to ask for come from the other images of POPE.
-        least = {"limit": 1, "beam_limit": 1, "pope_limit": 5, "tune_limit": 2, "tune_beam_limit": 2}
-        for name, value in {**least, "batch_size": 1, "bootstrap": 1}.items():
-            if getattr(self, name) < value:
-                raise InputError(f"{name} is {getattr(self, name)}; give at least {value}")
+        check_least(self, limit=1, beam_limit=1, pope_limit=5, tune_limit=2, tune_beam_limit=2)
+        check_least(self, batch_size=1, bootstrap=1)
         ordered = dict.fromkeys((VANILLA, *(name for name in NAMES if name in self.methods)))
         object.__setattr__(self, "methods", tuple(ordered))
-        # One longest caption for tuning and evaluation.
-        object.__setattr__(self, "calibration", replace(self.calibration, max_new_tokens=self.max_new_tokens))
 
     def record(self) -> dict[str, Any]:
         """What decides about the result, as JSON values."""

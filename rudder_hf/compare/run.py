@@ -116,14 +116,14 @@ def _tune(
 ) -> dict[str, Tuning]:
     """Choose settings, by greedy search; by beam search for methods that know nothing else."""
     tunings: dict[str, Tuning] = {}
-    for decoding, beams in (("greedy", 1), ("beam", options.num_beams)):
+    for decoding, beams in (("greedy", 1), ("beam", options.costs.num_beams)):
         mine = [name for name in tried if name not in tunings and not tried[name][0].refuses(decoding)]
         if not mine:
             continue
         seen = replace(data, choosing=data.choosing[: options.tune_beam_limit]) if decoding == "beam" else data
         size = max(1, options.batch_size // beams)
         folder, rules = state / f"tuning-{decoding}", options.calibration
-        search = MethodSearch(loaded, seen, folder, rules, decoding, options.num_beams, size, progress)
+        search = MethodSearch(loaded, seen, folder, rules, decoding, options.costs.num_beams, size, progress)
         tunings |= {name: search.tune(tried[name]) for name in mine}
     return {name: tunings[name] for name in tried if name in tunings}
 

@@ -159,15 +159,16 @@ class Runs:
         method, options = variant.asked(what), self.options
         key = (what, decoding, method.name, json.dumps(method.settings(), sort_keys=True))
         if key not in self._scored:
-            beams = options.num_beams if decoding == "beam" else 1
-            longest = options.max_new_tokens if what == "captions" else None
+            beams = options.costs.num_beams
+            size = options.batch_size // beams if decoding == "beam" else options.batch_size
+            longest = options.calibration.max_new_tokens if what == "captions" else None
             scored = run_and_score(
                 task,
                 self.loaded,
                 method,
-                Decoding(decoding, longest or task.max_new_tokens, options.num_beams, options.top_p),
+                Decoding(decoding, longest or task.max_new_tokens, beams, options.top_p),
                 self.folder / what / decoding / variant.key,
-                RunOptions(max(1, options.batch_size // beams), options.seed, likelihood=False),
+                RunOptions(max(1, size), options.seed, likelihood=False),
                 Scoring(),
                 lambda _, done, total: self.progress(f"{what}, {decoding}, {variant.key}", done, total),
             )

@@ -14,3 +14,10 @@ def listed(values: Iterable[object], limit: int = 5) -> str:
     shown = [str(value) for value in values]
     rest = len(shown) - limit
     return ", ".join(shown[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def check_least(options: object, **least: int) -> None:
+    """Raise InputError for an option that is less than it may be."""
+    for name, value in least.items():
+        if getattr(options, name) < value:
+            raise InputError(f"`{name}` is {getattr(options, name)}; give at least {value}")

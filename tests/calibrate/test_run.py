@@ -118,7 +118,7 @@ def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     found = numbers["without_labels"]["agreement"]
     assert found["share_of_gain"] <= 1
     assert found["same_choice"] == (numbers["without_labels"]["chosen"] == winner.record())
-    assert found["good_enough"] or found["share_of_gain"] < 0.8 or found["recall"] < outcome.limits.recall_floor
+    assert found["good_enough"] or found["share_of_gain"] < 0.8 or found["recall"] < Limits().recall_floor
 
     # POPE: steering after the first token cannot change a one-word answer; the report says so.
     vanilla = numbers["pope"][0]

@@ -25,10 +25,8 @@ OPTIONS = CompareOptions(
     pope_limit=5,
     tune_limit=2,
     tune_beam_limit=2,
-    calibration=CalibrationOptions(bootstrap=20),
+    calibration=CalibrationOptions(bootstrap=20, max_new_tokens=3),
     costs=CostSettings(new_tokens=3, rounds=1, warmup=0, num_beams=2),
-    max_new_tokens=3,
-    num_beams=2,
     batch_size=40,
     bootstrap=50,
 )
