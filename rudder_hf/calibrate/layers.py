@@ -39,8 +39,6 @@ class LayerStatistics:
         leverage: Mean of ||delta|| / ||h|| over prompt positions.
         hidden_norm: Median length of the hidden state at answer positions: strengths are relative to it.
         alignment: Mean cosine of CARD and the hidden state at answer positions, s_t as the gate sees it.
-        concentration: ||sum of updates|| / sum of ||updates|| over the prompt: how far one direction, CARD, speaks
-            for all updates.
         specificity: 1 - mean cosine between CARDs of different images: how much of CARD is about the image.
         coherence: Mean cosine between this layer's CARD and those of the other layers of its group.
     """
@@ -50,7 +48,6 @@ class LayerStatistics:
     leverage: float
     hidden_norm: float
     alignment: float
-    concentration: float
     specificity: float
     coherence: float
 
@@ -103,34 +100,41 @@ def layer_statistics(model: Any, batches: Iterable[dict[str, Any]]) -> list[Laye
         batches: Inputs of `generate`, left-padded.
     """
     ends = torch.tensor(sorted(end_ids(model)), dtype=torch.long)
-    with _Reader(model) as reader:
+    backbone = find_backbone(model)
+    readers = [_LayerReader(index, backbone.layers[index]) for index in steerable_layers(backbone)]
+    try:
         for inputs in batches:
-            reader.begin(inputs.get("attention_mask"))
+            for reader in readers:
+                reader.begin(inputs.get("attention_mask"))
             written = model.generate(**inputs, max_new_tokens=_ANSWER_TOKENS, do_sample=False, num_beams=1)
             new = without_prompt(written, inputs["input_ids"]).cpu()
-            # The forward at step t reads token t: it counts while the answer goes on.
-            reader.end(torch.isin(new, ends).cumsum(1) == 0)
-    if not reader.cards[0]:
+            for reader in readers:
+                # The forward at step t reads token t: it counts while the answer goes on.
+                reader.end(torch.isin(new, ends).cumsum(1) == 0)
+    finally:
+        for reader in readers:
+            for hook in reader.hooks:
+                hook.remove()
+    if not readers[0].cards:
         raise ValueError("no image to look at")
-    cards = torch.stack([torch.cat(layer) for layer in reader.cards])
+    cards = torch.stack([torch.cat(reader.cards) for reader in readers])
     count = cards.shape[1]
     together = torch.einsum("lnd,mnd->lm", cards, cards) / count
     # All pairs of images, without those of an image with itself.
     between = (cards.double().sum(1).square().sum(-1) - count) / max(1, count * (count - 1))
-    groups = layer_groups(len(reader.layers))
+    groups = layer_groups(len(readers))
     found = []
-    for place, layer in enumerate(reader.layers):
+    for place, reader in enumerate(readers):
         others = [other for other, group in enumerate(groups) if group == groups[place] and other != place]
-        update_norm, leverage, concentration = torch.cat(reader.prompts[place], dim=1).double().mean(1).tolist()
-        cosines, lengths = torch.cat(reader.answers[place], dim=1)
+        update_norm, leverage = torch.cat(reader.prompts, dim=1).double().mean(1).tolist()
+        cosines, lengths = torch.cat(reader.answers, dim=1)
         found.append(
             LayerStatistics(
-                layer=layer,
+                layer=reader.index,
                 update_norm=update_norm,
                 leverage=leverage,
                 hidden_norm=float(lengths.median()),
                 alignment=float(cosines.mean()),
-                concentration=concentration,
                 specificity=float(1 - between[place]) if count > 1 else 0.0,
                 coherence=float(together[place, others].mean()) if others else 1.0,
             )
@@ -138,69 +142,50 @@ def layer_statistics(model: Any, batches: Iterable[dict[str, Any]]) -> list[Laye
     return found
 
 
-class _Reader:
-    """Hooks on every layer with self-attention.
+class _LayerReader:
+    """Hooks on one layer.
 
     Attributes:
-        cards: For each layer the CARDs of the images, a tensor (rows, hidden size) for each batch.
-        prompts: For each layer (3, rows): length, relative length and concentration of the updates of each prompt.
-        answers: For each layer (2, positions): cosine with CARD and length of the hidden states of answers.
+        cards: The CARDs of the images, (rows, hidden size) for each batch.
+        prompts: Length and relative length of the updates of each prompt, (2, rows) for each batch.
+        answers: Cosine with CARD and length of the hidden states of answers, (2, positions) for each step.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._backbone = find_backbone(model)
-        self.layers = steerable_layers(self._backbone)
-        self.cards: list[list[Tensor]] = [[] for _ in self.layers]
-        self.prompts: list[list[Tensor]] = [[] for _ in self.layers]
-        self.answers: list[list[Tensor]] = [[] for _ in self.layers]
-        self._handles: list[Any] = []
+    def __init__(self, index: int, layer: nn.Module) -> None:
+        update = attention_update(layer)
+        self.index, self._multiplier = index, update.multiplier
+        self.cards: list[Tensor] = []
+        self.prompts: list[Tensor] = []
+        self.answers: list[Tensor] = []
+        before = layer.register_forward_pre_hook(self._before, with_kwargs=True)
+        self.hooks = (before, update.module.register_forward_hook(self._after))
 
     def begin(self, mask: Tensor | None) -> None:
         """Begin a batch; `mask` marks the real positions of its prompts."""
         self._mask = mask
-        self._cards: dict[int, Tensor] = {}
-        self._steps: list[list[Tensor]] = [[] for _ in self.layers]
+        self._card: Tensor | None = None
+        self._steps: list[Tensor] = []
 
     def end(self, running: Tensor) -> None:
         """End a batch; `running` says for each row and step whether its answer goes on."""
-        for place, steps in enumerate(self._steps):
-            self.cards[place].append(self._cards[place].cpu())
-            for step, seen in enumerate(steps):
-                self.answers[place].append(seen.cpu()[:, running[:, min(step, running.shape[1] - 1)]])
-
-    def __enter__(self) -> _Reader:
-        for place, index in enumerate(self.layers):
-            layer = self._backbone.layers[index]
-            update = attention_update(layer)
-
-            def after(
-                module: Any, args: Any, output: Any, place: int = place, factor: float = update.multiplier
-            ) -> None:
-                self._read(place, factor * (output[0] if isinstance(output, tuple) else output))
-
-            self._handles.append(layer.register_forward_pre_hook(self._before, with_kwargs=True))
-            self._handles.append(update.module.register_forward_hook(after))
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        for handle in self._handles:
-            handle.remove()
+        assert self._card is not None
+        self.cards.append(self._card.cpu())
+        for step, seen in enumerate(self._steps):
+            self.answers.append(seen.cpu()[:, running[:, min(step, running.shape[1] - 1)]])
 
     def _before(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         self._h: Tensor = args[0] if args else kwargs["hidden_states"]
 
-    def _read(self, place: int, update: Tensor) -> None:
+    def _after(self, module: Any, args: Any, output: Any) -> None:
         h = self._h.float()
-        if place in self._cards:
-            cosines = similarity(h[:, -1:], self._cards[place].unsqueeze(-1)).flatten()
-            self._steps[place].append(torch.stack([cosines, h[:, -1].norm(dim=-1)]))
+        if self._card is not None:
+            cosines = similarity(h[:, -1:], self._card.unsqueeze(-1)).flatten()
+            self._steps.append(torch.stack([cosines, h[:, -1].norm(dim=-1)]))
             return
-        update = update.float()
+        update = self._multiplier * (output[0] if isinstance(output, tuple) else output).float()
         mask = self._mask if self._mask is not None and self._mask.shape == update.shape[:2] else None
         weights = torch.ones(update.shape[:2], device=update.device) if mask is None else (mask > 0).float()
         lengths, total = update.norm(dim=-1) * weights, weights.sum(1)
         relative = torch.where(weights > 0, lengths / h.norm(dim=-1).clamp_min(1e-12), 0.0)
-        pooled = pool_updates(update, mask)
-        concentration = pooled.norm(dim=-1) / lengths.sum(1).clamp_min(1e-12)
-        self._cards[place] = unit(pooled)
-        self.prompts[place].append(torch.stack([lengths.sum(1) / total, relative.sum(1) / total, concentration]).cpu())
+        self._card = unit(pool_updates(update, mask))
+        self.prompts.append(torch.stack([lengths.sum(1) / total, relative.sum(1) / total]).cpu())

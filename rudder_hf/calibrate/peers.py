@@ -45,9 +45,6 @@ class Tuning:
     Attributes:
         method: Its name.
         decoding: Under which it was tuned.
-        objective: What was minimised.
-        limits: What a setting must not break, against vanilla.
-        images: On which.
         vanilla: The unsteered model's scores.
         tried: All settings, gentle first: each with `settings` of the method and what `calibration.json` says of one.
         chosen: Place of the chosen one; None if none within the limits is better than vanilla.
@@ -56,9 +53,6 @@ class Tuning:
 
     method: str
     decoding: dict[str, Any]
-    objective: str
-    limits: dict[str, float]
-    images: list[int | str]
     vanilla: dict[str, float]
     tried: list[dict[str, Any]]
     chosen: int | None
@@ -122,9 +116,6 @@ class MethodSearch:
         return Tuning(
             method=candidates[0].name,
             decoding=self.decoding.record(),
-            objective=choice.objective,
-            limits=self.options.limits.record(True),
-            images=[sample.image_id for sample in self.task.samples],
             vanilla=scores_entry(vanilla)["scores"],
             tried=[
                 {"settings": settings_record(method)} | choice.entry(place, scored[place])

@@ -6,11 +6,9 @@ right, in the order of the points, because most methods cost nearly the same and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..evaluate.result import MetricValue
 from ..methods import GROUPS
 from ..runtime.figures import DARK, GREY, LIGHT, new_figure, save_figure, styled
 from .table import DECODINGS, Comparison, Row
@@ -29,41 +27,29 @@ _METRIC = "chair_s"
 _GAP = 0.045  # least distance of two names, in heights of the figure
 
 
-@dataclass(frozen=True)
-class Point:
-    """One method in the figure.
+def points(comparison: Comparison, decoding: str) -> dict[str, tuple[Row, float]]:
+    """Rows and times per token relative to vanilla's, by what is written beside the point.
 
-    Attributes:
-        name: What is written beside it.
-        group: "vanilla", "rudder", "peers" or "controls".
-        cost: Time per token relative to vanilla's.
-        value: CHAIR_S with its interval.
+    One for each method that has a score and a cost: with tuned settings if there are any.
     """
-
-    name: str
-    group: str
-    cost: float
-    value: MetricValue
-
-
-def points(comparison: Comparison, decoding: str) -> list[Point]:
-    """One point for each method that has a score and a cost: with tuned settings if there are any."""
     shown: dict[str, Row] = {}
     for row in comparison.rows:
         known = shown.get(row.method)
         better = known is None or _ORDER.index(row.variant) < _ORDER.index(known.variant)
         if row.decoding == decoding and _METRIC in row.metrics and better:
             shown[row.method] = row
-    found = []
+    found = {}
     for row in shown.values():
         cost = comparison.cost(row.method, decoding)
-        if cost is None or cost.refusal:
-            continue
-        relative = 1.0 if cost.ratio is None else 1.0 / cost.ratio.median
-        name = row.method if row.variant in ("", CONTROL) else f"{row.method}, {row.variant}"
-        group = next((name for name in ("rudder", "controls", "peers") if row.method in GROUPS[name]), "vanilla")
-        found.append(Point(name, group, relative, row.metrics[_METRIC]))
+        if cost is not None and not cost.refusal:
+            name = row.method if row.variant in ("", CONTROL) else f"{row.method}, {row.variant}"
+            found[name] = row, 1.0 if cost.ratio is None else 1.0 / cost.ratio.median
     return found
+
+
+def group_of(method: str) -> str:
+    """The group that a method is drawn as: "vanilla", "rudder", "peers" or "controls"."""
+    return next((name for name in ("rudder", "controls", "peers") if method in GROUPS[name]), "vanilla")
 
 
 def spread(heights: list[float], gap: float) -> list[float]:
@@ -92,18 +78,18 @@ def save_figures(comparison: Comparison, folder: Path) -> None:
                 save_figure(_draw(DECODINGS.get(decoding, decoding), shown), folder / decoding)
 
 
-def _draw(title: str, shown: list[Point]) -> Any:
+def _draw(title: str, shown: dict[str, tuple[Row, float]]) -> Any:
     figure, (axes,) = new_figure(8.0, 5.5)
     for group, (marker, filling, label) in _STYLES.items():
-        own = [point for point in shown if point.group == group]
+        own = [(row.metrics[_METRIC], cost) for row, cost in shown.values() if group_of(row.method) == group]
         if not own:
             continue
-        x, y = [point.cost for point in own], [point.value.value for point in own]
-        errors = [[p.value.value - p.value.low for p in own], [p.value.high - p.value.value for p in own]]
+        x, y = [cost for _, cost in own], [score.value for score, _ in own]
+        errors = [[score.value - score.low for score, _ in own], [score.high - score.value for score, _ in own]]
         axes.errorbar(x, y, yerr=errors, fmt="none", ecolor=GREY, elinewidth=0.8, zorder=1)
         axes.scatter(x, y, s=70, marker=marker, c=filling, edgecolors=DARK, label=label, zorder=3)
     axes.set_xscale("log")
-    ticks = [tick for tick in _TICKS if tick <= 1.3 * max(point.cost for point in shown)]
+    ticks = [tick for tick in _TICKS if tick <= 1.3 * max(cost for _, cost in shown.values())]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.margins(x=0.08, y=0.1)
@@ -112,18 +98,14 @@ def _draw(title: str, shown: list[Point]) -> Any:
     axes.set_title(title)
     axes.grid(color=LIGHT, linewidth=0.4, zorder=0)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.06), ncols=len(_STYLES))
-    _write_names(axes, shown)
-    return figure
-
-
-def _write_names(axes: Any, shown: list[Point]) -> None:
-    """Names in a column at the right, joined to their points by thin lines."""
+    # Names in a column at the right, joined to their points by thin lines.
     low, high = axes.get_ylim()
-    heights = spread([(point.value.value - low) / (high - low) for point in shown], _GAP)
-    for point, height in zip(shown, heights, strict=True):
+    places = {name: (cost, row.metrics[_METRIC].value) for name, (row, cost) in shown.items()}
+    heights = spread([(value - low) / (high - low) for _, value in places.values()], _GAP)
+    for (name, place), height in zip(places.items(), heights, strict=True):
         axes.annotate(
-            f"{point.name}  {point.value.value:.1f}",
-            xy=(point.cost, point.value.value),
+            f"{name}  {place[1]:.1f}",
+            xy=place,
             xytext=(1.04, height),
             textcoords="axes fraction",
             fontsize=8,
@@ -131,3 +113,4 @@ def _write_names(axes: Any, shown: list[Point]) -> None:
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": LIGHT, "linewidth": 0.7, "shrinkB": 5, "relpos": (0, 0.5)},
         )
+    return figure
