@@ -144,9 +144,9 @@ class Choice(Generic[C]):
     plateau: list[C]
     out_of_bag: tuple[float, float, float]
 
-    def entry(self, candidate: C | None, scored: Scored) -> dict[str, Any]:
+    def entry(self, candidate: C | None, scored: Scored, dropped: str | None = None) -> dict[str, Any]:
         """Scores of a candidate, or of vanilla, which is None, and what became of it, as JSON values."""
-        entry = scores_entry(scored)
+        entry = scores_entry(scored) | ({"dropped": dropped} if dropped else {})
         entry["objective"] = round(float(OBJECTIVES[self.objective](scored.counts.total())), 6)
         if candidate is not None:
             entry["breaks"] = self.broken.get(candidate, [])

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,6 @@ class Tuning:
     tried: list[dict[str, Any]]
     chosen: int | None
     out_of_bag: list[float]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
-        return asdict(self)
 
 
 class MethodSearch:

@@ -68,17 +68,11 @@ def calibrate(
         dropped = search.run(tried)
         scored = {setting: search.scored(setting) for setting in (VANILLA, *tried)}
         counts = {setting: own.counts for setting, own in scored.items()}
-        rivals = {setting: counts[setting] for setting in tried if setting not in dropped}
-        vanilla, labelled = counts[VANILLA], data.labelled
-        choice = options.choose(rivals, vanilla, labelled)
-        by_mode = {
-            mode: options.choose({s: found for s, found in rivals.items() if s.mode == mode}, vanilla, labelled)
-            for mode in (options.grid.modes if len(options.grid.modes) > 1 else ())
-        }
-        free = options.choose(rivals, vanilla, False, "grounding") if options.label_free and labelled else None
+        choice, by_mode, free = _choices(counts, dropped, options, data.labelled)
         chosen = finalists([choice, *by_mode.values(), *([free] if free else [])], counts, options.runners_up)
         held_out = check_held_out(search, data, chosen, choice.best)
         pope_rows = check_pope(search, pope, choice.best, tried) if pope and choice.best else []
+    agreement = free and judge_label_free(counts, choice, free, options.limits)
     record = _record(loaded, data, options) | {"layers": layers} | choice_record(choice, held_out)
     doubt = refusal(choice, held_out, record["limits"])
     numbers = {
@@ -91,23 +85,31 @@ def calibrate(
         "shortlist": {"layers": layers, "reason": reason},
         "probes": probes,
         "settings": [
-            _described(setting)
-            | ({"dropped": dropped[setting]} if setting in dropped else {})
-            | choice.entry(None if setting == VANILLA else setting, own)
+            _described(setting) | choice.entry(None if setting == VANILLA else setting, own, dropped.get(setting))
             for setting, own in scored.items()
         ],
         "by_mode": {mode: found.best and found.best.record() for mode, found in by_mode.items()},
         "held_out": held_out,
-        "without_labels": free
-        and {
-            "chosen": free.best and free.best.record(),
-            "agreement": judge_label_free(counts, choice, free, options.limits),
-        },
+        "without_labels": free and {"chosen": free.best and free.best.record(), "agreement": agreement},
         "pope": pope_rows,
         "seconds": round(time.perf_counter() - started, 1),
         "environment": {"versions": versions(), "hardware": hardware()},
     }
     return Outcome(choice, by_mode, scored, numbers)
+
+
+def _choices(
+    counts: Mapping[Setting, Counts], dropped: Mapping[Setting, str], options: CalibrationOptions, labelled: bool
+) -> tuple[Choice[Setting], dict[str, Choice[Setting]], Choice[Setting] | None]:
+    """The choice, the best of each mode if there are several, and what would be chosen without labels if asked for."""
+    vanilla = counts[VANILLA]
+    rivals = {s: found for s, found in counts.items() if s != VANILLA and s not in dropped}
+    by_mode = {
+        mode: options.choose({s: found for s, found in rivals.items() if s.mode == mode}, vanilla, labelled)
+        for mode in (options.grid.modes if len(options.grid.modes) > 1 else ())
+    }
+    free = options.choose(rivals, vanilla, False, "grounding") if options.label_free and labelled else None
+    return options.choose(rivals, vanilla, labelled), by_mode, free
 
 
 def _described(setting: Setting) -> dict[str, Any]:

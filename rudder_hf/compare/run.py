@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
-from ..benchmark.costs import Cost, measure_costs
+from ..benchmark.costs import measure_costs
+from ..benchmark.report import Case
 from ..calibrate.data import CalibrationData, batches, encode_samples
 from ..calibrate.layers import shortlist, stored_layer_statistics
 from ..calibrate.peers import MethodSearch, Tuning
@@ -72,15 +73,15 @@ def compare(
     comparison = Comparison(
         title=_title(loaded, data),
         rows=rows,
-        costs=measured["costs"],
+        costs=measured.costs,
         reference="" if ours is None else f"{ours.name}, {ours.settings}",
         notes=_notes(data, options, made),
-        tunings={name: tuning.to_dict() for name, tuning in tunings.items()},
+        tunings={name: asdict(tuning) for name, tuning in tunings.items()},
         record={
             **plan,
             "data": {name: task.data for name, task in data.captions.items()},
             "calibration_images": [sample.image_id for sample in calibration.choosing],
-            "costs": {key: value for key, value in measured.items() if key != "costs"},
+            "costs": {"prompt_tokens": measured.prompt_tokens, "runs": [asdict(run) for run in measured.runs]},
             "command": options.command,
             "finished": timestamp(),
             "versions": versions(),
@@ -128,10 +129,6 @@ def _tune(
     return {name: tunings[name] for name in tried if name in tunings}
 
 
-class _Measured(TypedDict):
-    costs: list[Cost]
-
-
 def _costs(
     loaded: LoadedModel,
     data: CalibrationData,
@@ -139,7 +136,7 @@ def _costs(
     path: Path,
     options: CompareOptions,
     progress: Progress,
-) -> dict[str, Any]:
+) -> Case:
     """What each method costs, with the settings that the comparison is about; measured once."""
     if not path.exists():
         # The last variant of a method that can be run is the tuned one, if there is one.
@@ -150,14 +147,9 @@ def _costs(
         decodings = {"greedy": greedy, "beam": beam} if "beam" in options.decodings else {"greedy": greedy}
         inputs = encode_samples(loaded, data.task, data.choosing[:1])
         costs, runs = measure_costs(loaded.model, methods, inputs, decodings, options.costs, progress)
-        record = {
-            "created": timestamp(),
-            "prompt_tokens": int(inputs["input_ids"].shape[1]),
-            "costs": [asdict(cost) for cost in costs],
-            "runs": [asdict(run) for run in runs],
-        }
-        write_new(path, to_json(record))
-    found: dict[str, Any] = read_json(path, _Measured)
+        case = Case(loaded.name, {}, int(inputs["input_ids"].shape[1]), costs, runs)
+        write_new(path, to_json(asdict(case)))
+    found: Case = read_json(path, Case)
     return found
 
 

@@ -1,14 +1,18 @@
-"""Which images are chosen with and which are checked with."""
+"""Which images are chosen with and checked with, and what they say about layers, against a slow reference."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from rudder_hf.calibrate import data_source, find_data, pope_task
+from rudder_hf.calibrate import data_source, find_data, layer_statistics, pope_task
+from rudder_hf.calibrate.data import encode_samples
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.errors import InputError
+from tests.support.evaluating import loaded
 
 
 def test_images_to_choose_and_to_check_are_apart() -> None:
@@ -34,3 +38,32 @@ def test_embedded_scenes_by_name() -> None:
     assert {s.image_id for s in pope_task(found, limit=2).samples} <= {s.image_id for s in found.checking[:2]}
     with pytest.raises(InputError, match="is for evaluation"):
         find_data(other, 4, 3)
+
+
+def test_layer_statistics_equal_a_slow_reference() -> None:
+    """One image, all layers, by hand: a plain forward over prompt and answer with bare hooks."""
+    data = find_data(DataOptions(), 2, 0)
+    model: Any = loaded().model
+    inputs = encode_samples(loaded(), data.task, data.choosing[:1])
+    found = layer_statistics(model, [inputs])
+    prompt = inputs["input_ids"].shape[1]
+    with torch.no_grad():
+        written = model.generate(**inputs, max_new_tokens=16, do_sample=False)
+        seen: list[tuple[Any, Any]] = []
+        hooks = []
+        for layer in model.model.language_model.layers:
+            hooks.append(layer.register_forward_pre_hook(lambda m, a, k: seen.append((a[0], None)), with_kwargs=True))
+            hooks.append(
+                layer.self_attn.register_forward_hook(lambda m, a, o: seen.__setitem__(-1, (seen[-1][0], o[0])))
+            )
+        rest = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+        model(input_ids=written[:, :-1], **rest, use_cache=False)
+        for hook in hooks:
+            hook.remove()
+    for statistics, (h, update) in zip(found, seen, strict=True):
+        mean = update[:, :prompt].mean(1)
+        lengths = update[0, :prompt].norm(dim=-1)
+        cosines = torch.cosine_similarity(h[:, prompt:], mean[:, None], dim=-1)
+        assert statistics.update_norm == pytest.approx(float(lengths.mean()), rel=1e-4)
+        assert statistics.alignment == pytest.approx(float(cosines.mean()), abs=1e-4)
+        assert statistics.hidden_norm == pytest.approx(float(h[0, prompt:].norm(dim=-1).median()), rel=1e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def test_tuning_finds_the_planted_best(tmp_path: Path, strengths: tuple[int, ...
     assert [entry["settings"] for entry in tuning.tried] == [{"strength": s} for s in strengths]
     if 4 in strengths:
         assert tuning.tried[strengths.index(4)]["breaks"] == ["recall"]
-    assert json.loads(json.dumps(tuning.to_dict()))["method"] == "planted"
+    assert json.loads(json.dumps(asdict(tuning)))["method"] == "planted"
 
 
 def test_nothing_is_chosen_where_nothing_is_better(tmp_path: Path) -> None:
