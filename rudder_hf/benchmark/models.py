@@ -129,8 +129,6 @@ class BenchmarkSettings(CostSettings):
     """How to measure, and the model and prompts to measure on.
 
     Attributes:
-        rounds: Timed rounds.
-        warmup: Rounds before them that do not count.
         batch_size: Rows per call.
         prompt_tokens: Length of the timed prompt, image included.
         dtype: Of the weights; "auto" is the stored one, float32 for a shape.

@@ -45,12 +45,7 @@ class Bench:
 
     @contextmanager
     def opened(self, method: Method, **options: Any) -> Iterator[Callable[[], Tensor]]:
-        """A function that answers the prompts with a method, while the block runs.
-
-        Args:
-            method: The method.
-            options: Further arguments of `generate`.
-        """
+        """A function that answers the prompts with a method, while the block runs; options are those of `generate`."""
         with torch.no_grad(), endless(self.model), method.applied(self.model) as generate:
             yield lambda: self._answer(generate, options)
 

@@ -72,25 +72,10 @@ class GridRows:
         return {(row["alpha_max"], row["k"] if row["mode"] == "beta" else 0.0): row for row in self.rows}
 
     @property
-    def alphas(self) -> list[float]:
-        """Strengths, weakest first."""
-        return sorted({alpha for alpha, _ in self.cells})
-
-    @property
-    def ks(self) -> list[float]:
-        """Sensitivities, flattest gate first."""
-        return sorted({k for _, k in self.cells})
-
-    @property
     def name(self) -> str:
         """The name of the figure's files."""
         words = [f"-{word}" for word in re.findall(r"[\w.]+", " ".join(self.rest))]
         return f"heatmaps-layer{self.layer}{''.join(words)}"
-
-
-def k_label(k: float) -> str:
-    """The heading of a column of a grid."""
-    return f"{k:g}" if k else "no gate"
 
 
 def mark(row: dict[str, Any]) -> str:
@@ -109,7 +94,7 @@ def grids(rows: Sequence[dict[str, Any]]) -> list[GridRows]:
     return sorted(found.values(), key=lambda grid: not grid.chosen)
 
 
-def save_figures(numbers: Numbers, folder: Path) -> list[Path]:
+def save_figures(numbers: Numbers, folder: Path) -> None:
     """Draw the layers' statistics, their sweep, and the heatmaps of every layer that was tried.
 
     Raises:
@@ -117,18 +102,17 @@ def save_figures(numbers: Numbers, folder: Path) -> list[Path]:
     """
     with styled():
         drawing = draw_layers(numbers["layers"], numbers["shortlist"]["layers"], "layers that the grid was tried on")
-        paths = [save_figure(drawing, folder / "layers")]
+        save_figure(drawing, folder / "layers")
         if numbers["probes"]:
-            paths.append(save_figure(draw_sweep(numbers), folder / "layer-sweep"))
+            save_figure(draw_sweep(numbers), folder / "layer-sweep")
         for grid in grids(numbers["settings"]):
-            paths.append(save_figure(draw_heatmaps(numbers, grid), folder / grid.name))
-    return paths
+            save_figure(draw_heatmaps(numbers, grid), folder / grid.name)
 
 
 def draw_heatmaps(numbers: Numbers, grid: GridRows) -> Any:
     """Scores over alpha_max and k, one heatmap for each score."""
-    vanilla, alphas, ks = vanilla_row(numbers["settings"]), grid.alphas, grid.ks
-    names = _metrics(vanilla)
+    vanilla = vanilla_row(numbers["settings"])
+    names, (alphas, ks) = _metrics(vanilla), (sorted({place[axis] for place in grid.cells}) for axis in (0, 1))
     size = len(names) * (1.0 + 0.6 * len(ks)) + 0.6, 1.5 + 0.45 * len(alphas)
     drawing, axes = new_figure(*size, 1, len(names))
     for axis, name in zip(axes, names, strict=True):
@@ -139,7 +123,7 @@ def draw_heatmaps(numbers: Numbers, grid: GridRows) -> Any:
         image = axis.imshow(values, cmap="Blues" if metric.higher_is_better else "Blues_r", aspect="auto")
         for place, row in places.items():
             _draw_cell(axis, image, f"{values[place]:.{1 if metric.unit == 'percent' else 3}f}", row, *place)
-        axis.set_xticks(range(len(ks)), [k_label(k) for k in ks])
+        axis.set_xticks(range(len(ks)), [f"{k:g}" if k else "no gate" for k in ks])
         axis.set_yticks(range(len(alphas)), [f"{alpha:.3g}" for alpha in alphas])
         title = f"{metric.label} in {metric.unit} (vanilla {_value(name, vanilla):.3g})"
         axis.set(xlabel="k", ylabel="alpha_max", title=title)

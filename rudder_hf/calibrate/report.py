@@ -10,7 +10,7 @@ from typing import Any
 
 from ..runtime.report import Table, number, with_interval
 from .choice import METRICS
-from .figures import GridRows, Numbers, grids, k_label, mark, vanilla_row
+from .figures import Numbers, grids, mark, vanilla_row
 from .settings import Setting
 
 _OBJECTIVES = {
@@ -44,7 +44,11 @@ def report(numbers: Numbers) -> str:
         _limits(numbers),
         _without_labels(numbers),
         _layers(numbers),
-        *(_grid(numbers, grid) for grid in grids(numbers["settings"])),
+        *(
+            f"## {', '.join([f'Layer {grid.layer}', *grid.rest])}\n\n"
+            + _score_table([vanilla_row(numbers["settings"]), *grid.rows])
+            for grid in grids(numbers["settings"])
+        ),
         "† breaks a limit; § keeps the limits, but not safely; ‡ dropped early, on the images it got to; **bold**: "
         "chosen.",
         _provenance(numbers),
@@ -85,6 +89,16 @@ def _shown_interval(name: str, estimate: Mapping[str, float], sign: bool = False
 def _some(scores: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Those of some metrics that were measured, in the order of all tables."""
     return [name for name in METRICS if name in names and name in scores]
+
+
+def _score_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Settings with their scores, one column for each metric, and why they could not be chosen."""
+    names = _some(rows[0]["scores"], _COMPARED)
+    cells = []
+    for row in rows:
+        title = f"**{_name(row)}**" if row.get("chosen") else _name(row) + mark(row)
+        cells.append([title, *(_shown(name, row["scores"][name]) for name in names)])
+    return Table(["", *(METRICS[name].label for name in names)], cells).markdown()
 
 
 def _objective(numbers: Numbers, value: float) -> str:
@@ -228,30 +242,8 @@ def _layers(numbers: Numbers) -> str:
     text = f"## Layers\n\nTried: {numbers['shortlist']['reason']}.\n\n{table}"
     if not numbers["probes"]:
         return text
-    names = _some(numbers["probes"][0]["scores"], _COMPARED)
-    rows = [[_name(row), *(_shown(name, row["scores"][name]) for name in names)] for row in numbers["probes"]]
-    sweep = Table(["", *(METRICS[name].label for name in names)], rows).markdown()
+    sweep = _score_table(numbers["probes"])
     return f"{text}\n\nThe sweep, on {numbers['probes'][0]['images']} images:\n\n{sweep}"
-
-
-def _grid(numbers: Numbers, grid: GridRows) -> str:
-    """Scores over alpha_max and k."""
-    vanilla = vanilla_row(numbers["settings"])["scores"]
-
-    def cell(name: str, alpha: float, k: float) -> str:
-        row = grid.cells.get((alpha, k))
-        if row is None:
-            return ""
-        text = _shown(name, row["scores"][name])
-        return (f"**{text}**" if row["chosen"] else text) + mark(row)
-
-    parts = [f"## {', '.join([f'Layer {grid.layer}', *grid.rest])}"]
-    wanted = ("chair_s", "chair_i", "recall") if "chair_s" in vanilla else ("grounding",)
-    for name in _some(vanilla, (*wanted, "log_likelihood")):
-        rows = [[f"{alpha:.4g}", *(cell(name, alpha, k) for k in grid.ks)] for alpha in grid.alphas]
-        table = Table([f"alpha_max \\ k (vanilla {_shown(name, vanilla[name])})", *map(k_label, grid.ks)], rows)
-        parts.append(f"{METRICS[name].label}:\n\n{table.markdown()}")
-    return "\n\n".join(parts)
 
 
 def _provenance(numbers: Numbers) -> str:
