@@ -56,7 +56,10 @@ def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Mapping[str, flo
 def choice_record(choice: Choice[Setting], held_out: HeldOut) -> dict[str, Any]:
     """What `RudderConfig.calibration` says of a choice: metric, baseline, result, interval."""
     best, row = choice.best, held_out_row(held_out, choice.best)
-    differences = {"held_out": "minus_vanilla", "held_out_own_minus_other_card": "own_minus_other_card"}
+
+    def recorded(differences: str) -> dict[str, Any]:
+        return {name: value for name, value in row.get(differences, {}).items() if name in _RECORDED}
+
     return {
         "settings": None if best is None else best.record(),
         "metric": choice.objective,
@@ -64,10 +67,8 @@ def choice_record(choice: Choice[Setting], held_out: HeldOut) -> dict[str, Any]:
         "result": round(choice.score, 6),
         "won_draws": round(choice.wins.get(best, 0.0), 4),
         "out_of_bag_change": [round(value, 6) for value in choice.out_of_bag],
-        **{
-            key: {name: found[name] for name in _RECORDED if name in found}
-            for key, found in ((key, row.get(part, {})) for key, part in differences.items())
-        },
+        "held_out": recorded("minus_vanilla"),
+        "held_out_own_minus_other_card": recorded("own_minus_other_card"),
     }
 
 
@@ -123,16 +124,16 @@ class Outcome:
         choice = self.choice if mode is None else self.by_mode[mode]
         held_out = self.numbers["held_out"]
         record = self.numbers["record"] | choice_record(choice, held_out)
-        doubt = refusal(choice, held_out, record["limits"])
+        refused = refusal(choice, held_out, record["limits"])
         if choice.best is None:
-            raise ValueError(f"there are no settings to write: {doubt}")
+            raise ValueError(f"there are no settings to write: {refused}")
         # A record stands for the model that it names, so it names it as the config does.
         record["model"] = record["model"] | ({"name": base_model} if base_model else {})
         return RudderConfig(
             base_model_name_or_path=base_model,
             base_model_revision=revision,
             **choice.best.record(),
-            calibration=None if doubt else record,
+            calibration=None if refused else record,
         )
 
 

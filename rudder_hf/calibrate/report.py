@@ -113,10 +113,10 @@ def _name(setting: Mapping[str, Any] | None) -> str:
 
 
 def _verdict(numbers: Numbers) -> str:
-    record, model, doubt = numbers["record"], numbers["model"], numbers["refusal"]
+    record, model, refused = numbers["record"], numbers["model"], numbers["refusal"]
     title = f"# Calibration of RUDDER\n\nModel: `{model['name']}` ({model['revision']})"
     if record["settings"] is None:
-        return f"{title}\n\n**Nothing was chosen: {doubt}.**"
+        return f"{title}\n\n**Nothing was chosen: {refused}.**"
     parts = [
         title,
         f"**Chosen: {_name(record['settings'])}.**",
@@ -127,8 +127,8 @@ def _verdict(numbers: Numbers) -> str:
     for mode, setting in numbers["by_mode"].items():
         if setting != record["settings"]:
             parts.append(f"Best with mode {mode}: {_name(setting)}.")
-    if doubt:
-        parts.append(f"**These settings are not called calibrated: {doubt}.**")
+    if refused:
+        parts.append(f"**These settings are not called calibrated: {refused}.**")
     return "\n\n".join(parts)
 
 

@@ -74,11 +74,11 @@ def calibrate(
         pope_rows = check_pope(search, pope, choice.best, tried) if pope and choice.best else []
     agreement = free and judge_label_free(counts, choice, free, options.limits)
     record = _record(loaded, data, options) | {"layers": layers} | choice_record(choice, held_out)
-    doubt = refusal(choice, held_out, record["limits"])
+    refused = refusal(choice, held_out, record["limits"])
     numbers = {
         "model": loaded.record(),
-        "calibrated": not doubt,
-        "refusal": doubt,
+        "calibrated": not refused,
+        "refusal": refused,
         "record": record,
         "bootstrap": options.bootstrap,
         "layers": [asdict(s) for s in statistics],
