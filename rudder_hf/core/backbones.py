@@ -24,18 +24,10 @@ _AFTER_ATTENTION_NAMES = ("post_self_attn_layernorm", "attn_sconv", "post_norm1"
 # elsewhere (Llama) it is the norm before the MLP.
 _MLP_NORM_NAMES = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
 # Parts of a model that have layers of their own but write no text.
-_NON_TEXT_PARTS = [
-    "vision",
-    "visual",
-    "image",
-    "audio",
-    "qformer",
-    "speech",
-    "projector",
-    "connector",
-    "vq",
-    "perceiver",
-]
+_NON_TEXT_PARTS = (
+    *("vision", "visual", "image", "vq", "qformer", "perceiver", "projector", "connector"),
+    *("audio", "speech"),
+)
 _IMAGE_TOKEN_NAMES = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
 
 
@@ -84,11 +76,9 @@ def model_type(model: nn.Module) -> str:
 
 
 def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
-    """Locate decoder layers and generation loop.
+    """Locate decoder layers and generation loop of a vision-language model, or of a PEFT model around one.
 
-    Args:
-        model: A vision-language model, or a PEFT model around one.
-        of_part: Whether it may also be the language model that such a model delegates `generate` to.
+    With `of_part` it may also be the language model that such a model delegates `generate` to.
 
     Raises:
         UnsupportedModelError: The model has no decoder-only text generator that RUDDER can steer.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_settings
+from .configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_setting, check_settings
 
 Override = bool | Mapping[str, Any] | Sequence[Any] | RudderConfig | None
 
@@ -69,28 +69,27 @@ def resolve_settings(config: RudderConfig, override: Override, batch: int, layer
         TypeError: `override` is none of the above.
     """
     values: dict[str, Any] = {name: getattr(config, name) for name in CALL_SETTINGS} | {"force": False}
-    if override is False:
-        override = {"alpha_max": 0.0}
-    elif isinstance(override, RudderConfig):
-        override = {name: getattr(override, name) for name in ("layer", *CALL_SETTINGS)}
-    if isinstance(override, Mapping):
-        override = dict(override)
-        asked = override.pop("layer", config.layer)
-        if asked not in (config.layer, layer):
-            raise ValueError(
-                f"The layer cannot change within a call: {config.layer} is installed, {asked} was asked for. "
-                "Set `model.config.layer` (or detach and attach again) between calls."
-            )
-        values.update(override)
+    if isinstance(override, RudderConfig):
+        override = override.settings()
     elif isinstance(override, Sequence) and not isinstance(override, str):
-        values.update(_columns_from_rows(values, override, batch))
-    elif override is not None and not isinstance(override, bool):
+        override = _columns_from_rows(values, override, batch)
+    elif override is None or isinstance(override, bool):
+        override = {"alpha_max": 0.0} if override is False else {}
+    if not isinstance(override, Mapping):
         raise TypeError(
             f"rudder={override!r} is not understood. Pass False (unsteered), a dictionary of settings for this call, "
             "or a list with one dictionary, None or False for each prompt."
         )
-    checked = check_settings(values | {name: _column(name, values[name], batch) for name in ROW_SETTINGS})
-    return CallSettings({name: checked.pop(name) for name in ROW_SETTINGS}, **checked)
+    values |= override
+    if (asked := values.pop("layer", config.layer)) not in (config.layer, layer):
+        raise ValueError(
+            f"The layer cannot change within a call: {config.layer} is installed, {asked} was asked for. "
+            "Set `model.config.layer` (or detach and attach again) between calls."
+        )
+    columns = {name: _column(name, values.pop(name), batch) for name in ROW_SETTINGS}
+    rows = [check_settings({name: columns[name][row] for name in ROW_SETTINGS}) for row in range(batch)]
+    of_all_rows = {name: check_setting(name, value) for name, value in values.items()}
+    return CallSettings({name: [row[name] for row in rows] for name in ROW_SETTINGS}, **of_all_rows)
 
 
 def _column(name: str, value: Any, batch: int) -> list[Any]:
@@ -111,15 +110,12 @@ def _columns_from_rows(defaults: Mapping[str, Any], rows: Sequence[Any], batch: 
     """Turn one override per prompt into one column per setting."""
     if len(rows) != batch:
         raise ValueError(f"rudder= has {len(rows)} entries for a batch of {batch} prompts: give one for each prompt.")
-    columns: dict[str, list[Any]] = {name: [] for name in ROW_SETTINGS}
-    for index, row in enumerate(rows):
-        settings = {"alpha_max": 0.0} if row is False else {} if row is None or row is True else row
-        if not isinstance(settings, Mapping):
+    settings = [{"alpha_max": 0.0} if row is False else {} if row is None or row is True else row for row in rows]
+    for index, row in enumerate(settings):
+        if not isinstance(row, Mapping):
             raise TypeError(f"rudder[{index}]={row!r} is not understood: give None, False or a dictionary.")
-        if unknown := set(settings) - set(ROW_SETTINGS):
+        if unknown := set(row) - set(ROW_SETTINGS):
             raise ValueError(
                 f"rudder[{index}] sets {sorted(unknown)}, but only {', '.join(ROW_SETTINGS)} can differ between rows."
             )
-        for name in ROW_SETTINGS:
-            columns[name].append(settings.get(name, defaults[name]))
-    return columns
+    return {name: [row.get(name, defaults[name]) for row in settings] for name in ROW_SETTINGS}

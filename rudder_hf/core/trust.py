@@ -56,10 +56,6 @@ def check_base_name(name: Any, *, from_hub: bool) -> None:
     Settings from the Hub may only name a model on the Hub. Settings in a folder may also name a folder, by its full
     path: that is what `save_pretrained` writes for a base that was loaded from disk.
 
-    Args:
-        name: What the settings name as their base.
-        from_hub: Whether the settings come from the Hub.
-
     Raises:
         ValueError: The name is not allowed there; the message says what is.
     """

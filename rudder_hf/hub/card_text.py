@@ -100,7 +100,7 @@ The paper's results with these settings (greedy decoding, the paper's code and m
 
 | | vanilla | RUDDER-Beta |
 |---|---|---|
-{% for name, before, after in reported -%}
+{% for name, (before, after) in reported.items() -%}
 | {{ name }} | {{ before }} | {{ after }} |
 {% endfor %}
 {%- endif %}

@@ -46,17 +46,10 @@ def generate_steered(
     output_rudder: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Run a model's own `generate` once, steered.
+    """Run the `generate` of a stock model, or of the language model that it delegates to, once, steered.
 
-    Args:
-        model: The stock model, or the language model that it delegates `generate` to.
-        settings: RUDDER settings, as a config stores them.
-        rudder: As for `RudderForConditionalGeneration.generate`.
-        output_rudder: As for `RudderForConditionalGeneration.generate`.
-        **kwargs: As for the model's `generate`.
-
-    Returns:
-        What the model's `generate` returns.
+    `settings` are RUDDER's, as a config stores them; the other arguments those of
+    `RudderForConditionalGeneration.generate`.
 
     Raises:
         ValueError: The model is steered already, or steered meanwhile with other settings.
