@@ -15,25 +15,15 @@ _PAPER = "RUDDER (ICML 2026), section 4.1: calibrated on 100 held-out MSCOCO ima
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings for one base model.
+    """Settings for one base model; see [`RudderConfig`] for their meaning."""
 
-    Attributes:
-        name: What users type.
-        base_model: The model's id on the Hub.
-        layer: 0-based decoder layer.
-        alpha_max: Strength of the push.
-        k: Sensitivity of the gate.
-        calibrated: Whether the settings were tuned on this very model.
-        source: Where the settings come from.
-    """
-
-    name: str
-    base_model: str
+    name: str  # what users type
+    base_model: str  # the model's id on the Hub
     layer: int
     alpha_max: float
     k: float
-    calibrated: bool
-    source: str
+    calibrated: bool  # whether the settings were tuned on this very model
+    source: str  # where the settings come from
 
     @property
     def reported(self) -> dict[str, tuple[float, float]]:

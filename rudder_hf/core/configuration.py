@@ -89,11 +89,7 @@ def check_setting(name: str, value: Any) -> Any:
 
 
 def check_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check settings by name, and the range of the gate.
-
-    Raises:
-        ValueError: As for [`check_setting`], or the range of the gate is empty.
-    """
+    """Check settings as [`check_setting`] does, and that the range of the gate is not empty."""
     checked = {name: check_setting(name, value) for name, value in values.items()}
     if checked["g_min"] > checked["g_max"]:
         raise ValueError(
@@ -207,11 +203,7 @@ class RudderConfig(PreTrainedConfig):
         super().__setattr__(name, value)
 
     def take(self, given: dict[str, Any]) -> None:
-        """Take over settings that a user gave at load, checked.
-
-        Raises:
-            ValueError: A setting is out of range or of the wrong type.
-        """
+        """Take over settings that a user gave at load, checked as [`validate_settings`] does."""
         if "base_model_name_or_path" in given:
             # The stored revision is one of the stored base.
             given = {"base_model_revision": None, **given}

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from .backbones import attention_update, image_token_ids
-from .call import Call
+from .call import Call, CallSettings, Override, resolve_settings
 from .errors import warn
 from .hooks import STATE_KEY, clear_slot
-from .settings import CallSettings, Override, resolve_settings
 from .state import GenerationState
 
 HANDLE_NAME = "_rudder_handle"

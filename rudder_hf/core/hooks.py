@@ -51,15 +51,11 @@ def install_hooks(backbone: Backbone, index: int) -> list[RemovableHandle]:
 
 @dataclass(eq=False)
 class _LayerHooks:
-    """The hooks of one target layer. They refer to no module: a copy of the layer must not copy the model with it.
-
-    Attributes:
-        layer: The decoder layer's index.
-        by_keyword: Whether the model's forward hands the keyword argument down to the layer. Otherwise it is taken
-            out at the top of the model and waits in the thread's slot.
-    """
+    """The hooks of one target layer. They refer to no module: a copy of the layer must not copy the model with it."""
 
     layer: int
+    # Whether the model's forward hands the keyword argument down to the layer. Otherwise it is taken out at the top of
+    # the model and waits in the thread's slot.
     by_keyword: bool
 
     def before_model(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 _CORE = tuple(
     f"core/{name}.py"
     for name in (
-        *("version", "errors", "trust", "steering", "configuration", "families", "backbones", "settings", "call"),
+        *("version", "errors", "trust", "steering", "configuration", "families", "backbones", "call"),
         *("trace", "state", "hooks", "conversations", "generate", "handle"),
     )
 )

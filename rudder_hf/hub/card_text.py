@@ -1,4 +1,4 @@
-"""The text of the model card, as a template that `card_rudder` fills in."""
+"""The text of the model card, as a template that `render_card` fills in."""
 
 from __future__ import annotations
 

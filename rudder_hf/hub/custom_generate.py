@@ -11,11 +11,10 @@ from typing import Any
 from torch import nn
 
 from ..core.backbones import find_backbone
-from ..core.call import Call
+from ..core.call import Call, Override
 from ..core.configuration import RudderConfig
 from ..core.generate import generate_apart, handle_of, run
 from ..core.handle import SteeringHandle
-from ..core.settings import Override
 
 # They say where the settings are, and reach the function all the same.
 _HUB_ARGUMENTS = (

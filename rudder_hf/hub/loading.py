@@ -48,21 +48,13 @@ _MODEL_ARGUMENTS = frozenset(
 
 @dataclass
 class LoadArguments:
-    """The arguments of a `from_pretrained` call on settings, each with its owner.
+    """The arguments of a `from_pretrained` call on settings, each with its owner."""
 
-    Attributes:
-        settings: RUDDER settings to override.
-        ours: For the repository that holds the settings.
-        shared: For both repositories (`token`, `cache_dir`, ...).
-        base: For loading the base.
-        base_trust: Whether code of the base's repository may run. Trust in the settings' repository is another matter.
-    """
-
-    settings: dict[str, Any] = field(default_factory=dict)
-    ours: dict[str, Any] = field(default_factory=dict)
-    shared: dict[str, Any] = field(default_factory=dict)
-    base: dict[str, Any] = field(default_factory=dict)
-    base_trust: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)  # RUDDER settings to override
+    ours: dict[str, Any] = field(default_factory=dict)  # for the repository that holds the settings
+    shared: dict[str, Any] = field(default_factory=dict)  # for both repositories (`token`, `cache_dir`, ...)
+    base: dict[str, Any] = field(default_factory=dict)  # for loading the base
+    base_trust: bool = False  # whether code of the base's repository may run: not implied by trust in the settings'
 
     @classmethod
     def sort(cls, kwargs: Mapping[str, Any]) -> LoadArguments:
@@ -126,11 +118,7 @@ def load_settings(source: str | Path, arguments: LoadArguments, config: Any = No
 
 
 def check_named_base(settings: RudderConfig, source: str | Path) -> None:
-    """Refuse settings that name no base, or one that leads elsewhere than settings from this source may.
-
-    Raises:
-        ValueError: With what is allowed.
-    """
+    """Raise a ValueError for settings that name no base, or one that settings from this source may not lead to."""
     if not settings.base_model_name_or_path:
         raise ValueError(
             f"The settings in {source!s} name no base model (base_model_name_or_path). "
@@ -143,18 +131,13 @@ def check_named_base(settings: RudderConfig, source: str | Path) -> None:
 
 @dataclass(frozen=True)
 class Base:
-    """Where a base is loaded from.
+    """Where a base is loaded from."""
 
-    Attributes:
-        name: Hub id or folder.
-        location: Keyword arguments that lead any `from_pretrained` to the files: the way to the Hub and, where the Hub
-            or the cache knows the base, the revision, resolved to a commit.
-        adapter_of: The model that an adapter in this place belongs to; None if this is no adapter.
-    """
-
-    name: str
+    name: str  # Hub id or folder
+    # Keyword arguments that lead any `from_pretrained` to the files: the way to the Hub and, where the Hub or the
+    # cache knows the base, the revision, resolved to a commit.
     location: Mapping[str, Any]
-    adapter_of: str | None = None
+    adapter_of: str | None = None  # the model that an adapter in this place belongs to; None if this is no adapter
 
     @property
     def commit(self) -> str | None:

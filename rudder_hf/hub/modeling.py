@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from torch import nn
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from ..core.backbones import without_peft
+from ..core.call import Override
 from ..core.configuration import RudderConfig
 from ..core.errors import logger
 from ..core.handle import SteeringHandle, attach
-from ..core.settings import Override
 from ..presets import get_preset
 from .loading import load_named_base, load_settings_and_base
 from .push import push_repo, write_repo
@@ -66,7 +65,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if isinstance(base, RudderForConditionalGeneration):
             raise ValueError("This model is steered by RUDDER already. Change its settings, or unwrap() it first.")
         super().__init__(config)
-        self._handle: SteeringHandle | None = attach(base, config)
+        self._handle = attach(base, config)
         self.model: Any = base
         self._named = named
         config.describe_base(without_peft(base).config)
@@ -195,9 +194,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     def unwrap(self) -> nn.Module:
         """Remove every hook and bound method and return the base model as it was. The wrapper is then of no use."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        self._handle.remove()
         return self.model  # type: ignore[no-any-return]
 
     @property
@@ -207,7 +204,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         Raises:
             RuntimeError: The model was unwrapped.
         """
-        if self._handle is None or not self._handle.installed:
+        if not self._handle.installed:
             raise RuntimeError("This wrapper was unwrapped. Wrap the base again with from_base(model, config).")
         return self._handle
 
@@ -242,11 +239,9 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """The base model's forward. It is never steered: RUDDER acts in `generate`."""
         return self.model(*args, **kwargs)
 
-    @contextmanager
-    def rudder_disabled(self) -> Iterator[None]:
+    def rudder_disabled(self) -> AbstractContextManager[None]:
         """Leave the model unsteered within the block, in every thread. For one call pass `rudder=False`."""
-        with self.handle.disabled():
-            yield
+        return self.handle.disabled()
 
     # Everything else is the base's
 

@@ -47,11 +47,7 @@ AutoTokenizer.register(RudderConfig, fast_tokenizer_class=RudderTokenizer, exist
 
 
 def load_processor(config: RudderConfig, arguments: LoadArguments | None = None) -> Any:
-    """The processor of the base that settings name, at their revision.
-
-    Raises:
-        ValueError: The base is no model.
-    """
+    """The processor of the base that settings name, at their revision."""
     arguments = arguments or LoadArguments()
     base = find_base(config, arguments)
     if base.adapter_of is not None and not _has_processor(base):

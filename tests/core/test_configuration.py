@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rudder_hf import RudderConfig, __version__, get_preset, list_presets
+from rudder_hf.core.call import resolve_settings
 from rudder_hf.core.configuration import CALL_SETTINGS
-from rudder_hf.core.settings import resolve_settings
 
 BAD: list[tuple[str, Any]] = [
     ("layer", "3"),
