@@ -66,8 +66,19 @@ def render_card(
         # A record that does not stand for these settings on this model has no results of theirs either.
         evaluation = (config.calibration or {}).get("evaluation", []) if provenance.calibrated else []
     results = _results(evaluation)
+    metadata = ModelCardData(
+        base_model=base_name if on_hub else None,
+        # The Hub knows adapter, finetune, merge and quantized: what is added to a base and needs it is an adapter.
+        base_model_relation="adapter" if on_hub else None,
+        library_name="transformers",
+        pipeline_tag="image-text-to-text",
+        license="apache-2.0",
+        tags=["rudder", "hallucination", "steering", "image-to-text", "custom_generate"],
+        model_name=repo.split("/")[-1] if results else None,
+        eval_results=results or None,
+    )
     card: ModelCard = ModelCard.from_template(
-        _metadata(config, base_name if on_hub else None, repo, results),
+        metadata,
         template_str=CARD_TEMPLATE,
         package="rudder_hf",
         version=__version__,
@@ -183,20 +194,6 @@ def _details(record: Mapping[str, Any]) -> list[str]:
 def _public_name(name: Any) -> str:
     """A model's id. The path of a folder means nothing to others, and tells about the machine it is on."""
     return str(name) if is_on_hub(name) else "a model that is not on the Hub"
-
-
-def _metadata(config: RudderConfig, base: str | None, repo: str, results: list[EvalResult]) -> ModelCardData:
-    return ModelCardData(
-        base_model=base,
-        # The Hub knows adapter, finetune, merge and quantized: what is added to a base and needs it is an adapter.
-        base_model_relation="adapter" if base else None,
-        library_name="transformers",
-        pipeline_tag="image-text-to-text",
-        license="apache-2.0",
-        tags=["rudder", "hallucination", "steering", "image-to-text", "custom_generate"],
-        model_name=repo.split("/")[-1] if results else None,
-        eval_results=results or None,
-    )
 
 
 def _results(given: Any) -> list[EvalResult]:

@@ -29,7 +29,6 @@ _HARMLESS = (".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.tx
 # The code of version 0.1 was 43 files.
 _OUTDATED = re.compile(r"[a-z]+(_[a-z]+)*_rudder\.py|custom_generate/([a-z]+(_[a-z]+)*_rudder|settings)\.py")
 
-
 _MODEL = "modeling_rudder.RudderForConditionalGeneration"
 _OF_TRANSFORMERS = {
     "auto_map": {
