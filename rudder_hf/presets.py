@@ -6,8 +6,7 @@ those presets are starting points derived from the published ones, and say so wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .core.configuration import RudderConfig
 
@@ -16,27 +15,20 @@ _PAPER = "RUDDER (ICML 2026), section 4.1: calibrated on 100 held-out MSCOCO ima
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings for one base model.
+    """Settings for one base model; see [`RudderConfig`] for their meaning."""
 
-    Attributes:
-        name: What users type.
-        base_model: The model's id on the Hub.
-        layer: 0-based decoder layer.
-        alpha_max: Strength of the push.
-        k: Sensitivity of the gate.
-        calibrated: Whether the settings were tuned on this very model.
-        source: Where the settings come from.
-        reported: The paper's results with these settings, greedy decoding: metric -> (vanilla, RUDDER-Beta).
-    """
-
-    name: str
-    base_model: str
+    name: str  # what users type
+    base_model: str  # the model's id on the Hub
     layer: int
     alpha_max: float
     k: float
-    calibrated: bool
-    source: str
-    reported: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    calibrated: bool  # whether the settings were tuned on this very model
+    source: str  # where the settings come from
+
+    @property
+    def reported(self) -> dict[str, tuple[float, float]]:
+        """The paper's results with these settings, greedy decoding: metric -> (vanilla, RUDDER-Beta)."""
+        return _REPORTED.get(self.name, {})
 
     def config(self) -> RudderConfig:
         """The preset as a `RudderConfig`."""
@@ -53,63 +45,31 @@ class Preset:
         return config
 
 
-def _reported(*pairs: tuple[float, float]) -> dict[str, tuple[float, float]]:
-    return dict(zip(("CHAIR_S", "CHAIR_I", "POPE accuracy", "POPE F1", "MME"), pairs, strict=True))
-
-
+_METRICS = ("CHAIR_S", "CHAIR_I", "POPE accuracy", "POPE F1", "MME")
+_REPORTED = {
+    name: dict(zip(_METRICS, results, strict=True))
+    for name, results in {
+        "llava-1.5-7b": ((48.6, 39.5), (13.6, 10.5), (85.34, 86.53), (84.91, 86.03), (1745.87, 1724.17)),
+        "idefics2-8b": ((46.6, 28.4), (14.9, 10.9), (78.40, 78.74), (74.86, 76.52), (1518.84, 1540.56)),
+        "instructblip-vicuna-7b": ((39.2, 27.1), (12.8, 8.5), (85.74, 86.02), (84.75, 84.93), (1566.77, 1592.07)),
+    }.items()
+}
+_FOR_LLAVA_13B = (
+    "starting point: the relative depth of LLaVA-1.5-7B (30 of 32 layers) and its strength scaled with the square "
+    "root of the hidden size; the paper evaluates this model but gives no settings"
+)
+_FOR_QWEN = (
+    "starting point: InstructBLIP's early layer, because the paper finds early layers better for both, and its "
+    "strength scaled with the square root of the hidden size; the paper gives no settings"
+)
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
-        Preset(
-            "llava-1.5-7b",
-            "llava-hf/llava-1.5-7b-hf",
-            30,
-            20.0,
-            5.0,
-            True,
-            _PAPER,
-            _reported((48.6, 39.5), (13.6, 10.5), (85.34, 86.53), (84.91, 86.03), (1745.87, 1724.17)),
-        ),
-        Preset(
-            "idefics2-8b",
-            "HuggingFaceM4/idefics2-8b",
-            28,
-            8.0,
-            5.0,
-            True,
-            _PAPER,
-            _reported((46.6, 28.4), (14.9, 10.9), (78.40, 78.74), (74.86, 76.52), (1518.84, 1540.56)),
-        ),
-        Preset(
-            "instructblip-vicuna-7b",
-            "Salesforce/instructblip-vicuna-7b",
-            1,
-            6.5,
-            8.0,
-            True,
-            _PAPER,
-            _reported((39.2, 27.1), (12.8, 8.5), (85.74, 86.02), (84.75, 84.93), (1566.77, 1592.07)),
-        ),
-        Preset(
-            "llava-1.5-13b",
-            "llava-hf/llava-1.5-13b-hf",
-            37,
-            22.0,
-            5.0,
-            False,
-            "starting point: the relative depth of LLaVA-1.5-7B (30 of 32 layers) and its strength scaled with the "
-            "square root of the hidden size; the paper evaluates this model but gives no settings",
-        ),
-        Preset(
-            "qwen2.5-vl-7b",
-            "Qwen/Qwen2.5-VL-7B-Instruct",
-            1,
-            6.0,
-            8.0,
-            False,
-            "starting point: InstructBLIP's early layer, because the paper finds early layers better for both, and "
-            "its strength scaled with the square root of the hidden size; the paper gives no settings",
-        ),
+        Preset("llava-1.5-7b", "llava-hf/llava-1.5-7b-hf", 30, 20.0, 5.0, True, _PAPER),
+        Preset("idefics2-8b", "HuggingFaceM4/idefics2-8b", 28, 8.0, 5.0, True, _PAPER),
+        Preset("instructblip-vicuna-7b", "Salesforce/instructblip-vicuna-7b", 1, 6.5, 8.0, True, _PAPER),
+        Preset("llava-1.5-13b", "llava-hf/llava-1.5-13b-hf", 37, 22.0, 5.0, False, _FOR_LLAVA_13B),
+        Preset("qwen2.5-vl-7b", "Qwen/Qwen2.5-VL-7B-Instruct", 1, 6.0, 8.0, False, _FOR_QWEN),
     )
 }
 

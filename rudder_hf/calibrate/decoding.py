@@ -22,13 +22,12 @@ from torch import Tensor, nn
 from ..core.backbones import (
     attention_update,
     find_backbone,
-    forwards_keywords,
     image_token_ids,
     resolve_layer,
     steerable_layers,
 )
 from ..core.generate import handle_of
-from ..core.hooks import LayerHooks, clear_slot
+from ..core.hooks import clear_slot, install_hooks
 from ..core.steering import StepConstants, pool_updates, steer_step, step_constants, unit
 from .prompts import Prompt, read_prompt
 from .settings import Setting
@@ -99,14 +98,13 @@ def decode_settings(
     if len(layers) > 1:
         raise ValueError(f"the settings are for the layers {sorted(layers)}; decode one layer at a time")
     index = resolve_layer(backbone, layers.pop())
-    layer = backbone.layers[index]
-    update = attention_update(layer)
-    state = SettingsState(index, update.multiplier, settings, image_token_ids(backbone.model))
+    multiplier = attention_update(backbone.layers[index]).multiplier
+    state = SettingsState(index, multiplier, settings, image_token_ids(backbone.model))
     task = _Task(state, list(settings), batch_size, score, contrast, other_card)
     # Whatever the model's own defaults are: one deterministic answer, from a cache that grows.
     fixed = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "cache_implementation": "dynamic"}
     fixed |= {"return_dict_in_generate": False, "use_cache": True, "custom_generate": task.run}
-    hooks = LayerHooks(index, forwards_keywords(backbone, layer)).install(backbone.loop, layer, update)
+    hooks = install_hooks(backbone, index)
     try:
         backbone.model.generate(**inputs, **{**options, **fixed})  # type: ignore[operator]
     finally:

@@ -24,51 +24,30 @@ _AFTER_ATTENTION_NAMES = ("post_self_attn_layernorm", "attn_sconv", "post_norm1"
 # elsewhere (Llama) it is the norm before the MLP.
 _MLP_NORM_NAMES = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
 # Parts of a model that have layers of their own but write no text.
-_NON_TEXT_PARTS = [
-    "vision",
-    "visual",
-    "image",
-    "audio",
-    "qformer",
-    "speech",
-    "projector",
-    "connector",
-    "vq",
-    "perceiver",
-]
+_NON_TEXT_PARTS = (
+    *("vision", "visual", "image", "vq", "qformer", "perceiver", "projector", "connector"),
+    *("audio", "speech"),
+)
 _IMAGE_TOKEN_NAMES = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """The parts of a model that RUDDER touches.
+    """The parts of a model that RUDDER touches."""
 
-    Attributes:
-        model: The model without PEFT's wrapping; its `generate` is what users call.
-        loop: The module whose `generate` runs the token loop: `model`, or the language model it delegates to.
-        layers: The decoder's layers.
-        layers_path: Where they are, from `loop`.
-    """
-
-    model: nn.Module
-    loop: nn.Module
-    layers: nn.ModuleList
-    layers_path: str
+    model: nn.Module  # without PEFT's wrapping; its `generate` is what users call
+    loop: nn.Module  # its `generate` runs the token loop: `model`, or the language model that it delegates to
+    layers: nn.ModuleList  # of the decoder
+    layers_path: str  # where they are, from `loop`
 
 
 @dataclass(frozen=True)
 class AttentionUpdate:
-    """The module of one decoder layer whose output is added to the residual stream after self-attention.
+    """The module of one decoder layer whose output is added to the residual stream after self-attention."""
 
-    Attributes:
-        name: Attribute path in the layer.
-        module: The module.
-        multiplier: Factor that the layer applies to the output before it adds it (1 in most models).
-    """
-
-    name: str
+    name: str  # attribute path in the layer
     module: nn.Module
-    multiplier: float = 1.0
+    multiplier: float = 1.0  # factor that the layer applies to the output before it adds it (1 in most models)
 
 
 def without_peft(model: nn.Module) -> nn.Module:
@@ -84,11 +63,9 @@ def model_type(model: nn.Module) -> str:
 
 
 def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
-    """Locate decoder layers and generation loop.
+    """Locate decoder layers and generation loop of a vision-language model, or of a PEFT model around one.
 
-    Args:
-        model: A vision-language model, or a PEFT model around one.
-        of_part: Whether it may also be the language model that such a model delegates `generate` to.
+    With `of_part` it may also be the language model that such a model delegates `generate` to.
 
     Raises:
         UnsupportedModelError: The model has no decoder-only text generator that RUDDER can steer.
@@ -198,11 +175,7 @@ def resolve_layer(backbone: Backbone, layer: int) -> int:
 
 
 def self_attention(layer: nn.Module) -> nn.Module:
-    """The self-attention module of a decoder layer.
-
-    Raises:
-        UnsupportedModelError: The layer has none.
-    """
+    """The self-attention module of a decoder layer; raises an UnsupportedModelError where there is none."""
     name = _attention_name(layer)
     if name is None:
         raise UnsupportedModelError(f"{type(layer).__name__} has no self-attention.")

@@ -17,8 +17,7 @@ from .trust import check_base_name, check_revision
 from .version import __version__
 
 MODES = ("beta", "add")
-POOLS = ("mean", "norm")
-SPANS = ("prompt", "text", "image")
+_CHOICES = {"mode": MODES, "pool": ("mean", "norm"), "span": ("prompt", "text", "image")}
 
 # Settings that may differ from row to row of a batch. The others shape the computation of the whole call.
 ROW_SETTINGS = ("alpha_max", "k", "c", "g_min", "g_max", "norm_cap")
@@ -46,10 +45,6 @@ _KEPT_KEYS: dict[str, type] = {
 # Keys that transformers looks up in a config when it is written or judged: never answered from the base's config.
 _NEVER_OF_BASE = ("quantization_config", "auto_map", "custom_pipelines", "per_layer_config", "transformers_weights")
 
-# Kept outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the
-# names of the settings that were given at load.
-_BESIDE = ["_base_config", "_given"]
-
 _NUMBER_RANGES: dict[str, tuple[float, float, str]] = {
     # Wide, but such that float32 has room for what is computed from them.
     "alpha_max": (0.0, 1e6, "a number in [0, 1e6] (strength of the push, in units of the hidden state)"),
@@ -59,7 +54,6 @@ _NUMBER_RANGES: dict[str, tuple[float, float, str]] = {
     "g_max": (0.0, 1.0, "a number in [0, 1]"),
     "norm_cap": (math.nextafter(0.0, 1.0), 1e6, "None or a number in (0, 1e6] (tau, the longest push)"),
 }
-_CHOICES: dict[str, tuple[str, ...]] = {"mode": MODES, "pool": POOLS, "span": SPANS}
 
 
 def _setting_error(name: str, value: Any, allowed: str) -> ValueError:
@@ -95,19 +89,12 @@ def check_setting(name: str, value: Any) -> Any:
 
 
 def check_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check settings by name, those in lists (one value per row) entry by entry, and the range of the gate.
-
-    Raises:
-        ValueError: As for [`check_setting`], or a gate range is empty.
-    """
-    checked = {}
-    for name, value in values.items():
-        rows = isinstance(value, list) and name in ROW_SETTINGS
-        checked[name] = [check_setting(name, item) for item in value] if rows else check_setting(name, value)
-    low, high = ([value] if not isinstance(value, list) else value for value in (checked["g_min"], checked["g_max"]))
-    for g_min, g_max in zip(low, high, strict=True):
-        if g_min > g_max:
-            raise ValueError(f"RUDDER needs g_min <= g_max, got g_min={g_min!r} and g_max={g_max!r}.")
+    """Check settings as [`check_setting`] does, and that the range of the gate is not empty."""
+    checked = {name: check_setting(name, value) for name, value in values.items()}
+    if checked["g_min"] > checked["g_max"]:
+        raise ValueError(
+            f"RUDDER needs g_min <= g_max, got g_min={checked['g_min']!r} and g_max={checked['g_max']!r}."
+        )
     return checked
 
 
@@ -137,14 +124,6 @@ def _checked_storage(stored: Any) -> dict[str, Any]:
         for name, value in stored.items()
         if name in own or name in _KEPT_KEYS or not (name.startswith("_") or name in inherited)
     }
-
-
-def _slot(config: Any, name: str) -> Any:
-    """What a slot holds, None if nothing: the usual look-up would ask the base's config."""
-    try:
-        return object.__getattribute__(config, name)
-    except AttributeError:
-        return None
 
 
 class RudderConfig(PreTrainedConfig):
@@ -184,7 +163,9 @@ class RudderConfig(PreTrainedConfig):
 
     model_type: ClassVar[str] = "rudder"
 
-    __slots__ = tuple(_BESIDE)
+    # Outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the
+    # names of the settings that were given at load.
+    __slots__ = ("_base_config", "_given")
 
     base_model_name_or_path: str | None = None
     base_model_revision: str | None = None
@@ -222,11 +203,7 @@ class RudderConfig(PreTrainedConfig):
         super().__setattr__(name, value)
 
     def take(self, given: dict[str, Any]) -> None:
-        """Take over settings that a user gave at load, checked.
-
-        Raises:
-            ValueError: A setting is out of range or of the wrong type.
-        """
+        """Take over settings that a user gave at load, checked as [`validate_settings`] does."""
         if "base_model_name_or_path" in given:
             # The stored revision is one of the stored base.
             given = {"base_model_revision": None, **given}
@@ -238,7 +215,7 @@ class RudderConfig(PreTrainedConfig):
     @property
     def given(self) -> frozenset[str]:
         """Names of the settings that were given at load and are not the stored ones."""
-        return _slot(self, "_given") or frozenset()
+        return getattr(self, "_given", frozenset())
 
     def describe_base(self, base_config: Any) -> None:
         """Answer for what RUDDER has no setting of (`text_config`, `image_token_id`, ...) from the base's config."""
@@ -246,14 +223,12 @@ class RudderConfig(PreTrainedConfig):
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> Any:
         """The text config of the base model; without a loaded base, this config."""
-        base_config = _slot(self, "_base_config")
-        if base_config is not None:
-            return base_config.get_text_config(decoder=decoder, encoder=encoder)
-        return super().get_text_config(decoder=decoder, encoder=encoder)
+        described: Any = getattr(self, "_base_config", super())
+        return described.get_text_config(decoder=decoder, encoder=encoder)
 
     def __getattr__(self, name: str) -> Any:
         # Reached for names that the config itself lacks. What transformers writes to config.json is not the base's.
-        if not name.startswith("_") and name not in _NEVER_OF_BASE and _slot(self, "_base_config") is not None:
+        if not name.startswith("_") and name not in _NEVER_OF_BASE and hasattr(self, "_base_config"):
             return getattr(self._base_config, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

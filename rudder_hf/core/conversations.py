@@ -19,23 +19,14 @@ Reading = tuple[int, str, str]
 
 @dataclass(frozen=True)
 class Conversation:
-    """What the prompts that a cache holds were pooled to.
+    """What the prompts that a cache holds were pooled to."""
 
-    Attributes:
-        reading: How they were read.
-        start: Number of positions of the cache up to the end of the last prompt.
-        end: Number of positions up to the end of its answer, as far as the cache holds it.
-        pooled: Sum of the updates for each prompt, (prompts, hidden size); its beams and return sequences share it.
-        with_image: For each prompt whether it had an image.
-        answer: Tokens of the returned sequences, (prompts * sequences, new tokens). The last one is emitted but not
-            forwarded.
-    """
-
-    reading: Reading
-    start: int
-    end: int
-    pooled: Tensor
-    with_image: list[bool]
+    reading: Reading  # how they were read
+    start: int  # positions of the cache up to the end of the last prompt
+    end: int  # positions up to the end of its answer, as far as the cache holds it
+    pooled: Tensor  # sum of the updates for each prompt, (prompts, hidden size), which its beams and sequences share
+    with_image: list[bool]  # for each prompt
+    # Tokens of the returned sequences, (prompts * sequences, new tokens). The last one is emitted but not forwarded.
     answer: Tensor
 
     def covers(self, call: Call, reading: Reading) -> bool:

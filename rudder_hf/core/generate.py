@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .backbones import image_token_ids
-from .call import Call
+from .backbones import attention_update, image_token_ids
+from .call import Call, CallSettings, Override, resolve_settings
 from .errors import warn
 from .hooks import STATE_KEY, clear_slot
-from .settings import CallSettings, Override, resolve_settings
 from .state import GenerationState
 
 HANDLE_NAME = "_rudder_handle"
@@ -31,6 +30,13 @@ _RUNNING: ContextVar[tuple[Any, Call | GenerationState] | None] = ContextVar("ru
 def handle_of(model: nn.Module) -> Any:
     """The handle of a steered model or of the language model in it; None if it is not steered (any more)."""
     return vars(model).get(HANDLE_NAME)
+
+
+def _original(model: nn.Module, name: str) -> Callable[..., Any]:
+    """The method that RUDDER's stands before; also for a bound method that was kept beyond `remove()`."""
+    handle = handle_of(model)
+    saved = None if handle is None else handle.saved_method(model, name)
+    return types.MethodType(getattr(type(model), name), model) if saved is None else saved
 
 
 def newest_observation() -> tuple[Tensor, Tensor, Tensor] | None:
@@ -61,44 +67,30 @@ def steered_generate(
     self: Any, *args: Any, rudder: Override = None, output_rudder: bool | None = None, **kwargs: Any
 ) -> Any:
     """`generate` of a steered model: the stock method, with the state of this generation around it."""
-    handle = handle_of(self)
+    handle, original = handle_of(self), _original(self, "generate")
     if handle is None:
-        # The bound method was kept beyond `remove()`.
-        return type(self).generate(self, *args, **kwargs)
-    original = handle.original(self, "generate")
+        return original(*args, **kwargs)
     call = Call(self, args, kwargs, rudder, output_rudder)
     with handle.running():
-        if not handle.installed:
-            # Another thread removed RUDDER between the two lines above.
-            return type(self).generate(self, *args, **kwargs)
-        return run(handle, call, original, args, kwargs)
-
-
-def generate_in_loop(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """`generate` of a language model that a steered model delegates to.
-
-    Used by itself, possibly within a generation of the model around it, it is not steered.
-    """
-    handle = handle_of(self)
-    if handle is None:
-        return type(self).generate(self, *args, **kwargs)
-    outer = _RUNNING.get()
-    call = None
-    if outer is not None and outer[0] is handle and isinstance(outer[1], Call):
-        call = outer[1].delegated(self, args, kwargs)
-    return run(handle, call, handle.original(self, "generate"), args, kwargs)
+        # Another thread may have removed RUDDER since the first line.
+        return run(handle, call if handle.installed else None, original, args, kwargs)
 
 
 def generate_apart(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """`generate` of a model that other calls have borrowed: the stock method, out of reach of their states."""
-    handle = handle_of(self)
-    original = types.MethodType(type(self).generate, self) if handle is None else handle.original(self, "generate")
-    return run(handle, None, original, args, kwargs)
+    """`generate` of a language model that a steered model delegates to, or of a model that other calls have borrowed.
+
+    It is steered as part of a call that delegates to it. Used by itself, possibly within a generation of the model
+    around it, it is the stock method, out of reach of that generation's state.
+    """
+    handle, outer, call = handle_of(self), _RUNNING.get(), None
+    if outer is not None and outer[0] is handle and isinstance(outer[1], Call):
+        call = outer[1].delegated(self, args, kwargs)
+    return run(handle, call, _original(self, "generate"), args, kwargs)
 
 
 def run(handle: Any, call: Call | None, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a stock `generate` for a call: steered, delegated, or (without a call) as if RUDDER were not there."""
-    if call is not None and handle.is_disabled:
+    if call is not None and handle.disabled_blocks:
         call.rudder = False
     if call is None or (call.rudder is False and not call.traced):
         # Also here: a generation around this one must not reach into it.
@@ -131,15 +123,16 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
     """The state of a generation on the token loop; None if nothing is to be steered or traced."""
     model = handle.backbone.model
     settings = resolve_settings(handle.config, call.rudder, call.batch, handle.layer)
-    image_tokens = image_token_ids(model)
+    image_tokens, update = image_token_ids(model), attention_update(handle.backbone.layers[handle.layer])
     _check_span(settings, image_tokens, call, model)
     _check_strength(settings, getattr(model, "dtype", None))
     earlier = handle.conversations.recall(call, (handle.layer, settings.pool, settings.span))
     with_image = call.rows_with_image(image_tokens)
+    pooled, unread, continued = None, 0, 0
     if earlier is not None:
         with_image = [any(pair) for pair in zip(with_image, earlier.images_of(len(with_image)), strict=True)]
-    # A call that only repeats what was emitted goes on with its answer: there is no new prompt in it.
-    continued = 0 if earlier is None else earlier.continued(call)
+        # A call that only repeats what was emitted goes on with its answer: there is no new prompt in it.
+        pooled, unread, continued = earlier.pooled, earlier.unread(call), earlier.continued(call)
     if not all(with_image) and not settings.force and call.rudder is not False:
         _warn_without_image(with_image)
         if not any(with_image) and not call.traced:
@@ -152,9 +145,9 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
         remaining_prompt=call.remaining_prompt - continued,
         continued=continued,
         image_tokens=image_tokens,
-        multiplier=handle.multiplier,
-        pooled=None if earlier is None else earlier.pooled,
-        skip=0 if earlier is None else earlier.unread(call),
+        multiplier=update.multiplier,
+        pooled=pooled,
+        skip=unread,
         traced=call.traced,
         card_map=handle.card_map,
     )
@@ -194,12 +187,9 @@ def _warn_without_image(rows: list[bool]) -> None:
 
 def prepare_inputs_for_generation(self: nn.Module, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Plan the coming forward and hand the state down with its inputs."""
-    name = "prepare_inputs_for_generation"
-    handle = handle_of(self)
-    prepare = handle.original(self, name) if handle is not None else types.MethodType(getattr(type(self), name), self)
-    model_inputs: dict[str, Any] = prepare(input_ids, *args, **kwargs)
+    model_inputs: dict[str, Any] = _original(self, "prepare_inputs_for_generation")(input_ids, *args, **kwargs)
     running = _RUNNING.get()
-    if running is None or running[0] is not handle or not isinstance(running[1], GenerationState):
+    if running is None or running[0] is not handle_of(self) or not isinstance(running[1], GenerationState):
         return model_inputs
     state = running[1]
     embeds = model_inputs.get("inputs_embeds")

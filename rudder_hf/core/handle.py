@@ -13,18 +13,18 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from .backbones import Backbone, attention_update, find_backbone, forwards_keywords, resolve_layer
+from .backbones import Backbone, find_backbone, resolve_layer
 from .configuration import RudderConfig, check_setting
 from .conversations import Conversations
 from .generate import (
     HANDLE_NAME,
-    generate_in_loop,
+    generate_apart,
     handle_of,
     prepare_inputs_for_generation,
     refuse_continuous_batching,
     steered_generate,
 )
-from .hooks import LayerHooks
+from .hooks import install_hooks
 from .state import CardMap
 
 # Seconds that removing and moving hooks wait for generations of other threads.
@@ -40,6 +40,9 @@ class SteeringHandle:
     Attributes:
         backbone: The parts of the model that are touched.
         layer: Index of the installed layer, from 0 on.
+        installed: Whether the hooks are on the model.
+        conversations: What was read into caches that calls may go on with.
+        card_map: Set by control experiments, which steer with something else than CARD.
     """
 
     # Whether the model may be the language model of the one that users call.
@@ -50,15 +53,13 @@ class SteeringHandle:
         self.backbone: Backbone = find_backbone(model, self.of_part)
         self._asked_layer = config.layer
         self.layer = resolve_layer(self.backbone, config.layer)
-        self.multiplier = 1.0
-        self._installed = False
+        self.installed = False
         self._hooks: list[RemovableHandle] = []
         self._saved: list[tuple[nn.Module, str, Any]] = []
         self._lock = threading.Condition()
         self._running: list[int] = []
-        self._disabled = 0
+        self.disabled_blocks = 0
         self.conversations = Conversations()
-        # Set by control experiments, which steer with something else than CARD.
         self.card_map: CardMap | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SteeringHandle:
@@ -66,7 +67,7 @@ class SteeringHandle:
         clone = type(self).__new__(type(self))
         memo[id(self)] = clone
         # What belongs to calls on the original, running or disabled, does not come along.
-        clone._lock, clone._running, clone._disabled = threading.Condition(), [], 0
+        clone._lock, clone._running, clone.disabled_blocks = threading.Condition(), [], 0
         clone.conversations = Conversations()
         rest = {name: value for name, value in vars(self).items() if name not in vars(clone)}
         vars(clone).update({name: copy.deepcopy(value, memo) for name, value in rest.items()})
@@ -76,7 +77,7 @@ class SteeringHandle:
         raise TypeError("A model that is steered by RUDDER cannot be pickled: remove RUDDER first (`.remove()`).")
 
     def __enter__(self) -> SteeringHandle:
-        if not self._installed:
+        if not self.installed:
             self.install()
         return self
 
@@ -99,18 +100,6 @@ class SteeringHandle:
         config.validate_settings()
         self._config = config
 
-    @property
-    def installed(self) -> bool:
-        """Whether the hooks are on the model."""
-        return self._installed
-
-    @property
-    def is_disabled(self) -> bool:
-        """Whether a block of [`disabled`] is running."""
-        return self._disabled > 0
-
-    # Installing and removing
-
     def install(self) -> None:
         """Put the hooks on the model. On failure the model is left as it was.
 
@@ -131,8 +120,8 @@ class SteeringHandle:
             self._set(self.backbone.layers, HANDLE_NAME, True)
             self.bind_generate()
             self.bind(loop, "prepare_inputs_for_generation", prepare_inputs_for_generation)
-            self._hooks = self._install_hooks(self.layer)
-            self._installed = True
+            self._hooks = install_hooks(self.backbone, self.layer)
+            self.installed = True
         except BaseException:
             self.uninstall()
             raise
@@ -142,18 +131,10 @@ class SteeringHandle:
         loop, model = self.backbone.loop, self.backbone.model
         self.bind(model, "generate", steered_generate)
         if loop is not model:
-            self.bind(loop, "generate", generate_in_loop)
+            self.bind(loop, "generate", generate_apart)
         for name in _CONTINUOUS_BATCHING:
             if hasattr(type(model), name):
                 self.bind(model, name, refuse_continuous_batching)
-
-    def _install_hooks(self, index: int) -> list[RemovableHandle]:
-        layer = self.backbone.layers[index]
-        update = attention_update(layer)
-        hooks = LayerHooks(index, forwards_keywords(self.backbone, layer))
-        handles = hooks.install(self.backbone.loop, layer, update)
-        self.multiplier = update.multiplier
-        return handles
 
     def bind(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
         """Bind a function to one instance, with the signature of the method that it stands before."""
@@ -169,12 +150,9 @@ class SteeringHandle:
         self._saved.append((module, name, vars(module).get(name)))
         vars(module)[name] = value
 
-    def original(self, module: nn.Module, name: str) -> Callable[..., Any]:
-        """The method that a bound one stands before."""
-        for saved_module, saved_name, value in self._saved:
-            if saved_module is module and saved_name == name and value is not None:
-                return value  # type: ignore[no-any-return]
-        return types.MethodType(getattr(type(module), name), module)
+    def saved_method(self, module: nn.Module, name: str) -> Callable[..., Any] | None:
+        """The method that the user had put on the instance before RUDDER was installed, if there was one."""
+        return next((value for part, saved, value in self._saved if part is module and saved == name), None)
 
     def remove(self) -> None:
         """Take everything off the model, after generations of other threads have ended. Twice is harmless.
@@ -203,15 +181,15 @@ class SteeringHandle:
             if value is not None:
                 vars(module)[name] = value
         self._saved = []
-        self._installed = False
+        self.installed = False
 
     def _follow_config(self) -> None:
         """Move the hooks if `config.layer` has changed."""
-        if not self._installed or self.config.layer == self._asked_layer:
+        if not self.installed or self.config.layer == self._asked_layer:
             return
         layer = resolve_layer(self.backbone, check_setting("layer", self.config.layer))
         self._wait_for_generations("changing the layer")
-        hooks = self._install_hooks(layer)
+        hooks = install_hooks(self.backbone, layer)
         for hook in self._hooks:
             hook.remove()
         self._hooks, self.layer, self._asked_layer = hooks, layer, self.config.layer
@@ -220,14 +198,12 @@ class SteeringHandle:
     def disabled(self) -> Iterator[None]:
         """Leave the model unsteered within the block, for all threads. For a single call pass `rudder=False`."""
         with self._lock:
-            self._disabled += 1
+            self.disabled_blocks += 1
         try:
             yield
         finally:
             with self._lock:
-                self._disabled -= 1
-
-    # Generating
+                self.disabled_blocks -= 1
 
     @contextmanager
     def running(self) -> Iterator[None]:

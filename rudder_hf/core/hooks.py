@@ -12,12 +12,13 @@ time, and where they are compiled apart (layer by layer, or around the model) th
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from .backbones import AttentionUpdate
+from .backbones import Backbone, attention_update, forwards_keywords
 
 STATE_KEY = "rudder_state"
 
@@ -30,33 +31,32 @@ def clear_slot() -> None:
     _SLOT.pair = None
 
 
-class LayerHooks:
-    """The hooks of one target layer.
+def install_hooks(backbone: Backbone, index: int) -> list[RemovableHandle]:
+    """Put the hooks on a decoder layer and return what removes them. Leaves none if any registration fails."""
+    layer = backbone.layers[index]
+    hooks = _LayerHooks(index, forwards_keywords(backbone, layer))
+    handles: list[RemovableHandle] = []
+    try:
+        if not hooks.by_keyword:
+            handles.append(backbone.loop.register_forward_pre_hook(hooks.before_model, with_kwargs=True))
+            handles.append(backbone.loop.register_forward_hook(hooks.after_model, always_call=True))
+        handles.append(layer.register_forward_pre_hook(hooks.before_layer, with_kwargs=True))
+        handles.append(attention_update(layer).module.register_forward_hook(hooks.after_update))
+    except BaseException:
+        for handle in handles:
+            handle.remove()
+        raise
+    return handles
 
-    Args:
-        layer: The decoder layer's index.
-        by_keyword: Whether the model's forward hands the keyword argument down to the layer. Otherwise it is taken
-            out at the top of the model and waits in the thread's slot.
-    """
 
-    def __init__(self, layer: int, by_keyword: bool) -> None:
-        self.layer = layer
-        self.by_keyword = by_keyword
+@dataclass(eq=False)
+class _LayerHooks:
+    """The hooks of one target layer. They refer to no module: a copy of the layer must not copy the model with it."""
 
-    def install(self, loop: nn.Module, layer: nn.Module, update: AttentionUpdate) -> list[RemovableHandle]:
-        """Register the hooks and return what removes them. Registers nothing if any registration fails."""
-        handles: list[RemovableHandle] = []
-        try:
-            if not self.by_keyword:
-                handles.append(loop.register_forward_pre_hook(self.before_model, with_kwargs=True))
-                handles.append(loop.register_forward_hook(self.after_model, always_call=True))
-            handles.append(layer.register_forward_pre_hook(self.before_layer, with_kwargs=True))
-            handles.append(update.module.register_forward_hook(self.after_update))
-        except BaseException:
-            for handle in handles:
-                handle.remove()
-            raise
-        return handles
+    layer: int
+    # Whether the model's forward hands the keyword argument down to the layer. Otherwise it is taken out at the top of
+    # the model and waits in the thread's slot.
+    by_keyword: bool
 
     def before_model(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         """Take the state out of the arguments of a model that would not hand it down."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .settings import CallSettings
+from .call import CallSettings
 from .steering import (
     TINY_NORM,
     StepConstants,
@@ -34,37 +34,21 @@ CardMap = Callable[[Tensor, Sequence[bool]], Tensor]
 
 @dataclass(eq=False, kw_only=True)
 class GenerationState:
-    """Everything RUDDER knows during one `generate`.
+    """Everything RUDDER knows during one `generate`."""
 
-    Attributes:
-        layer: Index of the target layer. The layer's hook reads it, so that a graph compiled for another layer is not
-            reused.
-        settings: The call's settings.
-        with_image: For each prompt, whether it has an image; the others are steered only if the settings force it.
-        prompt_length: Length of `input_ids` at the start of `generate`, without tokens of an answer that goes on.
-        remaining_prompt: Number of prompt positions that are still to be forwarded (less than the prompt's length
-            when a cache already holds its beginning).
-        continued: Number of tokens of an earlier answer that the call repeats in order to go on with it.
-        image_tokens: Ids of image placeholders, for spans.
-        multiplier: Factor that the layer applies to its attention output.
-        pooled: Sum of the updates of all prompt spans so far, those of earlier turns included.
-        skip: Number of positions at the start of the prompt that belong to an earlier answer and are not pooled.
-        traced: Whether to record similarity, gate and push per token.
-        card_map: What CARD is replaced by before it is used, for control experiments.
-    """
-
+    # Index of the target layer. Its hook reads it, so that a graph compiled for another layer is not reused.
     layer: int
     settings: CallSettings
-    with_image: list[bool]
-    prompt_length: int
-    remaining_prompt: int
-    continued: int = 0
-    image_tokens: tuple[int, ...] = ()
-    multiplier: float = 1.0
-    pooled: Tensor | None = None
-    skip: int = 0
-    traced: bool = False
-    card_map: CardMap | None = None
+    with_image: list[bool]  # for each prompt; those without are steered only if the settings force it
+    prompt_length: int  # of `input_ids` at the start of `generate`, without tokens of an answer that goes on
+    remaining_prompt: int  # positions still to be forwarded; fewer where a cache already holds the prompt's beginning
+    continued: int = 0  # tokens of an earlier answer that the call repeats in order to go on with it
+    image_tokens: tuple[int, ...] = ()  # ids of image placeholders, for spans
+    multiplier: float = 1.0  # factor that the layer applies to its attention output
+    pooled: Tensor | None = None  # sum of the updates of all prompt spans so far, those of earlier turns included
+    skip: int = 0  # positions at the start of the prompt that belong to an earlier answer and are not pooled
+    traced: bool = False  # whether to record similarity, gate and push per token
+    card_map: CardMap | None = None  # what CARD is replaced by before it is used, for control experiments
 
     def __post_init__(self) -> None:
         self.gated = self.settings.mode == "beta"

@@ -2,10 +2,12 @@
 
 | paper | here |
 |---|---|
-| Eq. 1-2, CARD | `pool_updates`, `unit` (`card` is both) |
+| Eq. 1, the residual update Delta_i = A_i | the output of `backbones.attention_update` |
+| Eq. 2, v_CARD | `card`: `pool_updates`, then `unit` |
 | alignment s_t | `similarity` |
-| Eq. 3, Beta gate | `beta_gate` |
-| Eq. 4, v_t^steer, with the appendix's norm cap tau, and Eq. 5 | `inject`, with constants from `step_constants` |
+| Eq. 3, Beta gate g_t | `beta_gate` |
+| Eq. 4, v_t^steer = alpha_max g_t v_CARD, and Eq. 5, which adds it | `inject` |
+| the appendix's norm cap tau | `step_constants` |
 
 This is the form that runs: what does not change from token to token is folded once into `StepConstants`, and one
 decoding step (`steer_step`) takes twelve operators.
@@ -84,10 +86,10 @@ def similarity(h: Tensor, column: Tensor) -> Tensor:
 
 
 def beta_gate(s: Tensor, k: Tensor, c: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The Beta gate g_t (Eq. 3): mean of Beta(softplus(k s + c), softplus(-k s + c)), clamped to [low, high]."""
-    a = softplus(torch.addcmul(c, s, k))
-    b = softplus(torch.addcmul(c, s, k, value=-1))
-    return (a / (a + b)).clamp(low, high)
+    """The Beta gate g_t (Eq. 3), the mean of Beta(alpha_t, beta_t), clamped to [low, high]."""
+    alpha = softplus(torch.addcmul(c, s, k))  # softplus(k s_t + c)
+    beta = softplus(torch.addcmul(c, s, k, value=-1))  # softplus(-k s_t + c)
+    return (alpha / (alpha + beta)).clamp(low, high)
 
 
 def inject(update: Tensor, push: Tensor, g: Tensor | None = None) -> Tensor:

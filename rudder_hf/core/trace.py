@@ -107,14 +107,7 @@ class TraceRecorder:
         return [table[:, :new_tokens] for table in tables]
 
     def lay_out(self, call: Call, output: Any, card: Tensor, settings: dict[str, Any]) -> RudderTrace:
-        """The trace along the returned sequences.
-
-        Args:
-            call: The call of `generate`.
-            output: What it returned.
-            card: v_CARD of each row of the token loop.
-            settings: For the record.
-        """
+        """The trace along the sequences that a call returned, from v_CARD of each row of its token loop."""
         new_ids = output.sequences[:, call.prompt_length :]
         beams = getattr(output, "beam_indices", None)
         if beams is None:

@@ -36,11 +36,7 @@ def is_on_hub(name: str | os.PathLike[str]) -> bool:
 
 
 def check_revision(revision: Any, setting: str = "base_model_revision") -> None:
-    """Refuse a revision that is no commit, branch or tag.
-
-    Raises:
-        ValueError: The revision could lead out of the repository that it belongs to.
-    """
+    """Raise a ValueError for what is no commit, branch or tag, and could lead out of the repository it belongs to."""
     if revision is None:
         return
     well_formed = isinstance(revision, str) and _REVISION.fullmatch(revision) is not None
@@ -51,17 +47,10 @@ def check_revision(revision: Any, setting: str = "base_model_revision") -> None:
 
 
 def check_base_name(name: Any, *, from_hub: bool) -> None:
-    """Refuse the name of a base model that leads elsewhere than a user expects.
+    """Raise a ValueError for the name of a base model that leads elsewhere than a user expects.
 
     Settings from the Hub may only name a model on the Hub. Settings in a folder may also name a folder, by its full
     path: that is what `save_pretrained` writes for a base that was loaded from disk.
-
-    Args:
-        name: What the settings name as their base.
-        from_hub: Whether the settings come from the Hub.
-
-    Raises:
-        ValueError: The name is not allowed there; the message says what is.
     """
     if is_hub_id(name):
         if from_hub and os.path.exists(name):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import functools
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ from typing import Any
 _CORE = tuple(
     f"core/{name}.py"
     for name in (
-        *("version", "errors", "trust", "steering", "configuration", "families", "backbones", "settings", "call"),
+        *("version", "errors", "trust", "steering", "configuration", "families", "backbones", "call"),
         *("trace", "state", "hooks", "conversations", "generate", "handle"),
     )
 )
 _CUSTOM_GENERATE = "hub/custom_generate.py"
 _HUB = tuple(
     f"hub/{name}.py"
-    for name in ("loading", "processing", "pipeline", "in_place", "card_text", "card", "bundle", "push", "modeling")
+    for name in ("loading", "processing", "pipeline", "card_text", "card", "bundle", "push", "modeling")
 )
 MODULES = (*_CORE, "presets.py", _CUSTOM_GENERATE, *_HUB)
 """What `modeling_rudder.py` is joined from."""
@@ -45,7 +44,7 @@ def modeling_source() -> str:
 
 def custom_generate_source(settings: Mapping[str, Any]) -> str:
     """The text of `custom_generate/generate.py`, with the settings in it: transformers hands it no config."""
-    values = "".join(f'    "{name}": {_literal(value)},\n' for name, value in settings.items())
+    values = "".join(f"    {name!r}: {value!r},\n" for name, value in settings.items())
     intro = "RUDDER for one call of a stock model: `model.generate(..., custom_generate=THIS_REPOSITORY)`."
     return (
         _join(intro, (*_CORE, _CUSTOM_GENERATE))
@@ -56,32 +55,20 @@ def custom_generate_source(settings: Mapping[str, Any]) -> str:
     )
 
 
-def _literal(value: Any) -> str:
-    """A plain value in Python, as formatters want it."""
-    return '"' + value + '"' if isinstance(value, str) else repr(value)
-
-
 @functools.cache
 def _join(intro: str, modules: tuple[str, ...]) -> str:
     """The sections of some modules under one header, with those imports that they use."""
     imports, sections = _own_parts() if Path(__file__).name != "bundle.py" else _package_parts()
     chosen = [f"{_SECTION}{name}\n\n{sections[name]}" for name in modules]
     used = {node.id for node in ast.walk(ast.parse("\n".join(chosen))) if isinstance(node, ast.Name)}
-    header = [
-        f'"""{intro}',
-        "",
-        *textwrap.wrap(
-            "Joined from the modules of the Python package rudder_hf, one section for each, when this repository was "
-            "written. Change the package, not this file. Needs the standard library, torch and transformers.",
-            _WIDTH,
-        ),
-        '"""',
-        "",
-        "from __future__ import annotations",
-        "",
-        *_import_lines([each for each in imports if each[-1].split(".")[0] in used]),
-    ]
-    return "\n".join(header) + "\n\n" + "\n\n".join(chosen)
+    header = f'''"""{intro}
+
+Joined from the modules of the Python package rudder_hf, one section for each, when this repository was written. Change
+the package, not this file. Needs the standard library, torch and transformers.
+"""
+'''
+    lines = _import_lines([each for each in imports if each[-1].split(".")[0] in used])
+    return "\n".join([header, "from __future__ import annotations", "", *lines]) + "\n\n" + "\n\n".join(chosen)
 
 
 def _package_parts() -> tuple[list[tuple[str, ...]], dict[str, str]]:
@@ -90,23 +77,14 @@ def _package_parts() -> tuple[list[tuple[str, ...]], dict[str, str]]:
     sections = {}
     for name in MODULES:
         source = (Path(__file__).parents[1] / name).read_text(encoding="utf-8")
-        body = ast.parse(source).body
-        imports |= _imports(body)
-        # Imports stand together at the top of each module, below its docstring.
-        start = max(
-            node.end_lineno or 0
-            for node in body
-            if isinstance(node, (ast.Import, ast.ImportFrom, ast.Expr)) and node is not body[-1] and _is_preamble(node)
-        )
-        docstring = ast.get_docstring(ast.parse(source)) or ""
-        about = "\n".join(f"# {line}".rstrip() for line in docstring.splitlines())
-        sections[name] = f"{about}\n\n{''.join(source.splitlines(keepends=True)[start:]).strip()}\n"
+        module = ast.parse(source)
+        imports |= _imports(module.body)
+        # The docstring and all imports stand together at the top of each module.
+        top = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom)) or node.lineno == 1]
+        rest = "".join(source.splitlines(keepends=True)[top[-1].end_lineno :])
+        about = "\n".join(f"# {line}".rstrip() for line in (ast.get_docstring(module) or "").splitlines())
+        sections[name] = f"{about}\n\n{rest.strip()}\n"
     return sorted(imports), sections
-
-
-def _is_preamble(node: ast.stmt) -> bool:
-    """Whether a statement is an import or the docstring of a module."""
-    return isinstance(node, (ast.Import, ast.ImportFrom)) or node.lineno == 1
 
 
 def _own_parts() -> tuple[list[tuple[str, ...]], dict[str, str]]:

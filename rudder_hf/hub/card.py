@@ -10,9 +10,9 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..core.configuration import RudderConfig
-from ..core.trust import is_commit, is_hub_id, is_on_hub
+from ..core.trust import is_commit, is_on_hub
 from ..core.version import __version__
-from ..presets import PRESETS, Preset
+from ..presets import PRESETS
 from .card_text import CARD_TEMPLATE
 
 PAPER_TITLE = (
@@ -66,8 +66,19 @@ def render_card(
         # A record that does not stand for these settings on this model has no results of theirs either.
         evaluation = (config.calibration or {}).get("evaluation", []) if provenance.calibrated else []
     results = _results(evaluation)
+    metadata = ModelCardData(
+        base_model=base_name if on_hub else None,
+        # The Hub knows adapter, finetune, merge and quantized: what is added to a base and needs it is an adapter.
+        base_model_relation="adapter" if on_hub else None,
+        library_name="transformers",
+        pipeline_tag="image-text-to-text",
+        license="apache-2.0",
+        tags=["rudder", "hallucination", "steering", "image-to-text", "custom_generate"],
+        model_name=repo.split("/")[-1] if results else None,
+        eval_results=results or None,
+    )
     card: ModelCard = ModelCard.from_template(
-        _metadata(config, base_name if on_hub else None, repo, results),
+        metadata,
         template_str=CARD_TEMPLATE,
         package="rudder_hf",
         version=__version__,
@@ -80,7 +91,7 @@ def render_card(
         revision=config.base_model_revision if on_hub else None,
         settings=[(name, _cell(value), _MEANINGS[name]) for name, value in config.settings().items()],
         found=provenance,
-        reported=_pairs(provenance.preset) if provenance.calibrated and provenance.preset else [],
+        reported=provenance.preset.reported if provenance.calibrated and provenance.preset else {},
         results=[_result_row(result) for result in results],
         first_token=config.steer_first_token,
     )
@@ -122,13 +133,14 @@ class Provenance:
     """
 
     def __init__(self, config: RudderConfig) -> None:
-        record = config.calibration or {}
-        base = config.base_model_name_or_path
-        preset = next((p for p in PRESETS.values() if p.base_model == base), None)
-        found = record.get("settings")
-        model = record["model"] if isinstance(record.get("model"), Mapping) else {}
-        same_preset = preset is not None and config.settings() == preset.config().settings()
-        changed = _changed(config, found)
+        record, base = config.calibration or {}, config.base_model_name_or_path
+        model, found = (
+            record[part] if isinstance(record.get(part), Mapping) else {} for part in ("model", "settings")
+        )
+        now = config.settings()
+        changed = {name: (found[name], value) for name, value in now.items() if found.get(name, value) != value}
+        preset = next((preset for preset in PRESETS.values() if preset.base_model == base), None)
+        same_preset = preset is not None and now == preset.config().settings()
         self.details = _details(record)
         self.preset = preset if preset is not None and preset.calibrated and same_preset else None
         if record.get("source") == "paper":
@@ -139,8 +151,7 @@ class Provenance:
             origin = "a calibration"
             revisions = {str(name) for name in (model.get("revision"), config.base_model_revision) if is_commit(name)}
             named = model.get("name") is not None and model.get("name") == base
-            complete = isinstance(found, Mapping) and set(found) >= set(config.settings())
-            self.calibrated = named and complete and not changed and len(revisions) < 2
+            self.calibrated = named and set(found) >= set(now) and not changed and len(revisions) < 2
         self.note: str | None = None
         if not record:
             self.headline = "These settings are **not calibrated** on this model."
@@ -155,7 +166,7 @@ class Provenance:
             self.headline = f"These settings started from {origin} and were **changed by hand** since; "
             self.headline += "together they are not calibrated."
             self.details[:0] = [
-                f"`{k}`: {_cell(was)} was found, now {_cell(now)}" for k, (was, now) in changed.items()
+                f"`{name}`: {_cell(was)} was found, now {_cell(value)}" for name, (was, value) in changed.items()
             ]
         else:
             name = model.get("name")
@@ -163,13 +174,6 @@ class Provenance:
             self.note = f"taken from {source}, not calibrated for this model"
             self.headline = f"These settings are **taken from {_cell(source)}, not calibrated for this model**."
         self.headline += " Calibrate them on your own images before you rely on them."
-
-
-def _changed(config: RudderConfig, found: Any) -> dict[str, tuple[Any, Any]]:
-    """Settings that are no longer those of a calibration record: name -> (found, now)."""
-    if not isinstance(found, Mapping):
-        return {}
-    return {name: (found[name], value) for name, value in config.settings().items() if found.get(name, value) != value}
 
 
 def _details(record: Mapping[str, Any]) -> list[str]:
@@ -189,25 +193,7 @@ def _details(record: Mapping[str, Any]) -> list[str]:
 
 def _public_name(name: Any) -> str:
     """A model's id. The path of a folder means nothing to others, and tells about the machine it is on."""
-    return str(name) if is_hub_id(name) and is_on_hub(name) else "a model that is not on the Hub"
-
-
-def _pairs(preset: Preset) -> list[tuple[str, float, float]]:
-    return [(name, before, after) for name, (before, after) in preset.reported.items()]
-
-
-def _metadata(config: RudderConfig, base: str | None, repo: str, results: list[EvalResult]) -> ModelCardData:
-    return ModelCardData(
-        base_model=base,
-        # The Hub knows adapter, finetune, merge and quantized: what is added to a base and needs it is an adapter.
-        base_model_relation="adapter" if base else None,
-        library_name="transformers",
-        pipeline_tag="image-text-to-text",
-        license="apache-2.0",
-        tags=["rudder", "hallucination", "steering", "image-to-text", "custom_generate"],
-        model_name=repo.split("/")[-1] if results else None,
-        eval_results=results or None,
-    )
+    return str(name) if is_on_hub(name) else "a model that is not on the Hub"
 
 
 def _results(given: Any) -> list[EvalResult]:

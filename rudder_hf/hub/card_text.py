@@ -1,4 +1,4 @@
-"""The text of the model card, as a template that `card_rudder` fills in."""
+"""The text of the model card, as a template that `render_card` fills in."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ The paper's results with these settings (greedy decoding, the paper's code and m
 
 | | vanilla | RUDDER-Beta |
 |---|---|---|
-{% for name, before, after in reported -%}
+{% for name, (before, after) in reported.items() -%}
 | {{ name }} | {{ before }} | {{ after }} |
 {% endfor %}
 {%- endif %}

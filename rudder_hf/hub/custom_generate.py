@@ -11,11 +11,10 @@ from typing import Any
 from torch import nn
 
 from ..core.backbones import find_backbone
-from ..core.call import Call
+from ..core.call import Call, Override
 from ..core.configuration import RudderConfig
 from ..core.generate import generate_apart, handle_of, run
 from ..core.handle import SteeringHandle
-from ..core.settings import Override
 
 # They say where the settings are, and reach the function all the same.
 _HUB_ARGUMENTS = (
@@ -46,17 +45,10 @@ def generate_steered(
     output_rudder: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Run a model's own `generate` once, steered.
+    """Run the `generate` of a stock model, or of the language model that it delegates to, once, steered.
 
-    Args:
-        model: The stock model, or the language model that it delegates `generate` to.
-        settings: RUDDER settings, as a config stores them.
-        rudder: As for `RudderForConditionalGeneration.generate`.
-        output_rudder: As for `RudderForConditionalGeneration.generate`.
-        **kwargs: As for the model's `generate`.
-
-    Returns:
-        What the model's `generate` returns.
+    `settings` are RUDDER's, as a config stores them; the other arguments those of
+    `RudderForConditionalGeneration.generate`.
 
     Raises:
         ValueError: The model is steered already, or steered meanwhile with other settings.

@@ -48,21 +48,13 @@ _MODEL_ARGUMENTS = frozenset(
 
 @dataclass
 class LoadArguments:
-    """The arguments of a `from_pretrained` call on settings, each with its owner.
+    """The arguments of a `from_pretrained` call on settings, each with its owner."""
 
-    Attributes:
-        settings: RUDDER settings to override.
-        ours: For the repository that holds the settings.
-        shared: For both repositories (`token`, `cache_dir`, ...).
-        base: For loading the base.
-        base_trust: Whether code of the base's repository may run. Trust in the settings' repository is another matter.
-    """
-
-    settings: dict[str, Any] = field(default_factory=dict)
-    ours: dict[str, Any] = field(default_factory=dict)
-    shared: dict[str, Any] = field(default_factory=dict)
-    base: dict[str, Any] = field(default_factory=dict)
-    base_trust: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)  # RUDDER settings to override
+    ours: dict[str, Any] = field(default_factory=dict)  # for the repository that holds the settings
+    shared: dict[str, Any] = field(default_factory=dict)  # for both repositories (`token`, `cache_dir`, ...)
+    base: dict[str, Any] = field(default_factory=dict)  # for loading the base
+    base_trust: bool = False  # whether code of the base's repository may run: not implied by trust in the settings'
 
     @classmethod
     def sort(cls, kwargs: Mapping[str, Any]) -> LoadArguments:
@@ -85,11 +77,7 @@ class LoadArguments:
 
 
 def read_settings(source: str | Path, **location: Any) -> RudderConfig | None:
-    """The settings that a folder or repository holds, checked; None if it holds a model.
-
-    Args:
-        source: Folder or Hub id.
-        **location: `revision`, `token`, `cache_dir`, ... for finding it.
+    """The settings that a folder or repository (at `revision`, with `token`, ...) holds; None if it holds a model.
 
     Raises:
         ValueError: There is no config, a setting is wrong, or the base's name leads elsewhere than it may.
@@ -107,10 +95,7 @@ def read_settings(source: str | Path, **location: Any) -> RudderConfig | None:
 def load_settings(source: str | Path, arguments: LoadArguments, config: Any = None) -> RudderConfig:
     """Read settings from a folder or the Hub, put those on top that the user gave, and check what they name.
 
-    Args:
-        source: Folder or Hub id.
-        arguments: The arguments of the call.
-        config: Settings that are loaded already, by an Auto class, and are used instead of reading.
+    Settings that an Auto class has loaded already are given as `config` and used instead of reading.
 
     Raises:
         ValueError: There is a model instead of settings, a setting is wrong, or the base's name is missing or leads
@@ -133,11 +118,7 @@ def load_settings(source: str | Path, arguments: LoadArguments, config: Any = No
 
 
 def check_named_base(settings: RudderConfig, source: str | Path) -> None:
-    """Refuse settings that name no base, or one that leads elsewhere than settings from this source may.
-
-    Raises:
-        ValueError: With what is allowed.
-    """
+    """Raise a ValueError for settings that name no base, or one that settings from this source may not lead to."""
     if not settings.base_model_name_or_path:
         raise ValueError(
             f"The settings in {source!s} name no base model (base_model_name_or_path). "
@@ -150,62 +131,43 @@ def check_named_base(settings: RudderConfig, source: str | Path) -> None:
 
 @dataclass(frozen=True)
 class Base:
-    """Where a base is loaded from.
+    """Where a base is loaded from."""
 
-    Attributes:
-        name: Hub id or folder.
-        revision: What is loaded, resolved to a commit where the Hub or the cache knows it; None for a folder.
-        adapter_of: The model that an adapter in this place belongs to; None if this is no adapter.
-        shared: Arguments for the way to the Hub.
-    """
-
-    name: str
-    revision: Any
-    adapter_of: str | None
-    shared: Mapping[str, Any]
+    name: str  # Hub id or folder
+    # Keyword arguments that lead any `from_pretrained` to the files: the way to the Hub and, where the Hub or the
+    # cache knows the base, the revision, resolved to a commit.
+    location: Mapping[str, Any]
+    adapter_of: str | None = None  # the model that an adapter in this place belongs to; None if this is no adapter
 
     @property
     def commit(self) -> str | None:
         """The commit that is loaded, if it is known."""
-        resolved = getattr(self.revision, "resolved", self.revision)
+        revision = self.location.get("revision")
+        resolved = getattr(revision, "resolved", revision)
         return resolved if is_commit(resolved) else None
-
-    def location(self) -> dict[str, Any]:
-        """Keyword arguments that lead any `from_pretrained` to the files."""
-        return dict(self.shared) | ({} if self.revision is None else {"revision": self.revision})
-
-    def check_is_model(self, subfolder: Mapping[str, Any]) -> None:
-        """Refuse a base that holds settings itself, which would lead on to another base, or around in a circle.
-
-        Raises:
-            ValueError: It does.
-        """
-        if self.adapter_of is not None:
-            return
-        stored, _ = PreTrainedConfig.get_config_dict(self.name, **self.location(), **subfolder)
-        if stored.get("model_type") == RudderConfig.model_type:
-            raise ValueError(
-                f"The settings name {self.name!r} as their base model, but that holds RUDDER settings itself. "
-                "base_model_name_or_path has to name the model that is steered."
-            )
 
 
 def find_base(config: RudderConfig, arguments: LoadArguments) -> Base:
     """Look up the base that settings name, at their revision; what is at its default branch if they name none.
 
     Raises:
-        ValueError: It is no model.
+        ValueError: It holds settings itself, which would lead on to another base, or around in a circle.
     """
-    name, shared = str(config.base_model_name_or_path), arguments.shared
+    name, location = str(config.base_model_name_or_path), dict(arguments.shared)
     check_revision(config.base_model_revision)
     if is_on_hub(name):
-        way = {key: value for key, value in shared.items() if key in ("token", "cache_dir", "local_files_only")}
+        way = {key: location[key] for key in ("token", "cache_dir", "local_files_only") if key in location}
         revision = resolve_revision(name, config.base_model_revision, **way)
-        located = {**way, **({} if revision is None else {"revision": revision})}
-        base = Base(name, revision, _adapter_base(name, located), shared)
-    else:
-        base = Base(name, None, _adapter_base(name, {}), shared)
-    base.check_is_model({key: value for key, value in arguments.base.items() if key == "subfolder"})
+        location |= {} if revision is None else {"revision": revision}
+    base = Base(name, location, _adapter_base(name, location))
+    if base.adapter_of is None:
+        subfolder = {key: value for key, value in arguments.base.items() if key == "subfolder"}
+        stored, _ = PreTrainedConfig.get_config_dict(name, **location, **subfolder)
+        if stored.get("model_type") == RudderConfig.model_type:
+            raise ValueError(
+                f"The settings name {name!r} as their base model, but that holds RUDDER settings itself. "
+                "base_model_name_or_path has to name the model that is steered."
+            )
     return base
 
 
@@ -237,7 +199,7 @@ def load_base(config: RudderConfig, arguments: LoadArguments, *args: Any) -> Any
     """
     base = find_base(config, arguments)
     _report_moved(base, config.base_model_revision)
-    location = base.location()
+    location = dict(base.location)
     try:
         if base.adapter_of is None:
             _check_arguments(base, arguments)
@@ -267,8 +229,10 @@ def _check_arguments(base: Base, arguments: LoadArguments) -> None:
     unknown = [name for name in arguments.base if name not in known and not name.startswith("_")]
     if not unknown:
         return
-    location = base.location() | {key: value for key, value in arguments.base.items() if key == "subfolder"}
-    config = AutoConfig.from_pretrained(base.name, trust_remote_code=arguments.base_trust, **location)
+    subfolder = {key: value for key, value in arguments.base.items() if key == "subfolder"}
+    config = AutoConfig.from_pretrained(
+        base.name, trust_remote_code=arguments.base_trust, **base.location, **subfolder
+    )
     # Fields of the base's config may be overridden at load, as for any model.
     names = [name for name in unknown if not hasattr(config, name)]
     if not names:
@@ -283,9 +247,9 @@ def _check_arguments(base: Base, arguments: LoadArguments) -> None:
 
 def _report_moved(base: Base, pinned: str | None) -> None:
     """Say if the base's default branch is no longer at the commit that the settings were made with."""
-    if base.commit is None or base.commit != pinned or is_offline_mode() or base.shared.get("local_files_only"):
+    if base.commit is None or base.commit != pinned or is_offline_mode() or base.location.get("local_files_only"):
         return
-    way = {key: value for key, value in base.shared.items() if key in ("token", "cache_dir")}
+    way = {key: value for key, value in base.location.items() if key in ("token", "cache_dir")}
     head = getattr(resolve_revision(base.name, None, **way), "resolved", None)
     if head is not None and head != pinned:
         logger.warning(
@@ -297,19 +261,10 @@ def _report_moved(base: Base, pinned: str | None) -> None:
 def load_settings_and_base(
     source: str | Path, config: RudderConfig | None, kwargs: Mapping[str, Any], *args: Any
 ) -> tuple[RudderConfig, Any]:
-    """What `from_pretrained` of settings loads: the settings, and the model that they name.
+    """What `from_pretrained` of settings loads: the settings, and the model that they name (see [`load_base`]).
 
-    Args:
-        source: Folder or Hub id of the settings.
-        config: Settings to use instead of the stored ones, as an Auto class loaded them.
-        kwargs: The arguments of the call, those for the settings and those for the base.
-        *args: For the base's `from_pretrained`.
-
-    Returns:
-        The settings, and the model or a tuple of it and its loading info.
-
-    Raises:
-        ValueError: As for [`load_settings`] and [`load_base`].
+    Settings that an Auto class has loaded are given as `config`; `kwargs` are the arguments of the call, those for the
+    settings and those for the base, and `args` go to the base's `from_pretrained`.
     """
     arguments = LoadArguments.sort(kwargs)
     if config is not None:

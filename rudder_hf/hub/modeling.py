@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from torch import nn
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from ..core.backbones import without_peft
+from ..core.call import Override
 from ..core.configuration import RudderConfig
 from ..core.errors import logger
 from ..core.handle import SteeringHandle, attach
-from ..core.settings import Override
 from ..presets import get_preset
 from .loading import load_named_base, load_settings_and_base
 from .push import push_repo, write_repo
@@ -66,7 +65,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if isinstance(base, RudderForConditionalGeneration):
             raise ValueError("This model is steered by RUDDER already. Change its settings, or unwrap() it first.")
         super().__init__(config)
-        self._handle: SteeringHandle | None = attach(base, config)
+        self._handle = attach(base, config)
         self.model: Any = base
         self._named = named
         config.describe_base(without_peft(base).config)
@@ -92,14 +91,14 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             ValueError: There is neither a config nor a preset for the base, or a setting does not fit it.
             UnsupportedModelError: The base cannot be steered, with the reason.
         """
-        loaded = isinstance(base, nn.Module)
-        if not loaded and not isinstance(base, (str, Path)):
+        if isinstance(base, nn.Module):
+            if kwargs:
+                raise ValueError(f"{sorted(kwargs)} are for loading a base by id, but a loaded model was given.")
+            name = str(getattr(getattr(without_peft(base), "config", None), "name_or_path", ""))
+        elif isinstance(base, (str, Path)):
+            name = str(base)
+        else:
             raise TypeError(f"base is {base!r}, but has to be a loaded model, or the id or folder of one.")
-        if loaded and kwargs:
-            raise ValueError(f"{sorted(kwargs)} are for loading a base by id, but a loaded model was given.")
-        name = str(base)
-        if loaded:
-            name = str(getattr(getattr(without_peft(base), "config", None), "name_or_path", ""))  # type: ignore[arg-type]
         if config is None or isinstance(config, str):
             preset = get_preset(name if config is None else config)
             config = preset.config()
@@ -115,8 +114,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 config.base_model_revision = None
         # The config names what is really steered, so that it is what a saved config loads.
         config.base_model_name_or_path = name or None
-        if loaded:
-            return cls(config, base)  # type: ignore[arg-type]
+        if isinstance(base, nn.Module):
+            return cls(config, base)
         return cls(config, load_named_base(name, config, kwargs), named=True)
 
     @classmethod
@@ -195,11 +194,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     def unwrap(self) -> nn.Module:
         """Remove every hook and bound method and return the base model as it was. The wrapper is then of no use."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-        base: nn.Module = self.model
-        return base
+        self._handle.remove()
+        return self.model  # type: ignore[no-any-return]
 
     @property
     def handle(self) -> SteeringHandle:
@@ -208,10 +204,9 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         Raises:
             RuntimeError: The model was unwrapped.
         """
-        handle: SteeringHandle | None = self.__dict__.get("_handle")
-        if handle is None or not handle.installed:
+        if not self._handle.installed:
             raise RuntimeError("This wrapper was unwrapped. Wrap the base again with from_base(model, config).")
-        return handle
+        return self._handle
 
     # Running
 
@@ -244,16 +239,9 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """The base model's forward. It is never steered: RUDDER acts in `generate`."""
         return self.model(*args, **kwargs)
 
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The base model's, for decoding loops of your own."""
-        prepared: dict[str, Any] = self.model.prepare_inputs_for_generation(*args, **kwargs)
-        return prepared
-
-    @contextmanager
-    def rudder_disabled(self) -> Iterator[None]:
+    def rudder_disabled(self) -> AbstractContextManager[None]:
         """Leave the model unsteered within the block, in every thread. For one call pass `rudder=False`."""
-        with self.handle.disabled():
-            yield
+        return self.handle.disabled()
 
     # Everything else is the base's
 
@@ -274,8 +262,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
     @property
     def generation_config(self) -> GenerationConfig:
         """The base model's generation config."""
-        config: GenerationConfig = without_peft(self.model).generation_config
-        return config
+        return without_peft(self.model).generation_config  # type: ignore[return-value]
 
     @generation_config.setter
     def generation_config(self, value: GenerationConfig) -> None:
@@ -297,6 +284,24 @@ for _name in (
     *("gradient_checkpointing_enable", "gradient_checkpointing_disable", "compute_transition_scores"),
     *("add_adapter", "load_adapter", "set_adapter", "delete_adapter", "enable_adapters", "disable_adapters"),
     *("active_adapters", "get_adapter_state_dict", "generate_batch", "init_continuous_batching"),
-    "continuous_batching_context_manager",
+    *("continuous_batching_context_manager", "prepare_inputs_for_generation"),
 ):
     setattr(RudderForConditionalGeneration, _name, _of_base(_name))
+
+
+class RudderInPlace(RudderForConditionalGeneration):
+    """`AutoModelForCausalLM` for a settings repository: the base model itself, steered in place. It has no instances.
+
+    Programs that look at a model's class or type see the one that they know. `transformers serve` does: by the class
+    it tells what a model takes, and by the type how its answers are parsed. It loads a model by the name that stands
+    first under `architectures`, which has to be one in transformers itself: settings name the Auto class there.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise TypeError("RUDDER holds no weights of its own: use AutoModelForCausalLM.from_pretrained(config_repo).")
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """As [`RudderForConditionalGeneration.from_pretrained`], but returns the base, whose `generate` is steered."""
+        loaded = RudderForConditionalGeneration.from_pretrained(*args, **kwargs)
+        return (loaded[0].model, loaded[1]) if isinstance(loaded, tuple) else loaded.model

@@ -16,7 +16,6 @@ from .processing import as_chat, encode
 
 DEFAULT_PROMPT = "Please help me describe the image in detail"
 """What is asked where no prompt is given: the paper's question."""
-_UNSET: Any = object()
 
 
 class RudderImageToTextPipeline(Pipeline):
@@ -50,7 +49,7 @@ class RudderImageToTextPipeline(Pipeline):
         max_new_tokens: int | None = None,
         generate_kwargs: dict[str, Any] | None = None,
         timeout: float | None = None,
-        rudder: Any = _UNSET,
+        rudder: Any = None,
         return_full_text: bool | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if prompt is not None and not isinstance(prompt, str):
@@ -58,11 +57,10 @@ class RudderImageToTextPipeline(Pipeline):
         preprocess = {"prompt": prompt, "timeout": timeout}
         generate = dict(generate_kwargs or {})
         for name, value in (("max_new_tokens", max_new_tokens), ("rudder", rudder)):
-            if value is None or value is _UNSET:
-                continue
-            if name in generate:
+            if value is not None and name in generate:
                 raise ValueError(f"{name!r} is given twice, once in `generate_kwargs` and once directly: use one.")
-            generate[name] = value
+            if value is not None:
+                generate[name] = value
         forward = {"generate_kwargs": generate or None, "return_full_text": return_full_text}
         return (
             {key: value for key, value in group.items() if value is not None} for group in (preprocess, forward, {})
@@ -160,10 +158,6 @@ class RudderImageToTextPipeline(Pipeline):
 
 
 def _has_image(messages: Any) -> bool:
-    contents = [message["content"] for message in messages]
-    return any(
-        isinstance(part, dict) and part.get("type") in ("image", "video")
-        for content in contents
-        if isinstance(content, list)
-        for part in content
-    )
+    contents = [message["content"] for message in messages if isinstance(message["content"], list)]
+    parts = [part for content in contents for part in content if isinstance(part, dict)]
+    return any(part.get("type") in ("image", "video") for part in parts)

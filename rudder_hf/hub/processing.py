@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,10 @@ class RudderProcessor(ProcessorMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
-        """Load the processor of the base model.
+        """Load the processor of the base model that the settings in a folder or repository name.
 
-        Args:
-            pretrained_model_name_or_path: Folder or Hub id that holds the settings.
-            **kwargs: As for `AutoProcessor.from_pretrained` of the base; `revision` is that of the settings, and
-                `base_trust_remote_code=True` lets code of the base's repository run.
-
-        Returns:
-            The base's processor itself.
+        Takes the arguments of `AutoProcessor.from_pretrained` for the base, but `revision` is that of the settings;
+        `base_trust_remote_code=True` lets code of the base's repository run.
         """
         arguments = LoadArguments.sort(kwargs)
         return load_processor(load_settings(pretrained_model_name_or_path, arguments), arguments)
@@ -53,30 +47,20 @@ AutoTokenizer.register(RudderConfig, fast_tokenizer_class=RudderTokenizer, exist
 
 
 def load_processor(config: RudderConfig, arguments: LoadArguments | None = None) -> Any:
-    """The processor of the base that settings name, at their revision.
-
-    Args:
-        config: The settings.
-        arguments: Arguments for loading it, if there are any.
-
-    Raises:
-        ValueError: The base is no model.
-    """
+    """The processor of the base that settings name, at their revision."""
     arguments = arguments or LoadArguments()
     base = find_base(config, arguments)
     if base.adapter_of is not None and not _has_processor(base):
         # Adapters are often stored without the processor of the model that they belong to.
-        base = Base(base.adapter_of, None, None, arguments.shared)
+        base = Base(base.adapter_of, arguments.shared)
     return AutoProcessor.from_pretrained(
-        base.name, trust_remote_code=arguments.base_trust, **base.location(), **arguments.for_processor()
+        base.name, trust_remote_code=arguments.base_trust, **base.location, **arguments.for_processor()
     )
 
 
 def _has_processor(base: Base) -> bool:
-    if os.path.isdir(base.name):
-        return any(os.path.exists(os.path.join(base.name, name)) for name in _PROCESSOR_FILES)
     quiet = {"_raise_exceptions_for_missing_entries": False}
-    return any(cached_file(base.name, name, **base.location(), **quiet) is not None for name in _PROCESSOR_FILES)
+    return any(cached_file(base.name, name, **base.location, **quiet) is not None for name in _PROCESSOR_FILES)
 
 
 def encode(
@@ -85,13 +69,8 @@ def encode(
     """Inputs of `generate` for a batch of prompts, padded on the left. The processor is left as it was.
 
     A text that places its image itself (`"USER: <image> ... ASSISTANT:"`) is used as it is, any other one through the
-    processor's chat template; without a template the placeholder is put before it.
-
-    Args:
-        processor: The base model's.
-        images: One image for each prompt.
-        texts: What is asked about each.
-        chats: Whole chats instead, with their images in them; `images` and `texts` are then not used.
+    processor's chat template; without a template the placeholder is put before it. Whole `chats`, with their images in
+    them, are taken instead of `images` and `texts`.
     """
     processor = _padding_left(processor)
     token = _image_token(processor)

@@ -29,26 +29,26 @@ _HARMLESS = (".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.tx
 # The code of version 0.1 was 43 files.
 _OUTDATED = re.compile(r"[a-z]+(_[a-z]+)*_rudder\.py|custom_generate/([a-z]+(_[a-z]+)*_rudder|settings)\.py")
 
-
-def _in_modeling(name: str) -> str:
-    """How `config.json` refers to a class of the joined file."""
-    return f"modeling_rudder.{name}"
-
-
-_MODEL = "RudderForConditionalGeneration"
-AUTO_MAP = {
-    "AutoConfig": _in_modeling("RudderConfig"),
-    "AutoModel": _in_modeling(_MODEL),
-    "AutoModelForImageTextToText": _in_modeling(_MODEL),
-    "AutoModelForMultimodalLM": _in_modeling(_MODEL),
-    "AutoModelForCausalLM": _in_modeling("RudderInPlace"),
-    "AutoProcessor": _in_modeling("RudderProcessor"),
+_MODEL = "modeling_rudder.RudderForConditionalGeneration"
+_OF_TRANSFORMERS = {
+    "auto_map": {
+        "AutoConfig": "modeling_rudder.RudderConfig",
+        "AutoModel": _MODEL,
+        "AutoModelForImageTextToText": _MODEL,
+        "AutoModelForMultimodalLM": _MODEL,
+        "AutoModelForCausalLM": "modeling_rudder.RudderInPlace",
+        "AutoProcessor": "modeling_rudder.RudderProcessor",
+    },
+    # `transformers serve` looks the first up in transformers and loads the model with it: the base, steered in place.
+    "architectures": ["AutoModelForCausalLM", "RudderForConditionalGeneration"],
+    "custom_pipelines": {
+        "image-to-text": {
+            "impl": "modeling_rudder.RudderImageToTextPipeline",
+            "pt": ["AutoModelForImageTextToText"],
+        },
+    },
 }
-# `transformers serve` looks the first up in transformers and loads the model with it, the base model steered in place.
-ARCHITECTURES = ["AutoModelForCausalLM", _MODEL]
-CUSTOM_PIPELINES = {
-    "image-to-text": {"impl": _in_modeling("RudderImageToTextPipeline"), "pt": ["AutoModelForImageTextToText"]},
-}
+"""What transformers reads in `config.json` to find the code."""
 
 
 def repo_files(
@@ -59,11 +59,7 @@ def repo_files(
 ) -> dict[str, str]:
     """Everything that a settings repository holds: path in the repository -> text.
 
-    Args:
-        config: The settings.
-        repo_id: Where the repository will live, for the snippets in its card.
-        evaluation: Measured results for the card, see `render_card`.
-        card: A card to use instead of one that is rendered.
+    The card is rendered for `repo_id` with the measured `evaluation` (see [`render_card`]), unless one is given.
     """
     config.validate_settings()
     readme = render_card(config, repo_id, evaluation) if card is None else card
@@ -84,8 +80,7 @@ def _config_json(config: RudderConfig) -> str:
             stored["calibration"]["note"] = note
     # It would say something about weights, and there are none.
     stored.pop("dtype", None)
-    stored |= {"architectures": ARCHITECTURES, "auto_map": AUTO_MAP, "custom_pipelines": CUSTOM_PIPELINES}
-    return json.dumps(stored, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(stored | _OF_TRANSFORMERS, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def write_repo(
@@ -99,8 +94,8 @@ def write_repo(
     Args:
         config: The settings.
         folder: Where to write.
-        repo_id: As for [`repo_files`].
-        evaluation: As for [`repo_files`].
+        repo_id: Where the repository will live, for the snippets in its card.
+        evaluation: Measured results for the card, see [`render_card`].
 
     Returns:
         The files written.
@@ -156,8 +151,8 @@ def push_repo(
         create_pr: Open a pull request instead.
         commit_message: What the history says.
         commit_description: More of it.
-        evaluation: As for [`repo_files`].
-        card: As for [`repo_files`].
+        evaluation: Measured results for the card, see [`render_card`].
+        card: A card to use instead of one that is rendered.
         replace_card: Whether a card that was edited on the Hub is replaced; by default it is kept, with a warning.
 
     Raises:
@@ -243,11 +238,7 @@ def _ready_repo(api: HfApi, repo_id: str, private: bool | None, revision: str | 
 
 
 def check_shareable(config: RudderConfig, repo_id: str) -> None:
-    """Refuse settings that others could not use, and a repository that cannot be.
-
-    Raises:
-        ValueError: They name no base on the Hub, or `repo_id` is no id.
-    """
+    """Raise a ValueError for settings that others could not use (no base on the Hub), or a `repo_id` that is none."""
     if not is_hub_id(repo_id):
         raise ValueError(f"repo_id is {repo_id!r}, but has to be 'namespace/name' (letters, digits, '-', '_', '.').")
     base = config.base_model_name_or_path

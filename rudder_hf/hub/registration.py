@@ -12,8 +12,7 @@ from transformers import (
 )
 
 from ..core.configuration import RudderConfig
-from .in_place import RudderInPlace
-from .modeling import RudderForConditionalGeneration
+from .modeling import RudderForConditionalGeneration, RudderInPlace
 from .processing import RudderProcessor
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rudder_hf import RudderConfig, __version__, get_preset, list_presets
+from rudder_hf.core.call import resolve_settings
 from rudder_hf.core.configuration import CALL_SETTINGS
-from rudder_hf.core.settings import resolve_settings
 
 BAD: list[tuple[str, Any]] = [
     ("layer", "3"),
@@ -31,6 +31,7 @@ BAD: list[tuple[str, Any]] = [
     ("alpha_max", "20"),
     ("alpha_max", None),
     ("alpha_max", True),
+    ("alpha_max", [20.0]),
     ("k", -0.1),
     ("k", math.nan),
     ("c", math.inf),
@@ -40,6 +41,7 @@ BAD: list[tuple[str, Any]] = [
     ("alpha_max", 1e39),
     ("g_min", -0.1),
     ("g_max", 1.1),
+    ("g_max", [1.0]),
     ("norm_cap", 0.0),
     ("norm_cap", -2.0),
     ("norm_cap", math.nan),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rudder_hf import RudderConfig
-from rudder_hf.core.settings import resolve_settings
+from rudder_hf.core.call import resolve_settings
 from rudder_hf.core.state import GenerationState
 
 

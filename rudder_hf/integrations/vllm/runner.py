@@ -15,7 +15,7 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from ...core.backbones import image_token_ids
-from ...core.settings import CallSettings
+from ...core.call import CallSettings
 from .buffers import Buffers
 from .engine import refuse
 from .layers import install

@@ -13,7 +13,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from ...core.settings import CallSettings
+from ...core.call import CallSettings
 from .planning import private_hashes
 from .settings import KEY, engine_settings, has_evidence, request_settings
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...core.call import CallSettings, resolve_settings
 from ...core.configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_setting
-from ...core.settings import CallSettings, resolve_settings
 from ...hub.loading import read_settings
 
 KEY = "rudder"
