@@ -115,7 +115,6 @@ def detector_numbers(
                 "value": auc(scores, positive) - auc(columns["probability"], positive),
                 "interval": _interval(drawn[name] - drawn["probability"]),
             },
-            "mean": {kind: float(scores[inside].mean()) for kind, inside in kinds.items()},
             "roc": _thinned_curve(*roc_curve(positive, scores, drop_intermediate=False)[:2]),
         }
     return {

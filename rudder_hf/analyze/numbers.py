@@ -13,7 +13,7 @@ from ..metrics.chair import CHAIR_METRICS, chair
 from ..metrics.statistics import Floats
 from .detector import detector_numbers
 from .evidence import category_evidence, neighbour_evidence, probe_evidence
-from .gather import ImageTraces
+from .gather import ImageTraces, unpacked
 from .geometry import cluster_numbers, distinct, rotation_numbers, tsne, units
 from .study import AnalysisOptions, Study
 from .tokens import MEASURES, SIDES, answer_mentions, token_view
@@ -89,9 +89,9 @@ def caption_scores(material: Material) -> dict[str, Any]:
 def geometry_numbers(material: Material) -> dict[str, Any]:
     """Rotation, clusters, what CARD knows of the image, and coordinates for the figures."""
     attempt, seed, config = material.notes.attempt, material.options.seed, material.study.config
-    cards = np.stack([traces.card for traces in material.traces])
+    cards = unpacked(traces.card for traces in material.traces)
     text_cards = [traces.text_card for traces in material.traces if traces.text_card is not None]
-    text = np.stack(text_cards) if len(text_cards) == len(cards) else None
+    text = unpacked(text_cards) if len(text_cards) == len(cards) else None
     # Of steered tokens; the least gate if none was steered.
     opened = [[gate for gate in traces.steered.trace["gate"] if gate > 0] for traces in material.traces]
     gates = np.asarray([np.mean(gates) if gates else config.g_min for gates in opened])
@@ -104,9 +104,7 @@ def geometry_numbers(material: Material) -> dict[str, Any]:
     names = None if material.present is None else [sorted(row) for row in material.present]
     found: dict[str, Any] = {
         "rotation": rotation,
-        "clusters": attempt(
-            "Clusters of the steering vectors", cluster_numbers, steering, cards, by_image, names, seed
-        ),
+        "clusters": attempt("Clusters of the steering vectors", cluster_numbers, steering, by_image, seed),
         "overlay": attempt("The t-SNE overlay", _overlay, cards, text, seed),
         "steering_map": attempt("The t-SNE of the steering vectors", _map, steering, seed),
         **dict.fromkeys(("probe", "neighbours", "categories")),

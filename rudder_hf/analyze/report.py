@@ -9,9 +9,9 @@ from typing import Any
 from ..runtime.figures import save_figure, styled
 from ..runtime.report import Table, html_figure, html_page, thumbnail_uri, with_interval
 from ..runtime.store import write_new
-from .figures import Figure, answers, card, layers
-from .token_html import TOKEN_CSS, escape, scale_html, tokens_html
-from .tokens import MEASURES, SIDES
+from . import answer_figures, card_figures
+from .figures import Figure, ablations, dynamics
+from .tokens import MEASURES, SIDES, TOKEN_CSS, escape, scale_html, tokens_html
 
 REPORT_FILE, FIGURES_FOLDER = "report.html", "figures"
 _CSS = f"""
@@ -26,23 +26,23 @@ def _figures(numbers: dict[str, Any], images: dict[str, Any]) -> Iterator[Figure
     """The figures that the numbers have, in the order of the report."""
     geometry = numbers.get("geometry") or {}
     if found := numbers.get("tokens"):
-        yield answers.tokens(found, images[found["figure"]["id"]])
+        yield answer_figures.tokens(found, images[found["figure"]["id"]])
     if found := numbers.get("detector"):
-        yield answers.detector(found)
+        yield answer_figures.detector(found)
     if found := numbers.get("layers"):
-        yield layers.dynamics(found)
+        yield dynamics(found)
     if found := geometry.get("rotation"):
-        yield card.rotation(found)
+        yield card_figures.rotation(found)
     if geometry.get("probe") or geometry.get("neighbours"):
-        yield card.evidence(geometry)
+        yield card_figures.evidence(geometry)
     if found := geometry.get("categories"):
-        yield card.categories(found)
+        yield card_figures.categories(found)
     if geometry.get("overlay") or geometry.get("steering_map"):
-        yield card.maps(geometry)
+        yield card_figures.maps(geometry)
     if found := geometry.get("clusters"):
-        yield card.clusters(found)
+        yield card_figures.clusters(found)
     if found := numbers.get("ablations"):
-        yield from layers.ablations(found)
+        yield from ablations(found)
 
 
 def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> list[dict[str, str]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from ..analyze.tokens import GrowingText, TracedAnswer
+from ..analyze.tokens import GrowingAnswer, TracedAnswer
 from ..calibrate.layers import layer_statistics
 from ..core.backbones import resolve_layer
 from ..core.generate import newest_observation
@@ -25,28 +25,6 @@ from . import examples
 from .view import Limits, View
 
 MEASURED = ("similarity", "gate", "push")
-
-
-class _GrowingAnswer:
-    """One answer while it is written; it ends with a token of `ends`, which does not belong to it."""
-
-    def __init__(self, tokenizer: Any, ends: set[int]) -> None:
-        self._text = GrowingText(tokenizer)
-        self._values: list[tuple[float, ...]] = []
-        self._ends = ends
-        self._ended = False
-
-    def add(self, token: int, *values: float) -> None:
-        """Append a token; after the end come only those that pad the batch."""
-        self._ended = self._ended or token in self._ends
-        if not self._ended:
-            self._text.add(token)
-            self._values.append(values)
-
-    def traced(self) -> TracedAnswer:
-        """The answer so far."""
-        trace = {name: [values[place] for values in self._values] for place, name in enumerate(MEASURED)}
-        return TracedAnswer(self._text.text, self._text.spans, trace)
 
 
 @dataclass(frozen=True)
@@ -133,7 +111,7 @@ class Engine:
         worker = threading.Thread(target=self._generate, args=(image, view, steps, stop), daemon=True)
         worker.start()
         ends = end_ids(self.model.handle.backbone.model)
-        vanilla, steered = (_GrowingAnswer(self.processor.tokenizer, ends) for _ in range(2))
+        vanilla, steered = (GrowingAnswer(self.processor.tokenizer, ends, MEASURED) for _ in range(2))
         try:
             done = False
             while not done:

@@ -15,13 +15,26 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
-from ..analyze.token_html import tokens_html
-from ..analyze.tokens import TracedAnswer, token_view
+from ..analyze.tokens import TracedAnswer, token_view, tokens_html
 from ..core.configuration import MODES
 from . import examples
 from .engine import Engine, Frame
-from .html import CSS, ONLY_THIS_SERVER, colour_scale, head, legend, notes, panel, verdict
-from .view import COLOURS, LONGEST_PROMPT, View, config_json, keep_links, read_query
+from .view import (
+    COLOURS,
+    CSS,
+    LONGEST_PROMPT,
+    ONLY_THIS_SERVER,
+    View,
+    colour_scale,
+    config_json,
+    head,
+    keep_links,
+    legend,
+    notes,
+    panel,
+    read_query,
+    verdict,
+)  # fmt: skip
 
 EXAMPLE = 4
 WAITING_VISITORS = 16  # who wait for their turn at the model; others wait in Gradio's queue

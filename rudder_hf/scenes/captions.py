@@ -1,4 +1,4 @@
-"""Captions of the scenes in template English, and the grammar to read them.
+"""Captions of the scenes in template English, the grammar to read them, and questions as POPE asks them.
 
 Detailed captions have a fixed number of sentences that name one object each, in a random order that favours people,
 vehicles and animals; when all objects of the scene are named, they are named again. The length says nothing about the
@@ -10,6 +10,7 @@ grammar is small enough to parse, which gives a free measure of fluency: a sente
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 
@@ -54,11 +55,6 @@ NextObject = Callable[[Scene, list[str]], dict[str, float]]
 def noun(name: str) -> str:
     """The category with its article."""
     return f"{article(name)} {name}"
-
-
-def question(name: str) -> str:
-    """POPE's question."""
-    return f"Is there {noun(name)} in the image?"
 
 
 def normalised(weights: dict[str, float]) -> dict[str, float]:
@@ -153,3 +149,39 @@ def _names_pattern() -> re.Pattern[str]:
 def mentions(caption: str) -> list[str]:
     """The categories named, in order, repetitions kept; longest name first, so a teddy bear is no bear."""
     return _names_pattern().findall(caption.lower())
+
+
+def question(name: str) -> str:
+    """POPE's question."""
+    return f"Is there {noun(name)} in the image?"
+
+
+def pope_questions(scenes: list[Scene], kind: str, seed: int = 0) -> list[tuple[int, str, bool]]:
+    """POPE's questions (scene number, object, present): three positives per scene, each followed by a negative.
+
+    The published results on scenes rest on these very questions. `rudder_hf.metrics.pope_questions`, which makes
+    questions from COCO files, draws and breaks ties in another way.
+    """
+    if kind not in ("random", "popular", "adversarial"):
+        raise ValueError(f"unknown POPE split {kind!r}; choose random, popular or adversarial")
+    random = np.random.RandomState(seed)
+    popular = [n for n, _ in Counter(n for s in scenes for n in s.names).most_common()]
+    together: dict[str, Counter[str]] = {n: Counter() for n in NAMES}
+    for scene in scenes:
+        for name in scene.names:
+            together[name].update(n for n in scene.names if n != name)
+    questions = []
+    for number, scene in enumerate(scenes):
+        if len(scene.names) < 3:
+            continue
+        used = set(scene.names)
+        for name in scene.names[:3]:
+            order = {
+                "random": [NAMES[int(i)] for i in random.permutation(len(NAMES))],
+                "popular": popular,
+                "adversarial": [n for n, _ in together[name].most_common()] + popular,
+            }[kind]
+            negative = next(n for n in (*order, *NAMES) if n not in used)  # few scenes have few popular objects
+            used.add(negative)
+            questions += [(number, name, True), (number, negative, False)]
+    return questions

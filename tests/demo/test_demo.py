@@ -26,8 +26,18 @@ from rudder_hf.analyze.tokens import TracedAnswer
 from rudder_hf.cli.main import app
 from rudder_hf.demo import examples, serve
 from rudder_hf.demo.engine import Engine, Frame
-from rudder_hf.demo.html import colour_scale, legend, verdict
-from rudder_hf.demo.view import COLOURS, LONGEST_PROMPT, Limits, View, config_json, keep_links, read_query
+from rudder_hf.demo.view import (
+    COLOURS,
+    LONGEST_PROMPT,
+    Limits,
+    View,
+    colour_scale,
+    config_json,
+    keep_links,
+    legend,
+    read_query,
+    verdict,
+)
 from rudder_hf.scenes import embedded
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

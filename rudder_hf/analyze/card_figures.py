@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.figures import BLUE, DARK, GREY, LIGHT, ORANGE, VERMILION, new_figure
-from . import Figure, brackets, histogram, scatter_map, value_above
+from ..runtime.figures import BLUE, DARK, GREY, LIGHT, VERMILION, new_figure
+from .figures import OUTLINE, Figure, brackets, histogram, scatter_map, value_above
 
 
 def rotation(numbers: dict[str, Any]) -> Figure:
@@ -47,8 +47,7 @@ def _draw_rotation(turned: dict[str, Any], gain: dict[str, Any], others: dict[st
     histogram(left, turned["values"], bins, color=BLUE, label=label)
     if others:
         label = f"CARDs of two different images\n({others['pairs']} pairs)"
-        outline = {"histtype": "step", "color": DARK, "hatch": "///", "linewidth": 1.1}
-        histogram(left, others["values"], bins, label=label, **outline)
+        histogram(left, others["values"], bins, label=label, **OUTLINE)
     left.set(xlabel="angle in degrees", title="Rotation")
     histogram(right, gain["values"], count, color=GREY)
     right.set(
@@ -111,19 +110,9 @@ def clusters(numbers: dict[str, Any]) -> Figure:
     finding = (
         f"KMeans on the steering vectors has its best silhouette, {numbers['silhouette']:.3f}, at K = {numbers['k']}; "
         f"that is {verdict} what the same search finds in normal clouds of the same spread without any clusters "
-        f"({np.mean(chance):.3f} on average, at most {max(chance):.3f}). CARD itself: "
-        f"{numbers['card_silhouette']:.3f}."
+        f"({np.mean(chance):.3f} on average, at most {max(chance):.3f})."
     )
     shows = "Bars are means by cluster, whiskers standard deviations."
-    typical = []
-    for row in numbers["clusters"]:
-        objects = [
-            f"{entry['object']} ({100 * entry['share']:.0f} % against {100 * entry['share_of_all']:.0f} % of all)"
-            for entry in row.get("typical_objects", ())
-        ]
-        typical += [f"cluster {row['cluster']}: {', '.join(objects)}"] if objects else []
-    if typical:
-        shows += f" More frequent than elsewhere in {'; '.join(typical)}."
     limits = (
         "KMeans always finds clusters; a small silhouette means no separate groups. That statistics stay similar in "
         "all clusters says nothing about whether the clusters mean something."
@@ -141,11 +130,8 @@ def _draw_clusters(numbers: dict[str, Any]) -> Any:
     panels = [name for name in labels if name in rows[0]]
     ratios = [1.6, *[1.0] * len(panels)]
     drawing, (first, *others) = new_figure(3.4 + 2.1 * len(panels), 3.2, 1, len(ratios), width_ratios=ratios)
-    for name, label, style, colour in (
-        ("silhouette_by_k", "steering vectors", "o-", BLUE),
-        ("card_silhouette_by_k", "CARD", "s--", ORANGE),
-    ):
-        first.plot([int(k) for k in numbers[name]], list(numbers[name].values()), style, color=colour, label=label)
+    scores = numbers["silhouette_by_k"]
+    first.plot([int(k) for k in scores], list(scores.values()), "o-", color=BLUE, label="steering vectors")
     first.axhspan(min(chance), max(chance), color=LIGHT, zorder=0, label="best of clouds without clusters")
     first.axhline(float(np.mean(chance)), color=GREY, linewidth=1, linestyle=":")
     first.set(xlabel="K", ylabel="mean silhouette (-1 to 1)")
