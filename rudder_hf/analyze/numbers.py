@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ..evaluate.scoring import Scored, chair_truth
-from ..metrics.chair import CHAIR_METRICS, chair
+from ..evaluate.scoring import chair_truth
 from ..metrics.statistics import Floats
 from .detector import detector_numbers
 from .evidence import category_evidence, neighbour_evidence, probe_evidence
@@ -64,26 +63,6 @@ def present_objects(study: Study, options: AnalysisOptions) -> list[frozenset[st
         return None
     truth = chair_truth(samples, options.lineage)
     return [truth[int(sample.image_id)] for sample in samples]
-
-
-def caption_scores(material: Material) -> dict[str, Any]:
-    """CHAIR of both answers, with intervals; differences are paired."""
-    assert material.present is not None
-    options, truth = material.options, dict(enumerate(material.present))
-    metrics = tuple(m for m in CHAIR_METRICS if m.name in ("chair_s", "chair_i", "recall", "length"))
-    scored = {}
-    for side in SIDES:
-        texts = [(place, getattr(traces, side).text) for place, traces in enumerate(material.traces)]
-        scored[side] = Scored(chair(texts, truth, options.lineage).counts, metrics)
-    found = {side: entry.values(options.draws, options.seed) for side, entry in scored.items()}
-    difference = scored["steered"].minus(scored["vanilla"], options.draws, options.seed)
-    return {
-        metric.name: {
-            **{side: asdict(found[side][metric.name]) for side in SIDES},
-            "difference": asdict(difference[metric.name]),
-        }
-        for metric in metrics
-    }
 
 
 def geometry_numbers(material: Material) -> dict[str, Any]:

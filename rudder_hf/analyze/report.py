@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runtime.figures import save_figure, styled
-from ..runtime.report import Table, html_figure, html_page, thumbnail_uri, with_interval
+from ..runtime.report import html_figure, html_page, thumbnail_uri
 from ..runtime.store import write_new
 from . import answer_figures, card_figures
 from .figures import Figure, ablations, dynamics
@@ -56,7 +56,7 @@ def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> 
     Returns:
         Name, title and texts of each figure.
     """
-    texts, parts = [], [_head(numbers), _scores(numbers)]
+    texts, parts = [], [_head(numbers)]
     with styled():
         for figure in _figures(numbers, images):
             png = save_figure(figure.drawing, out / FIGURES_FOLDER / figure.name).read_bytes()
@@ -96,25 +96,6 @@ def _head(numbers: dict[str, Any]) -> str:
         items = "".join(f"<li>{escape(note)}</li>" for note in numbers["notes"])
         lines.append(f"<p>Not in this report:</p><ul>{items}</ul>")
     return "\n".join(lines)
-
-
-def _scores(numbers: dict[str, Any]) -> str:
-    if "scores" not in numbers:
-        return ""
-    rows = []
-    for metric in numbers["scores"].values():
-        cells = []
-        for side in ("vanilla", "steered", "difference"):
-            value, low, high, unit = (metric[side][key] for key in ("value", "low", "high", "unit"))
-            cells.append(with_interval(value, low, high, unit, sign=side == "difference"))
-        rows.append([f"{metric['vanilla']['label']} ({metric['vanilla']['unit']})", *cells])
-    table = Table(["", *SIDES.values(), "difference"], rows)
-    return (
-        f"<h2>On these {numbers['images']} images</h2>{table.html()}"
-        "<p>CHAIR_S: captions that name an absent object; CHAIR_I: mentions of absent objects among all mentions; "
-        f"recall: objects found ({escape(numbers['lineage'])} lineage). 95 % bootstrap intervals over images, "
-        "differences paired.</p>"
-    )
 
 
 def _token_views(numbers: dict[str, Any], images: dict[str, Any]) -> str:

@@ -19,7 +19,6 @@ from .gather import Gatherer, StoredBatch
 from .numbers import (
     Material,
     Notes,
-    caption_scores,
     detectors,
     geometry_numbers,
     present_objects,
@@ -129,8 +128,6 @@ def _study_numbers(
             numbers["layers"] = _layers(store, study, options, progress)
     progress("statistics", 0, 1)
     material = Material(study, options, traces, present, notes)
-    if present is not None:
-        numbers["scores"] = caption_scores(material)
     if "geometry" in options.parts:
         if any(entry.text_card is None for entry in traces):
             why = gatherer.no_text_card or "the model reads no prompt without an image"
