@@ -63,43 +63,38 @@ def _draw_rotation(turned: dict[str, Any], gain: dict[str, Any], others: dict[st
     return drawing
 
 
-def maps(numbers: dict[str, Any]) -> Figure:
+def maps(numbers: dict[str, Any], clusters: dict[str, Any] | None) -> Figure:
     """t-SNE of both CARDs and of the steering vectors, with their clusters."""
     shows = (
         "Image-conditioned CARD (left) and mean steering vectors (right), PCA to 50 dimensions and then t-SNE; shapes "
         "and colours are KMeans clusters of the steering vectors in the original space."
     )
-    if numbers["overlay"] and len(numbers["overlay"]["text"]) == 1:
+    if len(numbers["text"]) == 1:
         shows += " The text-only CARD is one point, because all prompts are the same."
     limits = (
         "t-SNE keeps neighbourhoods, not distances, sizes or directions: the length of a line is no angle, and gaps "
         "between groups can be made by the method. No number of this report is computed from these coordinates."
     )
-    return Figure("maps", "Maps of CARD and steering vectors", _draw_maps(numbers), shows, limits)
+    return Figure("maps", "Maps of CARD and steering vectors", _draw_maps(numbers, clusters), shows, limits)
 
 
-def _draw_maps(numbers: dict[str, Any]) -> Any:
+def _draw_maps(numbers: dict[str, Any], clusters: dict[str, Any] | None) -> Any:
     from matplotlib.collections import LineCollection
 
-    overlay, steering, clusters = numbers["overlay"], numbers["steering_map"], numbers["clusters"]
-    count = len(steering or overlay["image"])
-    labels = np.zeros(count, dtype=int) if clusters is None else np.asarray(clusters["labels"]) - 1
+    image, text = np.asarray(numbers["image"]), np.asarray(numbers["text"]).reshape(-1, 2)
+    labels = np.zeros(len(image), dtype=int) if clusters is None else np.asarray(clusters["labels"]) - 1
     names = ["all"] if clusters is None else [f"cluster {row['cluster']}" for row in clusters["clusters"]]
     drawing, (left, right) = new_figure(9.4, 4.6, 1, 2)
-    if overlay is not None:
-        image, text = np.asarray(overlay["image"]), np.asarray(overlay["text"]).reshape(-1, 2)
-        lines = [(point, text[which]) for point, which in zip(image, overlay["pairs"], strict=False)]
-        left.add_collection(LineCollection(lines, colors=LIGHT, linewidths=0.5, zorder=1))
-        scatter_map(left, image, labels, names)
-        if len(text):
-            plus = {"linestyle": "", "marker": "P", "color": "black", "markeredgecolor": "white", "markersize": 12}
-            shown = left.plot(*text.T, **plus, zorder=4)
-            left.legend(shown, [f"text-only ({len(text)} different)"], loc="best", frameon=True, framealpha=0.9)
-        left.set_title(f"CARD, n = {count} images; lines: same image")
-    if steering is not None:
-        scatter_map(right, steering, labels, names)
-        right.set_title(f"steering vectors, n = {count}")
-        right.legend(loc="best", frameon=True, framealpha=0.9)
+    lines = [(point, text[which]) for point, which in zip(image, numbers["pairs"], strict=False)]
+    left.add_collection(LineCollection(lines, colors=LIGHT, linewidths=0.5, zorder=1))
+    scatter_map(left, image, labels, names)
+    if len(text):
+        plus = {"linestyle": "", "marker": "P", "color": "black", "markeredgecolor": "white", "markersize": 12}
+        shown = left.plot(*text.T, **plus, zorder=4)
+        left.legend(shown, [f"text-only ({len(text)} different)"], loc="best", frameon=True, framealpha=0.9)
+    left.set_title(f"CARD, n = {len(image)} images; lines: same image")
+    scatter_map(right, numbers["steering"], labels, names)
+    right.set_title(f"steering vectors, n = {len(image)}")
     return drawing
 
 
@@ -214,7 +209,6 @@ def categories(numbers: dict[str, Any]) -> Figure:
         f"CARD by category; silhouette in the original space {numbers['silhouette']:.3f}\n"
         f"(shuffled labels {low:.3f} to {high:.3f}, {p})"
     )
-    axes.legend(loc="best", frameon=True, framealpha=0.9)
     finding = (
         f"Images with exactly one of {', '.join(numbers['categories'])}: the silhouette of CARD by category is "
         f"{numbers['silhouette']:.3f}, {beyond} what shuffled labels give ({low:.3f} to {high:.3f}, {p}, "

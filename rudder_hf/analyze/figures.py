@@ -64,6 +64,7 @@ def scatter_map(axes: Any, points: Any, labels: Any, names: Sequence[str]) -> No
             *inside.T, s=22, marker=MARKERS[label % len(MARKERS)], color=SERIES[label % len(SERIES)], edgecolor=DARK,
             linewidth=0.3, zorder=2, label=f"{name} (n = {len(inside)})",
         )  # fmt: skip
+    axes.legend(loc="best", frameon=True, framealpha=0.9)
     # The coordinates mean nothing.
     axes.set(xticks=[], yticks=[], xlabel="t-SNE 1 (no unit)", ylabel="t-SNE 2 (no unit)")
 
@@ -94,7 +95,7 @@ def ablations(numbers: dict[str, Any]) -> Iterator[Figure]:
             "in each."
         )
         limits = (
-            "These are the images that the setting was chosen on, so that the best cell flatters itself; neighbouring "
+            "These are the images that the setting was chosen on, so that the best cell is optimistic; neighbouring "
             "cells often cannot be told apart (see the plateau in the calibration's report)."
         )
         title = f"Strength and sensitivity, {', '.join([f'layer {grid.layer}', *grid.rest])}"

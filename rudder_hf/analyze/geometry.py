@@ -238,4 +238,4 @@ def tsne(vectors: Floats, seed: int = 0) -> Floats:
     reduced = reduced / max(float(reduced.std()), 1e-30)
     perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
     found: Floats = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced).astype(float)
-    return found
+    return found.round(3)

@@ -84,8 +84,7 @@ def geometry_numbers(material: Material) -> dict[str, Any]:
     found: dict[str, Any] = {
         "rotation": rotation,
         "clusters": attempt("Clusters of the steering vectors", cluster_numbers, steering, by_image, seed),
-        "overlay": attempt("The t-SNE overlay", _overlay, cards, text, seed),
-        "steering_map": attempt("The t-SNE of the steering vectors", _map, steering, seed),
+        "maps": attempt("The t-SNE maps", _maps, cards, text, steering, seed),
         **dict.fromkeys(("probe", "neighbours", "categories")),
     }
     if names is None:
@@ -97,20 +96,17 @@ def geometry_numbers(material: Material) -> dict[str, Any]:
     return found
 
 
-def _map(vectors: Floats, seed: int) -> list[list[float]]:
-    return [[round(float(x), 3), round(float(y), 3)] for x, y in tsne(vectors, seed)]
-
-
-def _overlay(cards: Floats, text: Floats | None, seed: int) -> dict[str, Any]:
-    """One t-SNE of image-conditioned and text-only CARDs, and which belong together."""
+def _maps(cards: Floats, text: Floats | None, steering: Floats, seed: int) -> dict[str, Any]:
+    """A t-SNE of image-conditioned and text-only CARDs, with which belong together, and one of steering vectors."""
     different, which = (cards[:0], np.zeros(0)) if text is None else distinct(units(text))
-    points = _map(np.concatenate([cards, different]), seed)
-    return {"image": points[: len(cards)], "text": points[len(cards) :], "pairs": which.tolist()}
+    points = tsne(np.concatenate([cards, different]), seed).tolist()
+    image, text_only = points[: len(cards)], points[len(cards) :]
+    return {"image": image, "text": text_only, "pairs": which.tolist(), "steering": tsne(steering, seed).tolist()}
 
 
 def _categories(cards: Floats, names: list[list[str]], seed: int) -> dict[str, Any]:
     found = category_evidence(cards, names, seed)
-    return found | {"map": _map(cards[found["rows"]], seed)}
+    return found | {"map": tsne(cards[found["rows"]], seed).tolist()}
 
 
 def token_numbers(material: Material) -> dict[str, Any]:

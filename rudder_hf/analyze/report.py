@@ -37,8 +37,8 @@ def _figures(numbers: dict[str, Any], images: dict[str, Any]) -> Iterator[Figure
         yield card_figures.evidence(geometry)
     if found := geometry.get("categories"):
         yield card_figures.categories(found)
-    if geometry.get("overlay") or geometry.get("steering_map"):
-        yield card_figures.maps(geometry)
+    if found := geometry.get("maps"):
+        yield card_figures.maps(found, geometry["clusters"])
     if found := geometry.get("clusters"):
         yield card_figures.clusters(found)
     if found := numbers.get("ablations"):
@@ -60,11 +60,11 @@ def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> 
     with styled():
         for figure in _figures(numbers, images):
             png = save_figure(figure.drawing, out / FIGURES_FOLDER / figure.name).read_bytes()
-            said = f"{figure.finding} {figure.shows}".strip()
+            caption = f"{figure.finding} {figure.shows}".strip()
             parts += [
                 f'<h2 id="{escape(figure.name)}">{escape(figure.title)}</h2>',
-                html_figure(png, f"{figure.title}: {said}"),
-                f'<p>{escape(said)}</p>\n<p class="limits">Not supported: {escape(figure.limits)}</p>',
+                html_figure(png, f"{figure.title}: {caption}"),
+                f'<p>{escape(caption)}</p>\n<p class="limits">Not supported: {escape(figure.limits)}</p>',
             ]
             if figure.name == "token-view":
                 parts.append(_token_views(numbers["tokens"], images))
@@ -75,7 +75,7 @@ def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> 
 
 
 def _head(numbers: dict[str, Any]) -> str:
-    lines = ["<h1>RUDDER, looked at</h1>"]
+    lines = ["<h1>RUDDER analysis</h1>"]
     if "model" in numbers:
         settings = numbers["settings"]
         data = ", ".join(f"{key} {value}" for key, value in numbers["data"].items() if key != "notes" and value)

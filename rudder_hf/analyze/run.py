@@ -81,7 +81,9 @@ def analyze(
         plan["calibration"] = calibration["date"]
     if study is not None:
         plan |= study.record(options)
-        _check_token_image(study, options)
+        ids = [sample.id for sample in study.task.samples]
+        if options.token_image is not None and options.token_image not in ids:
+            raise InputError(f"--token-image {options.token_image} is not among the images, such as {ids[0]}")
     check_folder(out)
     store = Store(out, "analyze")
     store.start(plan)
@@ -107,12 +109,6 @@ def analyze(
     write_new(out / NUMBERS_FILE, to_json(numbers))
     progress("figures and report", 1, 1)
     return numbers
-
-
-def _check_token_image(study: Study, options: AnalysisOptions) -> None:
-    ids = [sample.id for sample in study.task.samples]
-    if options.token_image is not None and options.token_image not in ids:
-        raise InputError(f"--token-image {options.token_image} is not among the images, such as {ids[0]}")
 
 
 def _study_numbers(

@@ -21,7 +21,7 @@ from ..core.backbones import resolve_layer
 from ..core.generate import newest_observation
 from ..hub.modeling import RudderForConditionalGeneration
 from ..runtime.answers import encode, end_ids
-from . import examples
+from ..scenes.embedded import example_image, examples
 from .view import Limits, View
 
 MEASURED = ("similarity", "gate", "push")
@@ -71,7 +71,7 @@ class Engine:
     """A steered model that answers visitors in turn.
 
     Args:
-        model: The model; nobody else changes its settings meanwhile.
+        model: The model; nothing else changes its settings meanwhile.
         processor: Its processor.
         prompt: The question that the model's hidden states are measured with.
         max_new_tokens: Longest answer.
@@ -89,10 +89,10 @@ class Engine:
         """Limits that fit the model, from the lengths of its hidden states on an example."""
         config, backbone = self.model.config, self.model.handle.backbone
         with self.model.rudder_disabled():
-            found = layer_statistics(backbone.model, [self._inputs(examples.example(1), prompt, 1)])
+            found = layer_statistics(backbone.model, [self._inputs(example_image(1), prompt, 1)])
         norms = {row.layer: row.hidden_norm for row in found}
         norms = {layer: norm if math.isfinite(norm) and norm > 0 else 1.0 for layer, norm in norms.items()}
-        return Limits(norms, examples.count(), (resolve_layer(backbone, config.layer), config.alpha_max, config.k))
+        return Limits(norms, len(examples()), (resolve_layer(backbone, config.layer), config.alpha_max, config.k))
 
     def _inputs(self, image: Image, prompt: str, rows: int) -> dict[str, Any]:
         return encode(self.model, self.processor, [image] * rows, [prompt] * rows)

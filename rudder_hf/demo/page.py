@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse
 
 from ..analyze.tokens import TracedAnswer, token_view, tokens_html
 from ..core.configuration import MODES
-from . import examples
+from ..scenes.embedded import example_image, examples, recognise_example, write_examples
 from .engine import Engine, Frame
 from .view import (
     COLOURS,
@@ -57,7 +57,8 @@ class Shown:
 
     def painted(self) -> tuple[dict[str, str], str]:
         """Both answers and the legend, as HTML."""
-        colour, present = self.view.colour, examples.present(self.view.example)
+        colour, number = self.view.colour, self.view.example
+        present = None if number is None else frozenset(examples()[number - 1].names)
         nothing = TracedAnswer("", [], {})
         answers = {side: getattr(self.frame, side) if self.frame else nothing for side in TITLES}
         scale, done = colour_scale(list(answers.values()), colour), self.frame is not None and self.frame.done
@@ -89,7 +90,7 @@ class Page:
         self.default = View(EXAMPLE, prompt, engine.model.config.mode, *engine.limits.settings)
         with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as self.blocks:
             gr.HTML(head(name, note))
-            self._components(examples.write(folder))
+            self._components(write_examples(folder))
             self._events()
         self.blocks.queue(max_size=64)
 
@@ -159,7 +160,7 @@ class Page:
             return
         try:
             controls = dict(zip(("mode", "layer", "alpha_max", "k", "colour"), values, strict=True))
-            view = linked or View.from_controls(examples.recognise(image), prompt, **controls)
+            view = linked or View.from_controls(recognise_example(image), prompt, **controls)
             view = self.limits.fitted(view)
             self.limits.check(view)
         except (ValueError, TypeError) as error:
@@ -205,7 +206,7 @@ class Page:
         """The controls as a link says."""
         view, problems = read_query(dict(request.query_params), self.default, self.limits)
         asked = "example" in request.query_params
-        image = examples.example(view.example) if view.example and (asked or self.eager) else None
+        image = example_image(view.example) if view.example and (asked or self.eager) else None
         return {
             self.linked: None if image is None else view,
             self.image: image,

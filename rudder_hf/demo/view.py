@@ -247,7 +247,7 @@ def panel(title: str, body: str, verdict: str, waiting: str) -> str:
 
 
 def verdict(absent: Sequence[str] | None, done: bool) -> str:
-    """What is said below an answer about absent objects; nothing if it is not known what is in the image."""
+    """The line below an answer about absent objects; empty if it is not known what is in the image."""
     if absent is None or not (done or absent):
         return ""
     if not absent:

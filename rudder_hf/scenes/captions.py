@@ -63,10 +63,10 @@ def normalised(weights: dict[str, float]) -> dict[str, float]:
     return {name: weight / total for name, weight in weights.items()}
 
 
-def present_objects(scene: Scene, said: list[str]) -> dict[str, float]:
-    """Probabilities of the scene's objects that were said least, at first never; the first in COCO's order lead."""
-    least = min(said.count(n) for n in scene.names)
-    left = sorted((n for n in scene.names if said.count(n) == least), key=NAMES.index)
+def present_objects(scene: Scene, mentioned: list[str]) -> dict[str, float]:
+    """Probabilities of the scene's least mentioned objects, at first all; the first in COCO's order lead."""
+    least = min(mentioned.count(n) for n in scene.names)
+    left = sorted((n for n in scene.names if mentioned.count(n) == least), key=NAMES.index)
     return normalised({n: SALIENCE**rank for rank, n in enumerate(left)})
 
 
@@ -86,17 +86,17 @@ def detailed_caption(
     template, stride = STYLES[opening]
     zones = {thing.name: thing.zone for thing in scene.things}
     sentences: list[str] = []
-    said: list[str] = []
-    while len(said) < objects:
-        name = _draw_object(random, likely(scene, said))
+    mentioned: list[str] = []
+    while len(mentioned) < objects:
+        name = _draw_object(random, likely(scene, mentioned))
         zone = zones.get(name) or ZONES[int(random.randint(len(ZONES)))]
         thing = noun(name)
-        if said:
+        if mentioned:
             sentences.append(SENTENCES[template].format(thing=thing, Thing=_capital(thing), zone=zone))
             template = (template + stride) % len(SENTENCES)
         else:
             sentences.append(OPENINGS[opening].format(place=noun(scene.place), bare_place=scene.place, thing=thing))
-        said.append(name)
+        mentioned.append(name)
     if float(random.random_sample()) < FILLER:
         sentences.append(FILLERS[int(random.randint(len(FILLERS)))])
     return " ".join(sentences)
@@ -104,10 +104,10 @@ def detailed_caption(
 
 def brief_caption(scene: Scene, random: np.random.RandomState, likely: NextObject = present_objects) -> str:
     """One true sentence that lists all objects."""
-    said: list[str] = []
+    mentioned: list[str] = []
     for _ in scene.things:
-        said.append(_draw_object(random, likely(scene, said)))
-    things = [noun(name) for name in said]
+        mentioned.append(_draw_object(random, likely(scene, mentioned)))
+    things = [noun(name) for name in mentioned]
     listed = things[0] if len(things) == 1 else ", ".join(things[:-1]) + " and " + things[-1]
     return f"The image shows {noun(scene.place)} with {listed}."
 
