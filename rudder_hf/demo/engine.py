@@ -25,15 +25,16 @@ from ..scenes.embedded import example_image, examples
 from .view import Limits, View
 
 MEASURED = ("similarity", "gate", "push")
+_NOTHING = TracedAnswer("", (), {})
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Both answers as far as they are written; `done` when they are complete."""
+    """Both answers as far as they are written, at first empty; `done` when they are complete."""
 
-    vanilla: TracedAnswer
-    steered: TracedAnswer
-    done: bool
+    vanilla: TracedAnswer = _NOTHING
+    steered: TracedAnswer = _NOTHING
+    done: bool = False
 
 
 class _Streamer(BaseStreamer):

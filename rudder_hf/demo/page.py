@@ -34,7 +34,7 @@ from .view import (
     panel,
     read_query,
     verdict,
-)  # fmt: skip
+)
 
 EXAMPLE = 4
 WAITING_VISITORS = 16  # who wait for their turn at the model; others wait in Gradio's queue
@@ -44,29 +44,31 @@ HINTS = {
     side: panel(title, "", "", "Upload or paste an image, or choose an example.") for side, title in TITLES.items()
 }
 
+NOTHING_WRITTEN = Frame()
+
 Updates = dict[Any, Any]
 """New values of the page's components."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a visitor sees, to paint it again in other colours; no frame while nothing is written."""
+    """What a visitor sees, to paint it again in other colours."""
 
     view: View
-    frame: Frame | None = None
+    frame: Frame = NOTHING_WRITTEN
 
     def painted(self) -> tuple[dict[str, str], str]:
         """Both answers and the legend, as HTML."""
         colour, number = self.view.colour, self.view.example
         present = None if number is None else frozenset(examples()[number - 1].names)
-        nothing = TracedAnswer("", [], {})
-        answers = {side: getattr(self.frame, side) if self.frame else nothing for side in TITLES}
-        scale, done = colour_scale(list(answers.values()), colour), self.frame is not None and self.frame.done
+        answers: dict[str, TracedAnswer] = {side: getattr(self.frame, side) for side in TITLES}
+        scale = colour_scale(list(answers.values()), colour)
         panels = {}
         for side, answer in answers.items():
             tokens = token_view(answer, present)
+            below = verdict(tokens["absent"], self.frame.done)
             body = tokens_html(tokens["tokens"], colour, scale)
-            panels[side] = panel(TITLES[side], body, verdict(tokens["absent"], done), "Waiting for the model …")
+            panels[side] = panel(TITLES[side], body, below, "Waiting for the model …")
         return panels, legend(colour, scale)
 
 
