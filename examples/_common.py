@@ -39,7 +39,7 @@ def load_image(given: argparse.Namespace) -> Image.Image:
     """The image to ask about."""
     if given.image:
         return Image.open(given.image).convert("RGB")
-    return embedded.draw(embedded.examples()[0], embedded.EXAMPLE_SCALE)
+    return embedded.example_image(1)
 
 
 def ask(processor: Any, images: list[Image.Image], question: str = QUESTION) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Why it works, looked at: everything that the paper shows as a figure, for any model and any images.
+"""Why RUDDER works: everything that the paper shows as a figure, for any model and any images.
 
 ```python
 from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images

@@ -20,7 +20,6 @@ SCORES = {
     "earliness": "place in the answer",
 }
 """What could detect hallucinated objects, and what the reader calls it."""
-_CURVE_POINTS = 200
 
 
 def image_wins(scores: Floats, positive: Bools, images: Ints) -> Floats:
@@ -51,7 +50,7 @@ def bootstrap_auc(
 ) -> dict[str, Floats]:
     """AUC of each column of scores in the same bootstrap draws; NaN for draws without both classes.
 
-    Mentions of one caption hang together, so that images are what is drawn.
+    Mentions of one caption are correlated, so that images are resampled, not mentions.
     """
     size = int(images.max()) + 1
     weights = np.concatenate(list(bootstrap_weights(size, draws, seed)))
@@ -115,8 +114,7 @@ def detector_numbers(
                 "value": auc(scores, positive) - auc(columns["probability"], positive),
                 "interval": _interval(drawn[name] - drawn["probability"]),
             },
-            "mean": {kind: float(scores[inside].mean()) for kind, inside in kinds.items()},
-            "roc": _thinned_curve(*roc_curve(positive, scores, drop_intermediate=False)[:2]),
+            "roc": [axis.round(5).tolist() for axis in roc_curve(positive, scores)[:2]],
         }
     return {
         "images": len(answers),
@@ -126,9 +124,3 @@ def detector_numbers(
         "scores": found,
         "values": {kind: columns["similarity"][inside].tolist() for kind, inside in kinds.items()},
     }
-
-
-def _thinned_curve(wrong: Floats, right: Floats) -> list[list[float]]:
-    """A curve with so few points that a figure still looks the same."""
-    kept = np.unique(np.linspace(0, len(wrong) - 1, _CURVE_POINTS).round().astype(int))
-    return [wrong[kept].round(5).tolist(), right[kept].round(5).tolist()]

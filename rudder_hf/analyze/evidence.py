@@ -13,7 +13,7 @@ import numpy as np
 
 from ..metrics.statistics import Floats, percentile_interval
 from .detector import auc
-from .geometry import Bools, Ints, mean_interval, object_table, rotated, silhouette, units
+from .geometry import Bools, Ints, mean_interval, rotated, silhouette, units
 
 FOLDS = 5
 NEIGHBOURS = 5
@@ -31,6 +31,12 @@ def _against_chance(observed: float, shuffled: Sequence[float]) -> dict[str, Any
         "permutations": len(shuffled),
         "p_value": (1 + sum(value >= observed - 1e-12 for value in shuffled)) / (1 + len(shuffled)),
     }
+
+
+def object_table(present: Sequence[Sequence[str]]) -> tuple[list[str], Bools]:
+    """Names of all objects, and which image has which, (images, objects)."""
+    names = sorted({name for row in present for name in row})
+    return names, np.asarray([[name in row for name in names] for row in present], dtype=bool)
 
 
 def probe(cards: Floats, table: Bools, seed: int = 0) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
@@ -24,19 +24,24 @@ from ..runtime.answers import end_ids, without_prompt
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store
 from .study import Study
-from .tokens import SIDES, GrowingText, TracedAnswer
+from .tokens import GrowingAnswer, TracedAnswer
 
 
-class _StoredAnswer(TypedDict):
-    text: str
-    spans: list[list[int]]
-    trace: dict[str, list[float]]
+@dataclass(frozen=True)
+class ImageTraces:
+    """What was gathered about one image, as it is stored.
 
+    Attributes:
+        sample: Its sample's id.
+        vanilla: The unsteered answer.
+        steered: The steered answer.
+        card: Image-conditioned CARD, for `unpacked`.
+        text_card: CARD of the prompt without its image, for `unpacked`; None if the model has none.
+    """
 
-class _StoredTraces(TypedDict):
     sample: str
-    vanilla: _StoredAnswer
-    steered: _StoredAnswer
+    vanilla: TracedAnswer
+    steered: TracedAnswer
     card: str
     text_card: str | None
 
@@ -45,44 +50,17 @@ class StoredBatch(TypedDict, total=False):
     """A batch of an analysis: statistics of the layers, or traces of some images."""
 
     layers: list[LayerStatistics]
-    answers: list[_StoredTraces]
+    answers: list[ImageTraces]
 
 
-@dataclass(frozen=True)
-class ImageTraces:
-    """What was gathered about one image.
-
-    Attributes:
-        sample: Its sample's id.
-        vanilla: The unsteered answer.
-        steered: The steered answer.
-        card: Image-conditioned CARD, (hidden size,).
-        text_card: CARD of the prompt without its image, (hidden size,); None if the model has none.
-    """
-
-    sample: str
-    vanilla: TracedAnswer
-    steered: TracedAnswer
-    card: Floats
-    text_card: Floats | None
-
-    def record(self) -> dict[str, Any]:
-        """As JSON values; vectors in float32."""
-        return asdict(self) | {"card": _packed(self.card), "text_card": _packed(self.text_card)}
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> ImageTraces:
-        """Read what `record` wrote."""
-        vanilla, steered = (TracedAnswer(**record[side]) for side in SIDES)
-        return cls(record["sample"], vanilla, steered, _unpacked(record["card"]), _unpacked(record["text_card"]))
+def _packed(vectors: Tensor) -> list[str]:
+    """Each row as text: base64 of its float32 values."""
+    return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors.detach().cpu().float().numpy()]
 
 
-def _packed(vector: Floats | None) -> str | None:
-    return None if vector is None else base64.b64encode(vector.astype("<f4").tobytes()).decode()
-
-
-def _unpacked(text: str | None) -> Any:
-    return None if text is None else np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float64)
+def unpacked(texts: Iterable[str]) -> Floats:
+    """The vectors that were stored as texts, (texts, hidden size)."""
+    return np.stack([np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float64) for text in texts])
 
 
 class Probabilities(LogitsProcessor):
@@ -131,15 +109,15 @@ class Gatherer:
             progress: Reports progress.
         """
         total = len(self.study.task.samples)
-        rows = {row["sample"]: row for batch in store.batches(StoredBatch) for row in batch.get("answers", ())}
+        done = {traces.sample: traces for batch in store.batches(StoredBatch) for traces in batch.get("answers", ())}
         for samples in self.study.batches(batch_size):
-            progress("answers", len(rows), total)
-            if any(sample.id not in rows for sample in samples):
-                answers = [traces.record() for traces in self.read(samples)]
-                store.append({"answers": answers})
-                rows |= {row["sample"]: row for row in answers}
-        progress("answers", len(rows), total)
-        return [ImageTraces.from_record(rows[sample.id]) for sample in self.study.task.samples]
+            progress("answers", len(done), total)
+            if any(sample.id not in done for sample in samples):
+                found = self.read(samples)
+                store.append({"answers": [asdict(traces) for traces in found]})
+                done |= {traces.sample: traces for traces in found}
+        progress("answers", len(done), total)
+        return [done[sample.id] for sample in self.study.task.samples]
 
     @torch.no_grad()
     def read(self, samples: Sequence[Sample]) -> list[ImageTraces]:
@@ -149,12 +127,10 @@ class Gatherer:
             vanilla, _ = self._answer(inputs, steered=False)
             steered, cards = self._answer(inputs, steered=True)
             text = self._text_cards(handle, inputs)
-        return [
-            ImageTraces(sample.id, vanilla[row], steered[row], cards[row], None if text is None else text[row])
-            for row, sample in enumerate(samples)
-        ]
+        ids = [sample.id for sample in samples]
+        return [ImageTraces(*row) for row in zip(ids, vanilla, steered, cards, text, strict=True)]
 
-    def _answer(self, inputs: dict[str, Any], steered: bool) -> tuple[list[TracedAnswer], Floats]:
+    def _answer(self, inputs: dict[str, Any], steered: bool) -> tuple[list[TracedAnswer], list[str]]:
         """Answers of one batch, and CARD of each."""
         model: Any = self.study.loaded.model
         probabilities = Probabilities()
@@ -170,40 +146,29 @@ class Gatherer:
         )
         trace, new = output.rudder, without_prompt(output.sequences, inputs["input_ids"])
         similarity = trace.similarity.float().cpu()
-        tables = {
+        measured = {
             "similarity": similarity,
             "gate": trace.gate.float().cpu() if steered else open_gate(similarity, self.study.config),
             "push": trace.push.float().cpu(),
             "probability": torch.stack(probabilities.steps, dim=1),
         }
-        columns = {name: table.double().tolist() for name, table in tables.items()}
+        values = torch.stack([table.double() for table in measured.values()], dim=-1).tolist()
         tokenizer = getattr(self.study.loaded.processor, "tokenizer", self.study.loaded.processor)
-        ends = end_ids(model)
-        found = []
-        for row, ids in enumerate(new.tolist()):
-            # The end of sequence is no word of the answer.
-            length = next((place for place, token in enumerate(ids) if token in ends), len(ids))
-            text = GrowingText(tokenizer)
-            for token in ids[:length]:
-                text.add(token)
-            rounded = {name: [round(value, 6) for value in rows[row][:length]] for name, rows in columns.items()}
-            found.append(TracedAnswer(text.text, text.spans, rounded))
-        return found, _numpy(trace.card)
+        answers = []
+        for ids, row in zip(new.tolist(), values, strict=True):
+            answer = GrowingAnswer(tokenizer, end_ids(model), tuple(measured))
+            for token, at_token in zip(ids, row, strict=True):
+                answer.add(token, *(round(value, 6) for value in at_token))
+            answers.append(answer.traced())
+        return answers, _packed(trace.card)
 
-    def _text_cards(self, handle: SteeringHandle, inputs: dict[str, Any]) -> Floats | None:
+    def _text_cards(self, handle: SteeringHandle, inputs: dict[str, Any]) -> Sequence[str | None]:
         """CARD of the prompts without their images; None, with the reason kept, where a model has no such prompt."""
-        if self.no_text_card:
-            return None
-        try:
-            TextOnlyCard(
-                config=self.study.config, mode=self.study.config.mode
-            )  # raises ValueError for a span without text
-            return _numpy(text_only_cards(handle, Call(handle.backbone.model, (), inputs)))
-        except ValueError as error:
-            self.no_text_card = str(error)
-            return None
-
-
-def _numpy(tensor: Tensor) -> Floats:
-    found: Floats = tensor.detach().cpu().double().numpy()
-    return np.atleast_2d(found)
+        config = self.study.config
+        if not self.no_text_card:
+            try:
+                TextOnlyCard(config=config, mode=config.mode)  # raises ValueError for a span without text
+                return _packed(text_only_cards(handle, Call(handle.backbone.model, (), inputs)))
+            except ValueError as error:
+                self.no_text_card = str(error)
+        return [None] * len(inputs["input_ids"])

@@ -5,7 +5,6 @@ Coordinates of t-SNE are for the eye alone: no statistic is computed from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -195,59 +194,31 @@ def without_clusters(points: Floats, seed: int = 0) -> list[float]:
     return [max(best_clusters(cloud, seed)[0].values()) for cloud in clouds]
 
 
-def object_table(present: Sequence[Sequence[str]]) -> tuple[list[str], Bools]:
-    """Names of all objects, and which image has which, (images, objects)."""
-    names = sorted({name for row in present for name in row})
-    return names, np.asarray([[name in row for name in names] for row in present], dtype=bool)
-
-
-def cluster_numbers(
-    steering: Floats, card: Floats, by_image: dict[str, Floats], present: list[list[str]] | None, seed: int = 0
-) -> dict[str, Any]:
+def cluster_numbers(steering: Floats, by_image: dict[str, Floats], seed: int = 0) -> dict[str, Any]:
     """Clusters of the steering vectors and what their images have in common.
 
     Args:
         steering: Mean steering vector of each image, (images, hidden size).
-        card: CARD of each image, same shape.
         by_image: Statistics to average by cluster, each (images,).
-        present: Objects in each image, if they are known.
         seed: Of KMeans and of the clouds to compare with.
     """
     points = rotated(steering)
     scores, labels = best_clusters(points, seed)
-    card_scores, _ = best_clusters(rotated(card), seed)
     found = []
     for number in range(int(labels.max()) + 1):
         inside = labels == number
-        entry: dict[str, Any] = {"cluster": number + 1, "n": int(inside.sum())}
-        for name, values in by_image.items():
-            entry[name] = {"mean": float(values[inside].mean()), "sd": float(values[inside].std())}
-        if present is not None:
-            entry["typical_objects"] = _typical_objects(present, inside)
-        found.append(entry)
+        parts = {name: values[inside] for name, values in by_image.items()}
+        means = {name: {"mean": float(part.mean()), "sd": float(part.std())} for name, part in parts.items()}
+        found.append({"cluster": number + 1, "n": int(inside.sum()), **means})
     return {
         "images": len(points),
         "k": len(found),
         "silhouette": max(scores.values()),
         "silhouette_by_k": {str(k): value for k, value in scores.items()},
         "silhouette_without_clusters": without_clusters(points, seed),
-        "card_silhouette": max(card_scores.values()),
-        "card_silhouette_by_k": {str(k): value for k, value in card_scores.items()},
         "labels": (labels + 1).tolist(),
         "clusters": found,
     }
-
-
-def _typical_objects(present: list[list[str]], inside: Bools, count: int = 3) -> list[dict[str, Any]]:
-    """Objects whose share within a cluster most exceeds their share among all images."""
-    names, table = object_table(present)
-    within, overall = table[inside].mean(0), table.mean(0)
-    order = np.argsort(-(within - overall), kind="stable")[:count]
-    return [
-        {"object": names[i], "share": float(within[i]), "share_of_all": float(overall[i])}
-        for i in order
-        if within[i] > overall[i]
-    ]
 
 
 def tsne(vectors: Floats, seed: int = 0) -> Floats:
@@ -267,4 +238,4 @@ def tsne(vectors: Floats, seed: int = 0) -> Floats:
     reduced = reduced / max(float(reduced.std()), 1e-30)
     perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
     found: Floats = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(reduced).astype(float)
-    return found
+    return found.round(3)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ..evaluate.scoring import Scored, chair_truth
-from ..metrics.chair import CHAIR_METRICS, chair
+from ..evaluate.scoring import chair_truth
 from ..metrics.statistics import Floats
 from .detector import detector_numbers
 from .evidence import category_evidence, neighbour_evidence, probe_evidence
-from .gather import ImageTraces
+from .gather import ImageTraces, unpacked
 from .geometry import cluster_numbers, distinct, rotation_numbers, tsne, units
 from .study import AnalysisOptions, Study
 from .tokens import MEASURES, SIDES, answer_mentions, token_view
@@ -66,32 +65,12 @@ def present_objects(study: Study, options: AnalysisOptions) -> list[frozenset[st
     return [truth[int(sample.image_id)] for sample in samples]
 
 
-def caption_scores(material: Material) -> dict[str, Any]:
-    """CHAIR of both answers, with intervals; differences are paired."""
-    assert material.present is not None
-    options, truth = material.options, dict(enumerate(material.present))
-    metrics = tuple(m for m in CHAIR_METRICS if m.name in ("chair_s", "chair_i", "recall", "length"))
-    scored = {}
-    for side in SIDES:
-        texts = [(place, getattr(traces, side).text) for place, traces in enumerate(material.traces)]
-        scored[side] = Scored(chair(texts, truth, options.lineage).counts, metrics)
-    found = {side: entry.values(options.draws, options.seed) for side, entry in scored.items()}
-    difference = scored["steered"].minus(scored["vanilla"], options.draws, options.seed)
-    return {
-        metric.name: {
-            **{side: asdict(found[side][metric.name]) for side in SIDES},
-            "difference": asdict(difference[metric.name]),
-        }
-        for metric in metrics
-    }
-
-
 def geometry_numbers(material: Material) -> dict[str, Any]:
     """Rotation, clusters, what CARD knows of the image, and coordinates for the figures."""
     attempt, seed, config = material.notes.attempt, material.options.seed, material.study.config
-    cards = np.stack([traces.card for traces in material.traces])
+    cards = unpacked(traces.card for traces in material.traces)
     text_cards = [traces.text_card for traces in material.traces if traces.text_card is not None]
-    text = np.stack(text_cards) if len(text_cards) == len(cards) else None
+    text = unpacked(text_cards) if len(text_cards) == len(cards) else None
     # Of steered tokens; the least gate if none was steered.
     opened = [[gate for gate in traces.steered.trace["gate"] if gate > 0] for traces in material.traces]
     gates = np.asarray([np.mean(gates) if gates else config.g_min for gates in opened])
@@ -104,11 +83,8 @@ def geometry_numbers(material: Material) -> dict[str, Any]:
     names = None if material.present is None else [sorted(row) for row in material.present]
     found: dict[str, Any] = {
         "rotation": rotation,
-        "clusters": attempt(
-            "Clusters of the steering vectors", cluster_numbers, steering, cards, by_image, names, seed
-        ),
-        "overlay": attempt("The t-SNE overlay", _overlay, cards, text, seed),
-        "steering_map": attempt("The t-SNE of the steering vectors", _map, steering, seed),
+        "clusters": attempt("Clusters of the steering vectors", cluster_numbers, steering, by_image, seed),
+        "maps": attempt("The t-SNE maps", _maps, cards, text, steering, seed),
         **dict.fromkeys(("probe", "neighbours", "categories")),
     }
     if names is None:
@@ -120,20 +96,17 @@ def geometry_numbers(material: Material) -> dict[str, Any]:
     return found
 
 
-def _map(vectors: Floats, seed: int) -> list[list[float]]:
-    return [[round(float(x), 3), round(float(y), 3)] for x, y in tsne(vectors, seed)]
-
-
-def _overlay(cards: Floats, text: Floats | None, seed: int) -> dict[str, Any]:
-    """One t-SNE of image-conditioned and text-only CARDs, and which belong together."""
+def _maps(cards: Floats, text: Floats | None, steering: Floats, seed: int) -> dict[str, Any]:
+    """A t-SNE of image-conditioned and text-only CARDs, with which belong together, and one of steering vectors."""
     different, which = (cards[:0], np.zeros(0)) if text is None else distinct(units(text))
-    points = _map(np.concatenate([cards, different]), seed)
-    return {"image": points[: len(cards)], "text": points[len(cards) :], "pairs": which.tolist()}
+    points = tsne(np.concatenate([cards, different]), seed).tolist()
+    image, text_only = points[: len(cards)], points[len(cards) :]
+    return {"image": image, "text": text_only, "pairs": which.tolist(), "steering": tsne(steering, seed).tolist()}
 
 
 def _categories(cards: Floats, names: list[list[str]], seed: int) -> dict[str, Any]:
     found = category_evidence(cards, names, seed)
-    return found | {"map": _map(cards[found["rows"]], seed)}
+    return found | {"map": tsne(cards[found["rows"]], seed).tolist()}
 
 
 def token_numbers(material: Material) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..runtime.figures import save_figure, styled
-from ..runtime.report import Table, html_figure, html_page, thumbnail_uri, with_interval
+from ..runtime.report import html_figure, html_page, thumbnail_uri
 from ..runtime.store import write_new
-from .figures import Figure, answers, card, layers
-from .token_html import TOKEN_CSS, escape, scale_html, tokens_html
-from .tokens import MEASURES, SIDES
+from . import answer_figures, card_figures
+from .figures import Figure, ablations, dynamics
+from .tokens import MEASURES, SIDES, TOKEN_CSS, escape, scale_html, tokens_html
 
 REPORT_FILE, FIGURES_FOLDER = "report.html", "figures"
 _CSS = f"""
@@ -26,23 +26,23 @@ def _figures(numbers: dict[str, Any], images: dict[str, Any]) -> Iterator[Figure
     """The figures that the numbers have, in the order of the report."""
     geometry = numbers.get("geometry") or {}
     if found := numbers.get("tokens"):
-        yield answers.tokens(found, images[found["figure"]["id"]])
+        yield answer_figures.tokens(found, images[found["figure"]["id"]])
     if found := numbers.get("detector"):
-        yield answers.detector(found)
+        yield answer_figures.detector(found)
     if found := numbers.get("layers"):
-        yield layers.dynamics(found)
+        yield dynamics(found)
     if found := geometry.get("rotation"):
-        yield card.rotation(found)
+        yield card_figures.rotation(found)
     if geometry.get("probe") or geometry.get("neighbours"):
-        yield card.evidence(geometry)
+        yield card_figures.evidence(geometry)
     if found := geometry.get("categories"):
-        yield card.categories(found)
-    if geometry.get("overlay") or geometry.get("steering_map"):
-        yield card.maps(geometry)
+        yield card_figures.categories(found)
+    if found := geometry.get("maps"):
+        yield card_figures.maps(found, geometry["clusters"])
     if found := geometry.get("clusters"):
-        yield card.clusters(found)
+        yield card_figures.clusters(found)
     if found := numbers.get("ablations"):
-        yield from layers.ablations(found)
+        yield from ablations(found)
 
 
 def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> list[dict[str, str]]:
@@ -56,15 +56,15 @@ def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> 
     Returns:
         Name, title and texts of each figure.
     """
-    texts, parts = [], [_head(numbers), _scores(numbers)]
+    texts, parts = [], [_head(numbers)]
     with styled():
         for figure in _figures(numbers, images):
             png = save_figure(figure.drawing, out / FIGURES_FOLDER / figure.name).read_bytes()
-            said = f"{figure.finding} {figure.shows}".strip()
+            caption = f"{figure.finding} {figure.shows}".strip()
             parts += [
                 f'<h2 id="{escape(figure.name)}">{escape(figure.title)}</h2>',
-                html_figure(png, f"{figure.title}: {said}"),
-                f'<p>{escape(said)}</p>\n<p class="limits">Not supported: {escape(figure.limits)}</p>',
+                html_figure(png, f"{figure.title}: {caption}"),
+                f'<p>{escape(caption)}</p>\n<p class="limits">Not supported: {escape(figure.limits)}</p>',
             ]
             if figure.name == "token-view":
                 parts.append(_token_views(numbers["tokens"], images))
@@ -75,7 +75,7 @@ def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> 
 
 
 def _head(numbers: dict[str, Any]) -> str:
-    lines = ["<h1>RUDDER, looked at</h1>"]
+    lines = ["<h1>RUDDER analysis</h1>"]
     if "model" in numbers:
         settings = numbers["settings"]
         data = ", ".join(f"{key} {value}" for key, value in numbers["data"].items() if key != "notes" and value)
@@ -96,25 +96,6 @@ def _head(numbers: dict[str, Any]) -> str:
         items = "".join(f"<li>{escape(note)}</li>" for note in numbers["notes"])
         lines.append(f"<p>Not in this report:</p><ul>{items}</ul>")
     return "\n".join(lines)
-
-
-def _scores(numbers: dict[str, Any]) -> str:
-    if "scores" not in numbers:
-        return ""
-    rows = []
-    for metric in numbers["scores"].values():
-        cells = []
-        for side in ("vanilla", "steered", "difference"):
-            value, low, high, unit = (metric[side][key] for key in ("value", "low", "high", "unit"))
-            cells.append(with_interval(value, low, high, unit, sign=side == "difference"))
-        rows.append([f"{metric['vanilla']['label']} ({metric['vanilla']['unit']})", *cells])
-    table = Table(["", *SIDES.values(), "difference"], rows)
-    return (
-        f"<h2>On these {numbers['images']} images</h2>{table.html()}"
-        "<p>CHAIR_S: captions that name an absent object; CHAIR_I: mentions of absent objects among all mentions; "
-        f"recall: objects found ({escape(numbers['lineage'])} lineage). 95 % bootstrap intervals over images, "
-        "differences paired.</p>"
-    )
 
 
 def _token_views(numbers: dict[str, Any], images: dict[str, Any]) -> str:

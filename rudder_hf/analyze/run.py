@@ -19,7 +19,6 @@ from .gather import Gatherer, StoredBatch
 from .numbers import (
     Material,
     Notes,
-    caption_scores,
     detectors,
     geometry_numbers,
     present_objects,
@@ -82,7 +81,9 @@ def analyze(
         plan["calibration"] = calibration["date"]
     if study is not None:
         plan |= study.record(options)
-        _check_token_image(study, options)
+        ids = [sample.id for sample in study.task.samples]
+        if options.token_image is not None and options.token_image not in ids:
+            raise InputError(f"--token-image {options.token_image} is not among the images, such as {ids[0]}")
     check_folder(out)
     store = Store(out, "analyze")
     store.start(plan)
@@ -110,12 +111,6 @@ def analyze(
     return numbers
 
 
-def _check_token_image(study: Study, options: AnalysisOptions) -> None:
-    ids = [sample.id for sample in study.task.samples]
-    if options.token_image is not None and options.token_image not in ids:
-        raise InputError(f"--token-image {options.token_image} is not among the images, such as {ids[0]}")
-
-
 def _study_numbers(
     store: Store, study: Study, options: AnalysisOptions, notes: Notes, progress: Progress
 ) -> dict[str, Any]:
@@ -129,8 +124,6 @@ def _study_numbers(
             numbers["layers"] = _layers(store, study, options, progress)
     progress("statistics", 0, 1)
     material = Material(study, options, traces, present, notes)
-    if present is not None:
-        numbers["scores"] = caption_scores(material)
     if "geometry" in options.parts:
         if any(entry.text_card is None for entry in traces):
             why = gatherer.no_text_card or "the model reads no prompt without an image"

@@ -57,10 +57,10 @@ def find_images(paths: list[Path], example: int, annotations: Path | None) -> li
 def _example(number: int) -> NamedImage:
     """One of the example images, counted from 1."""
     from ..scenes.captions import noun
-    from ..scenes.embedded import EXAMPLE_SCALE, draw, examples
+    from ..scenes.embedded import example_image, examples
 
     scenes = examples()
     if number > len(scenes):
         raise ValueError(f"There are {len(scenes)} example images: --example must be 1 to {len(scenes)}.")
     scene = scenes[number - 1]
-    return NamedImage(f"example {number}, {noun(scene.place)}", draw(scene, EXAMPLE_SCALE), frozenset(scene.names))
+    return NamedImage(f"example {number}, {noun(scene.place)}", example_image(number), frozenset(scene.names))

@@ -15,47 +15,26 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from ..analyze.tokens import GrowingText, TracedAnswer
+from ..analyze.tokens import GrowingAnswer, TracedAnswer
 from ..calibrate.layers import layer_statistics
 from ..core.backbones import resolve_layer
 from ..core.generate import newest_observation
 from ..hub.modeling import RudderForConditionalGeneration
 from ..runtime.answers import encode, end_ids
-from . import examples
+from ..scenes.embedded import example_image, examples
 from .view import Limits, View
 
 MEASURED = ("similarity", "gate", "push")
-
-
-class _GrowingAnswer:
-    """One answer while it is written; it ends with a token of `ends`, which does not belong to it."""
-
-    def __init__(self, tokenizer: Any, ends: set[int]) -> None:
-        self._text = GrowingText(tokenizer)
-        self._values: list[tuple[float, ...]] = []
-        self._ends = ends
-        self._ended = False
-
-    def add(self, token: int, *values: float) -> None:
-        """Append a token; after the end come only those that pad the batch."""
-        self._ended = self._ended or token in self._ends
-        if not self._ended:
-            self._text.add(token)
-            self._values.append(values)
-
-    def traced(self) -> TracedAnswer:
-        """The answer so far."""
-        trace = {name: [values[place] for values in self._values] for place, name in enumerate(MEASURED)}
-        return TracedAnswer(self._text.text, self._text.spans, trace)
+_NOTHING = TracedAnswer("", (), {})
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Both answers as far as they are written; `done` when they are complete."""
+    """Both answers as far as they are written, at first empty; `done` when they are complete."""
 
-    vanilla: TracedAnswer
-    steered: TracedAnswer
-    done: bool
+    vanilla: TracedAnswer = _NOTHING
+    steered: TracedAnswer = _NOTHING
+    done: bool = False
 
 
 class _Streamer(BaseStreamer):
@@ -93,7 +72,7 @@ class Engine:
     """A steered model that answers visitors in turn.
 
     Args:
-        model: The model; nobody else changes its settings meanwhile.
+        model: The model; nothing else changes its settings meanwhile.
         processor: Its processor.
         prompt: The question that the model's hidden states are measured with.
         max_new_tokens: Longest answer.
@@ -111,10 +90,10 @@ class Engine:
         """Limits that fit the model, from the lengths of its hidden states on an example."""
         config, backbone = self.model.config, self.model.handle.backbone
         with self.model.rudder_disabled():
-            found = layer_statistics(backbone.model, [self._inputs(examples.example(1), prompt, 1)])
+            found = layer_statistics(backbone.model, [self._inputs(example_image(1), prompt, 1)])
         norms = {row.layer: row.hidden_norm for row in found}
         norms = {layer: norm if math.isfinite(norm) and norm > 0 else 1.0 for layer, norm in norms.items()}
-        return Limits(norms, examples.count(), (resolve_layer(backbone, config.layer), config.alpha_max, config.k))
+        return Limits(norms, len(examples()), (resolve_layer(backbone, config.layer), config.alpha_max, config.k))
 
     def _inputs(self, image: Image, prompt: str, rows: int) -> dict[str, Any]:
         return encode(self.model, self.processor, [image] * rows, [prompt] * rows)
@@ -133,7 +112,7 @@ class Engine:
         worker = threading.Thread(target=self._generate, args=(image, view, steps, stop), daemon=True)
         worker.start()
         ends = end_ids(self.model.handle.backbone.model)
-        vanilla, steered = (_GrowingAnswer(self.processor.tokenizer, ends) for _ in range(2))
+        vanilla, steered = (GrowingAnswer(self.processor.tokenizer, ends, MEASURED) for _ in range(2))
         try:
             done = False
             while not done:

@@ -15,13 +15,26 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
-from ..analyze.token_html import tokens_html
-from ..analyze.tokens import TracedAnswer, token_view
+from ..analyze.tokens import TracedAnswer, token_view, tokens_html
 from ..core.configuration import MODES
-from . import examples
+from ..scenes.embedded import example_image, examples, recognise_example, write_examples
 from .engine import Engine, Frame
-from .html import CSS, ONLY_THIS_SERVER, colour_scale, head, legend, notes, panel, verdict
-from .view import COLOURS, LONGEST_PROMPT, View, config_json, keep_links, read_query
+from .view import (
+    COLOURS,
+    CSS,
+    LONGEST_PROMPT,
+    ONLY_THIS_SERVER,
+    View,
+    colour_scale,
+    config_json,
+    head,
+    keep_links,
+    legend,
+    notes,
+    panel,
+    read_query,
+    verdict,
+)
 
 EXAMPLE = 4
 WAITING_VISITORS = 16  # who wait for their turn at the model; others wait in Gradio's queue
@@ -31,28 +44,31 @@ HINTS = {
     side: panel(title, "", "", "Upload or paste an image, or choose an example.") for side, title in TITLES.items()
 }
 
+NOTHING_WRITTEN = Frame()
+
 Updates = dict[Any, Any]
 """New values of the page's components."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a visitor sees, to paint it again in other colours; no frame while nothing is written."""
+    """What a visitor sees, to paint it again in other colours."""
 
     view: View
-    frame: Frame | None = None
+    frame: Frame = NOTHING_WRITTEN
 
     def painted(self) -> tuple[dict[str, str], str]:
         """Both answers and the legend, as HTML."""
-        colour, present = self.view.colour, examples.present(self.view.example)
-        nothing = TracedAnswer("", [], {})
-        answers = {side: getattr(self.frame, side) if self.frame else nothing for side in TITLES}
-        scale, done = colour_scale(list(answers.values()), colour), self.frame is not None and self.frame.done
+        colour, number = self.view.colour, self.view.example
+        present = None if number is None else frozenset(examples()[number - 1].names)
+        answers: dict[str, TracedAnswer] = {side: getattr(self.frame, side) for side in TITLES}
+        scale = colour_scale(list(answers.values()), colour)
         panels = {}
         for side, answer in answers.items():
             tokens = token_view(answer, present)
+            below = verdict(tokens["absent"], self.frame.done)
             body = tokens_html(tokens["tokens"], colour, scale)
-            panels[side] = panel(TITLES[side], body, verdict(tokens["absent"], done), "Waiting for the model …")
+            panels[side] = panel(TITLES[side], body, below, "Waiting for the model …")
         return panels, legend(colour, scale)
 
 
@@ -76,7 +92,7 @@ class Page:
         self.default = View(EXAMPLE, prompt, engine.model.config.mode, *engine.limits.settings)
         with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as self.blocks:
             gr.HTML(head(name, note))
-            self._components(examples.write(folder))
+            self._components(write_examples(folder))
             self._events()
         self.blocks.queue(max_size=64)
 
@@ -146,7 +162,7 @@ class Page:
             return
         try:
             controls = dict(zip(("mode", "layer", "alpha_max", "k", "colour"), values, strict=True))
-            view = linked or View.from_controls(examples.recognise(image), prompt, **controls)
+            view = linked or View.from_controls(recognise_example(image), prompt, **controls)
             view = self.limits.fitted(view)
             self.limits.check(view)
         except (ValueError, TypeError) as error:
@@ -192,7 +208,7 @@ class Page:
         """The controls as a link says."""
         view, problems = read_query(dict(request.query_params), self.default, self.limits)
         asked = "example" in request.query_params
-        image = examples.example(view.example) if view.example and (asked or self.eager) else None
+        image = example_image(view.example) if view.example and (asked or self.eager) else None
         return {
             self.linked: None if image is None else view,
             self.image: image,

@@ -1,4 +1,4 @@
-"""Captions of the scenes in template English, and the grammar to read them.
+"""Captions of the scenes in template English, the grammar to read them, and questions as POPE asks them.
 
 Detailed captions have a fixed number of sentences that name one object each, in a random order that favours people,
 vehicles and animals; when all objects of the scene are named, they are named again. The length says nothing about the
@@ -10,6 +10,7 @@ grammar is small enough to parse, which gives a free measure of fluency: a sente
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 
@@ -56,21 +57,16 @@ def noun(name: str) -> str:
     return f"{article(name)} {name}"
 
 
-def question(name: str) -> str:
-    """POPE's question."""
-    return f"Is there {noun(name)} in the image?"
-
-
 def normalised(weights: dict[str, float]) -> dict[str, float]:
     """The weights divided by their sum."""
     total = sum(weights.values())
     return {name: weight / total for name, weight in weights.items()}
 
 
-def present_objects(scene: Scene, said: list[str]) -> dict[str, float]:
-    """Probabilities of the scene's objects that were said least, at first never; the first in COCO's order lead."""
-    least = min(said.count(n) for n in scene.names)
-    left = sorted((n for n in scene.names if said.count(n) == least), key=NAMES.index)
+def present_objects(scene: Scene, mentioned: list[str]) -> dict[str, float]:
+    """Probabilities of the scene's least mentioned objects, at first all; the first in COCO's order lead."""
+    least = min(mentioned.count(n) for n in scene.names)
+    left = sorted((n for n in scene.names if mentioned.count(n) == least), key=NAMES.index)
     return normalised({n: SALIENCE**rank for rank, n in enumerate(left)})
 
 
@@ -90,17 +86,17 @@ def detailed_caption(
     template, stride = STYLES[opening]
     zones = {thing.name: thing.zone for thing in scene.things}
     sentences: list[str] = []
-    said: list[str] = []
-    while len(said) < objects:
-        name = _draw_object(random, likely(scene, said))
+    mentioned: list[str] = []
+    while len(mentioned) < objects:
+        name = _draw_object(random, likely(scene, mentioned))
         zone = zones.get(name) or ZONES[int(random.randint(len(ZONES)))]
         thing = noun(name)
-        if said:
+        if mentioned:
             sentences.append(SENTENCES[template].format(thing=thing, Thing=_capital(thing), zone=zone))
             template = (template + stride) % len(SENTENCES)
         else:
             sentences.append(OPENINGS[opening].format(place=noun(scene.place), bare_place=scene.place, thing=thing))
-        said.append(name)
+        mentioned.append(name)
     if float(random.random_sample()) < FILLER:
         sentences.append(FILLERS[int(random.randint(len(FILLERS)))])
     return " ".join(sentences)
@@ -108,10 +104,10 @@ def detailed_caption(
 
 def brief_caption(scene: Scene, random: np.random.RandomState, likely: NextObject = present_objects) -> str:
     """One true sentence that lists all objects."""
-    said: list[str] = []
+    mentioned: list[str] = []
     for _ in scene.things:
-        said.append(_draw_object(random, likely(scene, said)))
-    things = [noun(name) for name in said]
+        mentioned.append(_draw_object(random, likely(scene, mentioned)))
+    things = [noun(name) for name in mentioned]
     listed = things[0] if len(things) == 1 else ", ".join(things[:-1]) + " and " + things[-1]
     return f"The image shows {noun(scene.place)} with {listed}."
 
@@ -153,3 +149,39 @@ def _names_pattern() -> re.Pattern[str]:
 def mentions(caption: str) -> list[str]:
     """The categories named, in order, repetitions kept; longest name first, so a teddy bear is no bear."""
     return _names_pattern().findall(caption.lower())
+
+
+def question(name: str) -> str:
+    """POPE's question."""
+    return f"Is there {noun(name)} in the image?"
+
+
+def pope_questions(scenes: list[Scene], kind: str, seed: int = 0) -> list[tuple[int, str, bool]]:
+    """POPE's questions (scene number, object, present): three positives per scene, each followed by a negative.
+
+    The published results on scenes rest on these very questions. `rudder_hf.metrics.pope_questions`, which makes
+    questions from COCO files, draws and breaks ties in another way.
+    """
+    if kind not in ("random", "popular", "adversarial"):
+        raise ValueError(f"unknown POPE split {kind!r}; choose random, popular or adversarial")
+    random = np.random.RandomState(seed)
+    popular = [n for n, _ in Counter(n for s in scenes for n in s.names).most_common()]
+    together: dict[str, Counter[str]] = {n: Counter() for n in NAMES}
+    for scene in scenes:
+        for name in scene.names:
+            together[name].update(n for n in scene.names if n != name)
+    questions = []
+    for number, scene in enumerate(scenes):
+        if len(scene.names) < 3:
+            continue
+        used = set(scene.names)
+        for name in scene.names[:3]:
+            order = {
+                "random": [NAMES[int(i)] for i in random.permutation(len(NAMES))],
+                "popular": popular,
+                "adversarial": [n for n, _ in together[name].most_common()] + popular,
+            }[kind]
+            negative = next(n for n in (*order, *NAMES) if n not in used)  # few scenes have few popular objects
+            used.add(negative)
+            questions += [(number, name, True), (number, negative, False)]
+    return questions

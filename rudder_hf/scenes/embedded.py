@@ -1,20 +1,23 @@
 """The models that come with the package: trained on the synthetic scenes, with their RUDDER settings.
 
 >>> model, processor = load()           # a steered LLaVA, seconds after installing
->>> scene = examples()[0]               # what is in an example image
->>> image = draw(scene, EXAMPLE_SCALE)
+>>> image = example_image(1)
+>>> scene = examples()[0]               # what is in it
 """
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from ..core.configuration import RudderConfig
 from ..hub.modeling import RudderForConditionalGeneration
+from .coco import file_name
 from .images import Scene, split_scenes
 from .images import draw as draw
 
@@ -76,3 +79,33 @@ def load(name: str = DEFAULT, **settings: Any) -> tuple[RudderForConditionalGene
 def examples() -> list[Scene]:
     """The scenes of the example images."""
     return split_scenes("examples")
+
+
+def example_image(number: int) -> Image.Image:
+    """An example image, counted from 1."""
+    return draw(examples()[number - 1], EXAMPLE_SCALE)
+
+
+def write_examples(folder: Path) -> list[Path]:
+    """Write the example images as PNG files into a folder."""
+    paths = [folder / file_name(scene, "examples") for scene in examples()]
+    for number, path in enumerate(paths, start=1):
+        example_image(number).save(path)
+    return paths
+
+
+def recognise_example(image: Image.Image) -> int | None:
+    """The number of an example by its pixels, wherever they come from; None for any other image."""
+    return _example_numbers().get(_digest(image))
+
+
+@cache
+def _example_numbers() -> dict[str, int]:
+    """Pixels of an example, at the model's size or the shown one -> its number."""
+    scenes = enumerate(examples(), start=1)
+    return {_digest(draw(scene, scale)): number for number, scene in scenes for scale in (1, EXAMPLE_SCALE)}
+
+
+def _digest(image: Image.Image) -> str:
+    pixels = image.convert("RGB")
+    return hashlib.sha256(repr(pixels.size).encode() + pixels.tobytes()).hexdigest()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from . import backgrounds, sprites
+from . import drawing
 from .world import NAMES, PLACES, prior_weight
 
 SIDE = 120  # pixels
@@ -102,10 +102,10 @@ def _thing(random: np.random.RandomState, name: str, cell: int, allow_held_out: 
     """Choose how one object looks and where in its cell it stands."""
     index = NAMES.index(name)
     held_out = allow_held_out and float(random.random_sample()) < HELD_OUT_SHARE
-    unseen_glyphs = sprites.glyph_ids(index, True)
+    unseen_glyphs = drawing.glyph_ids(index, True)
     unseen_glyph = held_out and bool(unseen_glyphs) and float(random.random_sample()) < 0.5
-    glyphs = unseen_glyphs if unseen_glyph else sprites.glyph_ids(index, False)
-    styles = sprites.HELD_OUT_STYLES if held_out and not unseen_glyph else sprites.TRAIN_STYLES
+    glyphs = unseen_glyphs if unseen_glyph else drawing.glyph_ids(index, False)
+    styles = drawing.HELD_OUT_STYLES if held_out and not unseen_glyph else drawing.TRAIN_STYLES
     size = int(random.randint(19, 25))
     x = (cell % GRID) * CELL + (CELL - size) // 2 + int(random.randint(-2, 3))
     y = (cell // GRID) * CELL + (CELL - size) // 2 + int(random.randint(-2, 3))
@@ -129,7 +129,7 @@ def make_scene(
     random = np.random.RandomState(seed)
     place = list(PLACES)[int(random.randint(len(PLACES)))]
     unseen = allow_held_out and float(random.random_sample()) < HELD_OUT_SHARE
-    variants = backgrounds.HELD_OUT_VARIANTS if unseen else backgrounds.TRAIN_VARIANTS
+    variants = drawing.HELD_OUT_VARIANTS if unseen else drawing.TRAIN_VARIANTS
     variant = variants[int(random.randint(len(variants)))]
     count = 1 + pick(random, counts)
     cells = random.permutation(GRID * GRID)[:count]
@@ -159,9 +159,9 @@ def _noise(scale: int) -> NDArray[np.int32]:
 def draw(scene: Scene, scale: int = 1) -> Image.Image:
     """The image of a scene, `SIDE * scale` pixels wide."""
     side = SIDE * scale
-    pixels = backgrounds.background(scene.place, scene.variant, side) + scene.brightness
+    pixels = drawing.background(scene.place, scene.variant, side) + scene.brightness
     for thing in scene.things:
-        patch = sprites.sprite(thing.glyph, thing.style, thing.size * scale, thing.flip)
+        patch = drawing.sprite(thing.glyph, thing.style, thing.size * scale, thing.flip)
         rows = slice(thing.y * scale, (thing.y + thing.size) * scale)
         columns = slice(thing.x * scale, (thing.x + thing.size) * scale)
         opacity = patch[..., 3:] * thing.alpha // 255

@@ -10,11 +10,12 @@ from rudder_hf.analyze.evidence import (
     category_evidence,
     nearest,
     neighbour_evidence,
+    object_table,
     probe,
     probe_evidence,
     shared_objects,
 )
-from rudder_hf.analyze.geometry import object_table, rotated
+from rudder_hf.analyze.geometry import rotated
 from tests.support.analyzing import pair_counting, slow_silhouette
 
 pytest.importorskip("sklearn", reason="scikit-learn, of the extra plots, is not installed")

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from rudder_hf import RudderConfig, attach
 from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images, read_calibration
-from rudder_hf.analyze.gather import Gatherer, open_gate
+from rudder_hf.analyze.gather import Gatherer, open_gate, unpacked
 from rudder_hf.analyze.numbers import present_objects
 from rudder_hf.calibrate import (
     CalibrationOptions,
@@ -152,8 +152,9 @@ def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
     assert [row["sample"] for row in rows] == [sample.id for sample in study.task.samples]
     for name in ("vanilla", "steered"):
         texts = [row[name]["text"] for row in rows]
-        found = numbers["scores"]["chair_i"][name]["value"]
-        assert found == pytest.approx(100 * chair(list(enumerate(texts)), truth).scores.chair_i, abs=1e-5)
+        mentions = numbers["detector"][name]["mentions"]
+        share = mentions["hallucinated"] / sum(mentions.values())
+        assert share == pytest.approx(chair(list(enumerate(texts)), truth).scores.chair_i)
 
 
 def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path], tmp_path: Path) -> None:
@@ -194,9 +195,9 @@ def test_answers_are_those_of_generate() -> None:
         for name in ("similarity", "gate", "push"):
             expected = getattr(steered.rudder, name)[0, : len(found.steered.spans)].tolist()
             assert found.steered.trace[name] == pytest.approx(expected, abs=1e-4)
-        assert found.card == pytest.approx(steered.rudder.card[0].numpy(), abs=1e-5)
+        assert unpacked([found.card])[0] == pytest.approx(steered.rudder.card[0].numpy(), abs=1e-5)
         assert found.text_card is not None
-        assert np.linalg.norm(found.text_card) == pytest.approx(1, abs=1e-5)
+        assert np.linalg.norm(unpacked([found.text_card])) == pytest.approx(1, abs=1e-5)
         assert set(found.vanilla.trace["push"]) == {0.0}
         # The gate of unsteered states is the one that the settings give their similarity.
         would = open_gate(torch.tensor(found.vanilla.trace["similarity"]), config)
@@ -209,10 +210,11 @@ def test_other_families_are_read(name: str, tmp_path: Path) -> None:
     other = LoadedModel(name, FAMILIES[name].build(), PROCESSORS[name](), {"": config}, "test")
     task = find_images(DataOptions(limit=2))
     first, second = Gatherer(Study(other, task, config), 4).read(task.samples)
-    assert first.card.shape == second.card.shape
+    assert unpacked([first.card, second.card]).shape == (2, 32)
     assert {len(values) for values in first.steered.trace.values()} == {len(first.steered.spans)}
     if first.text_card is not None and second.text_card is not None:
-        assert first.text_card == pytest.approx(second.text_card, abs=1e-5)  # one prompt
+        one, other = unpacked([first.text_card, second.text_card])
+        assert one == pytest.approx(other, abs=1e-5)  # the same prompt
 
 
 def test_gates_of_both_modes() -> None:
@@ -245,7 +247,6 @@ def test_images_without_annotations(toy: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     numbers, page = check_folder(out)
     assert not numbers["annotated"]
-    assert "scores" not in numbers
     assert numbers["detector"] is None
     for what in ("The detector", "Probe, neighbours and categories", "Marks of hallucinated objects"):
         assert any(note.startswith(f"{what} left out: it is not known") for note in numbers["notes"])

@@ -1,20 +1,25 @@
-"""Answers token by token: spans, mentions and lines."""
+"""Answers token by token: spans, mentions and lines; as HTML the text stays as it is, and shades can be read."""
 
 from __future__ import annotations
 
+import html
+import math
+import re
 from functools import cache
+from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rudder_hf.analyze.figures.answers import COLUMNS, lay_out
-from rudder_hf.analyze.tokens import GrowingText, answer_mentions, token_view
+from rudder_hf.analyze.answer_figures import COLUMNS, lay_out
+from rudder_hf.analyze.tokens import GrowingAnswer, answer_mentions, scale_html, shade, token_view, tokens_html
 from rudder_hf.metrics.highlight import mentions
-from tests.support.analyzing import traced
+from tests.support.analyzing import luminance, traced
 from tests.support.toy import toy_processor
 
 
@@ -29,12 +34,12 @@ def byte_tokenizer() -> Any:
 
 
 def grown(tokenizer: Any, ids: list[int]) -> tuple[str, list[tuple[int, int]]]:
-    text = GrowingText(tokenizer)
+    answer = GrowingAnswer(tokenizer)
     for count, token in enumerate(ids, start=1):
-        text.add(token)
-        assert len(text.spans) == count
-        assert text.text == tokenizer.decode(ids[:count], skip_special_tokens=True)
-    return text.text, text.spans
+        answer.add(token)
+        assert len(answer.traced().spans) == count
+        assert answer.traced().text == tokenizer.decode(ids[:count], skip_special_tokens=True)
+    return answer.traced().text, [(start, stop) for start, stop in answer.traced().spans]
 
 
 @given(st.text(max_size=12))
@@ -56,6 +61,14 @@ def test_spans_of_characters_of_several_tokens() -> None:
     toy = toy_processor().tokenizer
     text, spans = grown(toy, toy("a dog near the chair").input_ids)
     assert [text[a:b].strip() for a, b in spans] == ["a", "dog", "near", "the", "chair"]
+
+
+def test_an_answer_ends_with_its_end_of_sequence() -> None:
+    toy = toy_processor().tokenizer
+    answer = GrowingAnswer(toy, {0}, ["gate"])
+    for token, gate in zip([*toy("a dog").input_ids, 0, *toy("a cat").input_ids], range(5), strict=True):
+        answer.add(token, gate)
+    assert (answer.traced().text, answer.traced().trace) == ("a dog", {"gate": [0, 1]})
 
 
 def test_mentions_and_their_tokens() -> None:
@@ -85,3 +98,79 @@ def test_token_view_breaks_lines_between_words() -> None:
         inside = sorted((column, text) for at, column, text, _ in placed if at == line)
         assert inside[-1][0] + len(inside[-1][1]) <= COLUMNS
         assert all(c + len(t) < d for (c, t), (d, _) in pairwise(inside))
+
+
+# As HTML
+
+
+class Read(HTMLParser):
+    """Reads HTML as a browser would: text, what is struck out, tips, and tags that are open."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.text, self.struck = "", ""
+        self.tips: list[str | None] = []
+        self.tags: set[str] = set()
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.open.append(tag)
+        self.tips += [value for name, value in attrs if name == "data-tip"]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        self.struck += data if "del" in self.open else ""
+
+
+def token(text: str, similarity: float = 0.25, absent: bool | None = None) -> dict[str, Any]:
+    named = None if absent is None else "cup"
+    return {"text": text, "similarity": similarity, "gate": 0.5, "push": 0.125, "object": named, "absent": absent}
+
+
+tokens = st.lists(st.builds(token, st.text(max_size=12), st.floats(-1, 1), st.sampled_from([None, False, True])))
+
+
+@given(tokens, st.sampled_from(["gate", "similarity"]))
+def test_tokens_show_the_text_and_strike_out_absent_objects(answer: list[dict[str, Any]], measure: str) -> None:
+    page = tokens_html(answer, measure, (0.0, 1.0))
+    read = Read(page)
+    assert read.open == []
+    assert read.tags <= {"span", "del"}
+    # Browsers take carriage returns and NUL for something else; blanks before the first word are dropped.
+    assert read.text == html.unescape(html.escape("".join(token["text"] for token in answer).lstrip()))
+    words = [token for token in answer if token["text"].strip()]
+    struck = "".join(token["text"].lstrip() for token in words if token["absent"])
+    assert read.struck == html.unescape(html.escape(struck))
+    assert not re.search(r"\{\{|\$\{|`", page)  # nothing for a template to evaluate
+    assert len(read.tips) == len(words)
+
+
+def test_tokens_carry_their_numbers_and_hostile_text_stays_text() -> None:
+    hostile = '<img src=x onerror="alert(1)"> {{constructor}} ${alert(1)}'
+    read = Read(tokens_html([token(hostile)], "gate", (0.0, 1.0)))
+    assert read.text == hostile
+    assert read.tags == {"span"}
+    assert read.tips == ["gate 0.500 · similarity +0.250 · push 12.5 %"]
+    named = Read(tokens_html([token("cup", absent=True) | {"probability": 0.5}], "gate", (0.0, 1.0)))
+    assert named.tips == ["gate 0.500 · similarity +0.250 · push 12.5 % · probability 0.500 · cup, not in the image"]
+    assert Read(tokens_html([token("a", math.nan)], "similarity", (0.0, 1.0))).tips == ["not recorded"]
+
+
+def test_shades_are_told_apart_in_grey_and_leave_text_readable() -> None:
+    greys = [luminance(shade(value, [-0.2, 0.6])) for value in np.linspace(-0.3, 0.7, 50)]
+    assert all(one >= two for one, two in pairwise(greys))
+    assert (greys[-1] + 0.05) / 0.05 > 4.5  # contrast of black text, WCAG AA
+    assert greys[0] - greys[-1] > 0.5
+    assert shade(-3.0, (0, 1)) == shade(0.0, (0, 1)) == shade(math.nan, (0, 1))
+    assert shade(7.0, (0, 1)) == shade(1.0, (0, 1))
+
+
+def test_the_scale_has_its_ends_as_numbers() -> None:
+    assert scale_html((-0.2, 0.6)).startswith("-0.20 <")
+    assert scale_html((-0.2, 0.6)).endswith("> 0.60")

@@ -28,8 +28,9 @@ from rudder_hf.core.backbones import (
 )
 from rudder_hf.core.families import REFUSED, TESTED, support
 from tests.core.test_exactness import STEERED, built
+from tests.support import zoo
 from tests.support.reference import Reference, reference_generate
-from tests.support.zoo import FAMILIES, unusual_residuals
+from tests.support.zoo import FAMILIES
 from tests.support.zoo.base import Family, Row, resolve
 
 
@@ -127,9 +128,7 @@ def test_at_least_the_promised_families_are_supported() -> None:
     assert {name for name in promised.split() if support(name) != "supported"} == set()
 
 
-@pytest.mark.parametrize(
-    "family", [FAMILIES["git"], FAMILIES["blip"], *unusual_residuals.REFUSED], ids=lambda family: family.name
-)
+@pytest.mark.parametrize("family", [FAMILIES["git"], FAMILIES["blip"], *zoo.REFUSED], ids=lambda family: family.name)
 def test_refused_families_say_why_and_stay_usable(family: Family) -> None:
     model = family.build()
     with pytest.raises(UnsupportedModelError, match=REFUSED[family.model_type][:30]):

@@ -34,7 +34,7 @@ from tests.support.helpers import (
     settings,
 )
 from tests.support.zoo import FAMILIES, Family, Row
-from tests.support.zoo.base import token_types
+from tests.support.zoo.batches import token_types
 
 UNREAD = "tokens that RUDDER did not read"
 

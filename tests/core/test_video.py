@@ -11,7 +11,7 @@ import torch
 from rudder_hf import RudderConfig, attach
 from tests.support.reference import Reference, reference_generate
 from tests.support.zoo import FAMILIES
-from tests.support.zoo.base import left_pad, random_pixels, text_ids
+from tests.support.zoo.batches import left_pad, random_pixels, text_ids
 
 VIDEO, START, END = 4, 5, 6
 FRAMES = 2

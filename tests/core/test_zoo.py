@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from tests.support.zoo import FAMILIES, Family, Row
-from tests.support.zoo.base import PAD, random_pixels, resolve
+from tests.support.zoo.base import PAD, resolve
+from tests.support.zoo.batches import random_pixels
 
 NEW = 12
 ROW = Row(seed=1, words=7)

@@ -24,11 +24,22 @@ from typer.testing import CliRunner
 from rudder_hf import RudderConfig
 from rudder_hf.analyze.tokens import TracedAnswer
 from rudder_hf.cli.main import app
-from rudder_hf.demo import examples, serve
+from rudder_hf.demo import serve
 from rudder_hf.demo.engine import Engine, Frame
-from rudder_hf.demo.html import colour_scale, legend, verdict
-from rudder_hf.demo.view import COLOURS, LONGEST_PROMPT, Limits, View, config_json, keep_links, read_query
+from rudder_hf.demo.view import (
+    COLOURS,
+    LONGEST_PROMPT,
+    Limits,
+    View,
+    colour_scale,
+    config_json,
+    keep_links,
+    legend,
+    read_query,
+    verdict,
+)
 from rudder_hf.scenes import embedded
+from rudder_hf.scenes.embedded import example_image, recognise_example, write_examples
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 LIMITS = Limits({0: 1.4, 1: 220.5, 3: 41.0}, examples=12, settings=(3, 12.5, 5.0))
@@ -162,7 +173,7 @@ def engine() -> Engine:
 
 
 def last(engine: Engine, number: int, view: View) -> Frame:
-    *_, frame = engine.stream(examples.example(number), view)
+    *_, frame = engine.stream(example_image(number), view)
     assert frame.done
     return frame
 
@@ -182,7 +193,7 @@ def test_streamed_answers_and_numbers_are_those_of_separate_calls(engine: Engine
     view = opening(engine, 3)
     frame = last(engine, 3, view)
     config = engine.model.config
-    (answer,) = ask(engine.model, engine.processor, [examples.example(3)], view.prompt, 24)
+    (answer,) = ask(engine.model, engine.processor, [example_image(3)], view.prompt, 24)
     assert (said(frame.vanilla), said(frame.steered)) == (answer.vanilla, answer.steered)
     for name in ("similarity", "gate", "push"):
         shown = torch.tensor(frame.steered.trace[name])
@@ -193,7 +204,7 @@ def test_streamed_answers_and_numbers_are_those_of_separate_calls(engine: Engine
 
 
 def test_frames_grow(engine: Engine) -> None:
-    frames = list(engine.stream(examples.example(1), opening(engine, 1)))
+    frames = list(engine.stream(example_image(1), opening(engine, 1)))
     lengths = [len(frame.steered.spans) for frame in frames]
     assert lengths == sorted(lengths)
     assert [frame.done for frame in frames] == [False] * (len(frames) - 1) + [True]
@@ -224,7 +235,7 @@ def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
 
 
 def test_a_reader_who_leaves_ends_the_generation(engine: Engine) -> None:
-    stream = engine.stream(examples.example(2), opening(engine, 2))
+    stream = engine.stream(example_image(2), opening(engine, 2))
     next(stream)
     stream.close()  # returns when the generation has ended
     assert not engine._turn.locked()
@@ -233,7 +244,7 @@ def test_a_reader_who_leaves_ends_the_generation(engine: Engine) -> None:
 
 def test_errors_reach_the_reader_and_leave_the_model_usable(engine: Engine) -> None:
     with pytest.raises(ValueError, match="layer is 99"):
-        next(engine.stream(examples.example(1), opening(engine, 1, layer=99)))
+        next(engine.stream(example_image(1), opening(engine, 1, layer=99)))
     with pytest.raises(ValueError, match="no image"):
         list(engine.stream("no image", opening(engine, 1)))  # type: ignore[arg-type]
     assert engine.model.config.layer == embedded.config().layer
@@ -241,14 +252,12 @@ def test_errors_reach_the_reader_and_leave_the_model_usable(engine: Engine) -> N
 
 
 def test_examples_are_recognised_by_their_pixels(tmp_path: Path) -> None:
-    files = examples.write(tmp_path)
+    files = write_examples(tmp_path)
     assert [file.name for file in files] == [file.name for file in sorted((EXAMPLES / "images").glob("*.png"))]
     for number, scene in enumerate(embedded.examples(), start=1):
-        assert examples.recognise(examples.example(number).convert("RGBA")) == number
-        assert examples.recognise(embedded.draw(scene)) == number
-        assert examples.present(number) == frozenset(scene.names)
-    assert examples.recognise(examples.example(1).rotate(90)) is None
-    assert examples.present(None) is None
+        assert recognise_example(example_image(number).convert("RGBA")) == number
+        assert recognise_example(embedded.draw(scene)) == number
+    assert recognise_example(example_image(1).rotate(90)) is None
 
 
 # The command

@@ -17,9 +17,10 @@ from PIL import Image
 
 from rudder_hf import RudderConfig
 from rudder_hf.cli.ask import ask
-from rudder_hf.demo import examples, serve
+from rudder_hf.demo import serve
 from rudder_hf.metrics.highlight import absent
 from rudder_hf.scenes import embedded
+from rudder_hf.scenes.embedded import example_image
 from tests.support.analyzing import luminance
 
 pytestmark = pytest.mark.slow
@@ -137,13 +138,13 @@ def test_a_person_tries_the_page(served: Any, browser: Any, tmp_path: Path) -> N
 
     # An example is answered when the page opens; what is not in it is struck out.
     browser.get(url)
-    vanilla, steered = expected(served, examples.example(EXAMPLE))
+    vanilla, steered = expected(served, example_image(EXAMPLE))
     wait_for(browser, (vanilla, steered))
     until(lambda: text(browser, "#vanilla .verdict") and text(browser, "#steered .verdict"), "verdicts")
     for side, answer in (("vanilla", vanilla), ("steered", steered)):
         struck = [item.text for item in browser.find_elements(CSS, f"#{side} .verdict del")]
         assert struck == list(
-            dict.fromkeys(span.category for span in absent(answer, examples.present(EXAMPLE) or frozenset()))
+            dict.fromkeys(span.category for span in absent(answer, frozenset(embedded.examples()[EXAMPLE - 1].names)))
         )
     asked += requests(browser)
 
@@ -194,7 +195,7 @@ def test_a_link_reproduces_the_view(served: Any, browser: Any) -> None:
     layers = model.config.get_text_config().num_hidden_layers
     layer = layers - 1 if model.config.layer != layers - 1 else 0
     browser.get(f"{url}?example=3&layer={layer}&alpha_max=0.5&mode=add&colour=similarity&k=1e9")
-    wait_for(browser, expected(served, examples.example(3), layer=layer, alpha_max=0.5, mode="add"))
+    wait_for(browser, expected(served, example_image(3), layer=layer, alpha_max=0.5, mode="add"))
     assert "k=1e9 was left out" in text(browser, "#notes")
     assert number_box(browser, "layer").get_attribute("value") == str(layer)
     assert browser.find_element(CSS, "#colour input[value=similarity]").is_selected()

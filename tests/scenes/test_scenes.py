@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rudder_hf.scenes import backgrounds, captions, coco, sprites
+from rudder_hf.scenes import captions, coco, drawing
 from rudder_hf.scenes.images import SPLITS, split_scenes, train_scene
-from rudder_hf.scenes.questions import pope_questions
 from rudder_hf.scenes.world import BY_NAME, CATEGORIES, NAMES, PARTNERS, PLACES
 from tools.train_scenes.drift import dense_scene
 
@@ -29,11 +28,11 @@ def test_splits_are_disjoint_and_training_never_shows_what_is_held_out():
     assert sum(map(len, seeds.values())) == len(set().union(*seeds.values()))
     for number in range(300):
         scene = train_scene(0, number)
-        assert scene.variant in backgrounds.TRAIN_VARIANTS
+        assert scene.variant in drawing.TRAIN_VARIANTS
         for thing in scene.things:
-            assert thing.style in sprites.TRAIN_STYLES
-            assert thing.glyph in sprites.glyph_ids(NAMES.index(thing.name), held_out=False)
-    assert any(t.style in sprites.HELD_OUT_STYLES for s in split_scenes("evaluation") for t in s.things)
+            assert thing.style in drawing.TRAIN_STYLES
+            assert thing.glyph in drawing.glyph_ids(NAMES.index(thing.name), held_out=False)
+    assert any(t.style in drawing.HELD_OUT_STYLES for s in split_scenes("evaluation") for t in s.things)
 
 
 def test_images_are_the_shipped_ones_bit_for_bit():
@@ -82,7 +81,7 @@ def test_the_length_of_a_caption_says_nothing_about_the_scene():
 @pytest.mark.parametrize("kind", ["random", "popular", "adversarial"])
 def test_pope_questions_of_a_single_scene(kind: str):
     scene = next(scene for scene in split_scenes("evaluation") if len(scene.names) >= 3)
-    asked = pope_questions([scene], kind)
+    asked = captions.pope_questions([scene], kind)
     assert [present for _, _, present in asked] == [True, False] * 3
     assert all((name in scene.names) == present for _, name, present in asked)
 
@@ -90,6 +89,6 @@ def test_pope_questions_of_a_single_scene(kind: str):
 def test_pope_questions_are_balanced_and_true():
     scenes = split_scenes("evaluation")[:60]
     for kind in ("random", "popular", "adversarial"):
-        questions = pope_questions(scenes, kind)
+        questions = captions.pope_questions(scenes, kind)
         assert sum(q[2] for q in questions) * 2 == len(questions)
         assert all((name in scenes[number].names) == present for number, name, present in questions)

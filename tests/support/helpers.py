@@ -7,6 +7,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -178,15 +179,12 @@ class PlainLayer(LlamaDecoderLayer):
         )
 
 
-def _plain_llava() -> PreTrainedModel:
-    """LLaVA whose decoder layers would fail on an unknown keyword argument."""
-    model = FAMILIES["llava"].build()
+def _make_layers_plain(model: Any) -> None:
     for layer in model.model.language_model.layers:
         layer.__class__ = PlainLayer
-    return model
 
 
-PLAIN = Family("llava", _plain_llava, FAMILIES["llava"].inputs, FAMILIES["llava"].layers, key="llava-plain")
+PLAIN = replace(FAMILIES["llava"], key="llava-plain", after=_make_layers_plain)
 """A family whose layers the state cannot reach as a keyword argument; transformers' own all let it through."""
 
 

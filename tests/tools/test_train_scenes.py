@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText
 from rudder_hf.scenes import captions, embedded
 from rudder_hf.scenes.images import draw, split_scenes, train_scene
 from rudder_hf.scenes.world import NAMES
-from tools.train_scenes import card, measure
+from tools.train_scenes import card
 from tools.train_scenes.__main__ import Recipe, decoder_stage, vision_stage
 from tools.train_scenes.batches import WordIds, make_batch, pixel_values
 from tools.train_scenes.drift import NONE, STRONG, drawn_brief_caption, drifting_caption
@@ -161,7 +161,7 @@ def test_scores_of_known_captions():
     good = f"I can see {captions.noun(scenes[0].names[0])}."
     absent = next(n for n in NAMES if n not in scenes[1].names)
     bad = f"I can see {captions.noun(absent)}. I can see {captions.noun(absent)}."
-    result = measure.caption_scores(scenes, [good, bad])
+    result = card.caption_scores(scenes, [good, bad])
     assert result["chair_s"] == 50.0
     assert result["chair_i"] == pytest.approx(100 * 2 / 3)
     assert result["chair_i_distinct"] == pytest.approx(50.0)
@@ -173,8 +173,8 @@ def test_scores_of_known_captions():
 def test_measuring_a_model_gives_what_its_card_says(monkeypatch: pytest.MonkeyPatch):
     """On a few scenes, within what a few scenes can say; the card follows from the measurements alone."""
     model, processor = AutoModelForImageTextToText.from_pretrained(embedded.folder()), embedded.load()[1]
-    monkeypatch.setattr(measure, "split_scenes", lambda split: split_scenes(split)[:30])
-    found = measure.measure(model, processor, "evaluation")
+    monkeypatch.setattr(card, "split_scenes", lambda split: split_scenes(split)[:30])
+    found = card.measure(model, processor, "evaluation")
     told = json.loads((embedded.folder() / "metrics.json").read_text())["vanilla"]["evaluation"]
     assert set(found) <= set(told)
     assert found["recall"] == pytest.approx(told["recall"], abs=10)

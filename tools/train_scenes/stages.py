@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from . import checkpoints
 from .muon import Muon
 
 REPORT_EVERY = 20
@@ -92,11 +92,46 @@ class Progress:
         self.sums = {}
 
 
+def save_checkpoint(
+    folder: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer], state: dict[str, Any]
+) -> None:
+    """Write weights, moments of the optimizers and `state`: no pickle, and a crash leaves the old checkpoint."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {f"model.{k}": v.detach().clone() for k, v in module.state_dict().items()}
+    for number, optimizer in enumerate(optimizers):
+        for index, entry in optimizer.state_dict()["state"].items():
+            tensors |= {
+                f"optimizer.{number}.{index}.{k}": torch.as_tensor(v).detach().clone() for k, v in entry.items()
+            }
+    partial = folder / "checkpoint.partial"
+    save_file(tensors, partial)
+    partial.replace(folder / "checkpoint.safetensors")
+    partial.write_text(json.dumps(state, indent=2))
+    partial.replace(folder / "checkpoint.json")
+
+
+def load_checkpoint(folder: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Any] | None:
+    """Restore what `save_checkpoint` wrote and return its state, or None where there is none."""
+    if not (folder / "checkpoint.json").is_file():
+        return None
+    state: dict[str, Any] = json.loads((folder / "checkpoint.json").read_text())
+    tensors = load_file(folder / "checkpoint.safetensors")
+    module.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
+    moments: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
+    for key, value in tensors.items():
+        if key.startswith("optimizer."):
+            _, number, index, name = key.split(".", 3)
+            moments[int(number)].setdefault(int(index), {})[name] = value
+    for optimizer, held in zip(optimizers, moments, strict=True):
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": held})
+    return state
+
+
 def run_stage(stage: Stage, out: Path) -> float:
     """Train a stage, from its checkpoint if there is one; the seconds it took."""
     optimizers = make_optimizers(stage)
     folder = out / "checkpoints" / stage.name
-    state = checkpoints.load(folder, stage.module, optimizers) or {"step": 0, "seconds": 0.0}
+    state = load_checkpoint(folder, stage.module, optimizers) or {"step": 0, "seconds": 0.0}
     progress = Progress(out / "training_log.jsonl", stage, int(state["step"]), float(state["seconds"]))
     for step in range(int(state["step"]), stage.steps):
         rate = stage.rate * rate_factor(step, stage.steps, stage.warmup, stage.decay)
@@ -112,5 +147,5 @@ def run_stage(stage: Stage, out: Path) -> float:
         progress.add(step + 1, losses)
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == stage.steps:
             state = {"step": step + 1, "seconds": progress.seconds}
-            checkpoints.save(folder, stage.module, optimizers, state)
+            save_checkpoint(folder, stage.module, optimizers, state)
     return float(state["seconds"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from PIL import Image
 
 from ...scenes import captions as grammar
+from ...scenes.captions import pope_questions
 from ...scenes.coco import captions as scene_captions
 from ...scenes.coco import file_name
 from ...scenes.images import SPLITS, Scene, draw, split_scenes
-from ...scenes.questions import pope_questions
 from .base import DataOptions, Sample, Task, question_sample
 from .chair import chair_sample
 

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
+from . import decoders, hybrids, llava, qformer, qwen, residuals, unusual
 from .base import Family, Row
+from .residuals import REFUSED
 
-__all__ = ["FAMILIES", "Family", "Row"]
+__all__ = ["FAMILIES", "REFUSED", "Family", "Row"]
 
-
-def _collect() -> dict[str, Family]:
-    """The families of all modules of this package, by name."""
-    families: dict[str, Family] = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        for family in getattr(module, "FAMILIES", ()):
-            if family.name in families:
-                raise ValueError(f"two zoo families are named {family.name}")
-            families[family.name] = family
-    return families
-
-
-FAMILIES: dict[str, Family] = _collect()
+_MODULES = (llava, qformer, qwen, hybrids, decoders, unusual, residuals)
+FAMILIES: dict[str, Family] = {family.name: family for module in _MODULES for family in module.FAMILIES}
+assert len(FAMILIES) == sum(len(module.FAMILIES) for module in _MODULES), "two zoo families have one name"

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.figures import BLUE, DARK, GREY, LINES, ORANGE, new_figure
-from ..detector import SCORES
-from ..token_html import shade
-from ..tokens import MEASURES, SIDES
-from . import Figure, brackets, histogram, value_above
+from ..runtime.figures import BLUE, DARK, GREY, LINES, ORANGE, new_figure
+from .detector import SCORES
+from .figures import OUTLINE, Figure, brackets, histogram, value_above
+from .tokens import MEASURES, SIDES, shade
 
 COLUMNS = 46  # characters in a line
 _CHARACTER, _LINE = 0.0752, 0.205  # inches, of the monospaced font at its size
@@ -173,8 +172,7 @@ def _draw_detector(numbers: dict[str, Any]) -> Any:
     _draw_intervals(middle, numbers, sides)
     values = main["values"]
     bins = np.linspace(min(map(min, values.values())), max(map(max, values.values())) + 1e-9, 25)
-    outline = {"histtype": "step", "color": DARK, "hatch": "///", "linewidth": 1.3}
-    for kind, options in (("grounded", {"color": BLUE}), ("hallucinated", outline)):
+    for kind, options in (("grounded", {"color": BLUE}), ("hallucinated", OUTLINE)):
         histogram(right, values[kind], bins, label=f"{kind} (n = {len(values[kind])})", **options)
     right.set(xlabel="CARD similarity at the mention (cosine)", title=f"Similarity, {name} answers")
     right.set_ylim(0, right.get_ylim()[1] * 1.25)

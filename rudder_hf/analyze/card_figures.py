@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime.figures import BLUE, DARK, GREY, LIGHT, ORANGE, VERMILION, new_figure
-from . import Figure, brackets, histogram, scatter_map, value_above
+from ..runtime.figures import BLUE, DARK, GREY, LIGHT, VERMILION, new_figure
+from .figures import OUTLINE, Figure, brackets, histogram, scatter_map, value_above
 
 
 def rotation(numbers: dict[str, Any]) -> Figure:
@@ -47,8 +47,7 @@ def _draw_rotation(turned: dict[str, Any], gain: dict[str, Any], others: dict[st
     histogram(left, turned["values"], bins, color=BLUE, label=label)
     if others:
         label = f"CARDs of two different images\n({others['pairs']} pairs)"
-        outline = {"histtype": "step", "color": DARK, "hatch": "///", "linewidth": 1.1}
-        histogram(left, others["values"], bins, label=label, **outline)
+        histogram(left, others["values"], bins, label=label, **OUTLINE)
     left.set(xlabel="angle in degrees", title="Rotation")
     histogram(right, gain["values"], count, color=GREY)
     right.set(
@@ -64,43 +63,38 @@ def _draw_rotation(turned: dict[str, Any], gain: dict[str, Any], others: dict[st
     return drawing
 
 
-def maps(numbers: dict[str, Any]) -> Figure:
+def maps(numbers: dict[str, Any], clusters: dict[str, Any] | None) -> Figure:
     """t-SNE of both CARDs and of the steering vectors, with their clusters."""
     shows = (
         "Image-conditioned CARD (left) and mean steering vectors (right), PCA to 50 dimensions and then t-SNE; shapes "
         "and colours are KMeans clusters of the steering vectors in the original space."
     )
-    if numbers["overlay"] and len(numbers["overlay"]["text"]) == 1:
+    if len(numbers["text"]) == 1:
         shows += " The text-only CARD is one point, because all prompts are the same."
     limits = (
         "t-SNE keeps neighbourhoods, not distances, sizes or directions: the length of a line is no angle, and gaps "
         "between groups can be made by the method. No number of this report is computed from these coordinates."
     )
-    return Figure("maps", "Maps of CARD and steering vectors", _draw_maps(numbers), shows, limits)
+    return Figure("maps", "Maps of CARD and steering vectors", _draw_maps(numbers, clusters), shows, limits)
 
 
-def _draw_maps(numbers: dict[str, Any]) -> Any:
+def _draw_maps(numbers: dict[str, Any], clusters: dict[str, Any] | None) -> Any:
     from matplotlib.collections import LineCollection
 
-    overlay, steering, clusters = numbers["overlay"], numbers["steering_map"], numbers["clusters"]
-    count = len(steering or overlay["image"])
-    labels = np.zeros(count, dtype=int) if clusters is None else np.asarray(clusters["labels"]) - 1
+    image, text = np.asarray(numbers["image"]), np.asarray(numbers["text"]).reshape(-1, 2)
+    labels = np.zeros(len(image), dtype=int) if clusters is None else np.asarray(clusters["labels"]) - 1
     names = ["all"] if clusters is None else [f"cluster {row['cluster']}" for row in clusters["clusters"]]
     drawing, (left, right) = new_figure(9.4, 4.6, 1, 2)
-    if overlay is not None:
-        image, text = np.asarray(overlay["image"]), np.asarray(overlay["text"]).reshape(-1, 2)
-        lines = [(point, text[which]) for point, which in zip(image, overlay["pairs"], strict=False)]
-        left.add_collection(LineCollection(lines, colors=LIGHT, linewidths=0.5, zorder=1))
-        scatter_map(left, image, labels, names)
-        if len(text):
-            plus = {"linestyle": "", "marker": "P", "color": "black", "markeredgecolor": "white", "markersize": 12}
-            shown = left.plot(*text.T, **plus, zorder=4)
-            left.legend(shown, [f"text-only ({len(text)} different)"], loc="best", frameon=True, framealpha=0.9)
-        left.set_title(f"CARD, n = {count} images; lines: same image")
-    if steering is not None:
-        scatter_map(right, steering, labels, names)
-        right.set_title(f"steering vectors, n = {count}")
-        right.legend(loc="best", frameon=True, framealpha=0.9)
+    lines = [(point, text[which]) for point, which in zip(image, numbers["pairs"], strict=False)]
+    left.add_collection(LineCollection(lines, colors=LIGHT, linewidths=0.5, zorder=1))
+    scatter_map(left, image, labels, names)
+    if len(text):
+        plus = {"linestyle": "", "marker": "P", "color": "black", "markeredgecolor": "white", "markersize": 12}
+        shown = left.plot(*text.T, **plus, zorder=4)
+        left.legend(shown, [f"text-only ({len(text)} different)"], loc="best", frameon=True, framealpha=0.9)
+    left.set_title(f"CARD, n = {len(image)} images; lines: same image")
+    scatter_map(right, numbers["steering"], labels, names)
+    right.set_title(f"steering vectors, n = {len(image)}")
     return drawing
 
 
@@ -111,19 +105,9 @@ def clusters(numbers: dict[str, Any]) -> Figure:
     finding = (
         f"KMeans on the steering vectors has its best silhouette, {numbers['silhouette']:.3f}, at K = {numbers['k']}; "
         f"that is {verdict} what the same search finds in normal clouds of the same spread without any clusters "
-        f"({np.mean(chance):.3f} on average, at most {max(chance):.3f}). CARD itself: "
-        f"{numbers['card_silhouette']:.3f}."
+        f"({np.mean(chance):.3f} on average, at most {max(chance):.3f})."
     )
     shows = "Bars are means by cluster, whiskers standard deviations."
-    typical = []
-    for row in numbers["clusters"]:
-        objects = [
-            f"{entry['object']} ({100 * entry['share']:.0f} % against {100 * entry['share_of_all']:.0f} % of all)"
-            for entry in row.get("typical_objects", ())
-        ]
-        typical += [f"cluster {row['cluster']}: {', '.join(objects)}"] if objects else []
-    if typical:
-        shows += f" More frequent than elsewhere in {'; '.join(typical)}."
     limits = (
         "KMeans always finds clusters; a small silhouette means no separate groups. That statistics stay similar in "
         "all clusters says nothing about whether the clusters mean something."
@@ -141,11 +125,8 @@ def _draw_clusters(numbers: dict[str, Any]) -> Any:
     panels = [name for name in labels if name in rows[0]]
     ratios = [1.6, *[1.0] * len(panels)]
     drawing, (first, *others) = new_figure(3.4 + 2.1 * len(panels), 3.2, 1, len(ratios), width_ratios=ratios)
-    for name, label, style, colour in (
-        ("silhouette_by_k", "steering vectors", "o-", BLUE),
-        ("card_silhouette_by_k", "CARD", "s--", ORANGE),
-    ):
-        first.plot([int(k) for k in numbers[name]], list(numbers[name].values()), style, color=colour, label=label)
+    scores = numbers["silhouette_by_k"]
+    first.plot([int(k) for k in scores], list(scores.values()), "o-", color=BLUE, label="steering vectors")
     first.axhspan(min(chance), max(chance), color=LIGHT, zorder=0, label="best of clouds without clusters")
     first.axhline(float(np.mean(chance)), color=GREY, linewidth=1, linestyle=":")
     first.set(xlabel="K", ylabel="mean silhouette (-1 to 1)")
@@ -228,7 +209,6 @@ def categories(numbers: dict[str, Any]) -> Figure:
         f"CARD by category; silhouette in the original space {numbers['silhouette']:.3f}\n"
         f"(shuffled labels {low:.3f} to {high:.3f}, {p})"
     )
-    axes.legend(loc="best", frameon=True, framealpha=0.9)
     finding = (
         f"Images with exactly one of {', '.join(numbers['categories'])}: the silhouette of CARD by category is "
         f"{numbers['silhouette']:.3f}, {beyond} what shuffled labels give ({low:.3f} to {high:.3f}, {p}, "

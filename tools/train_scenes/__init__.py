@@ -1,1 +1,0 @@
-"""How the embedded models of `rudder_hf.scenes` are made: `python -m tools.train_scenes --seed 0 --out FOLDER`."""
