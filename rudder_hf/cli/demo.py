@@ -27,7 +27,7 @@ def demo(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = options.DtypeChoice.AUTO,
+    dtype: options.DtypeOption = "auto",
 ) -> None:
     """Open a page on this machine: an image in, the model's answer without and with RUDDER side by side.
 
@@ -43,7 +43,7 @@ def demo(
         with refusing_bad_input():
             from ..runtime.models import load_steered
 
-            steered, processor = load_steered(model, settings, choose_device(device), dtype.value)
+            steered, processor = load_steered(model, settings, choose_device(device), dtype)
         serve_until_interrupted(
             lambda url: typer.echo(f"The page is at {url} (for this machine only; Ctrl-C ends it)."),
             steered,

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
-from .chair import ground_truth
 from .chair_parsers import DASHES, Lineage, parse
-from .coco import read_coco
 from .resources import DOUBLE_WORDS
 from .words import singular, words
 
@@ -75,22 +71,3 @@ def marked(text: str, present: frozenset[str] | None) -> str:
     for span in reversed(absent(text, present)):
         text = text[: span.stop] + MARK + text[span.stop :]
     return text
-
-
-def objects_by_file(annotations: Path) -> dict[str, frozenset[str]]:
-    """File name -> categories in the image, from a COCO instances file."""
-    data = read_coco(annotations)
-    truth = ground_truth(data, "pattern")
-    return {name: truth[image] for image, name in data.files.items()}
-
-
-def annotations_beside(image: Path) -> Path | None:
-    """The COCO annotations that lie beside an image's folder, as `rudder_hf.scenes.coco` writes them."""
-    match = re.fullmatch(r"scenes_(\w+)_\d+\.png", image.name)
-    if match is None:
-        return None
-    for folder in (image.parent / "annotations", image.parent.parent / "annotations"):
-        path = folder / f"instances_{match.group(1)}.json"
-        if path.is_file():
-            return path
-    return None
