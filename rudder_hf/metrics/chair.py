@@ -21,11 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .chair_parsers import Lineage, Mention, check_lineage, parse
+from .chair_parsers import CATEGORIES, SYNONYMS, Lineage, Mention, check_lineage, parse
 from .coco import Caption, CocoData
 from .coco import image_id as checked_id
 from .errors import InputError, listed
-from .resources import CATEGORIES, SYNONYMS
 from .statistics import Counts, Floats, Metric, Sums, f1, ratio, scores, share
 
 COLUMNS = (

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from .chair_parsers import DASHES, Lineage, parse
-from .resources import DOUBLE_WORDS
-from .words import singular, words
+from .words import words
 
 MARK = "(!)"
 
@@ -26,26 +25,11 @@ def mentions(text: str, lineage: Lineage = "pattern") -> list[Span]:
     lowered = text.lower()
     if lineage == "strict":
         lowered = DASHES.sub(" ", lowered)  # as its parser does; places stay where they are
-    split = words(lowered)
-    places = _word_places(lowered, split)
-    found = []
-    for mention in parse(text, lineage).mentions:
-        start, stop = places[mention.place]
-        if _is_joined(split[mention.place : mention.place + 2], mention.word):
-            stop = places[mention.place + 1][1]
-        found.append(Span(start, stop, mention.category))
-    return found
-
-
-def _is_joined(pair: list[str], word: str) -> bool:
-    """Whether two words stand for the one that was matched, as "baby elephant" does for "elephant"."""
-    if len(pair) < 2:
-        return False
-    return any(DOUBLE_WORDS.get(f"{one} {two}") == word for one in _forms(pair[0]) for two in _forms(pair[1]))
-
-
-def _forms(word: str) -> tuple[str, str]:
-    return word, singular(word)
+    places = _word_places(lowered)
+    return [
+        Span(places[mention.place][0], places[mention.place + mention.words - 1][1], mention.category)
+        for mention in parse(text, lineage).mentions
+    ]
 
 
 def absent(text: str, present: Collection[str], lineage: Lineage = "pattern") -> list[Span]:
@@ -53,10 +37,10 @@ def absent(text: str, present: Collection[str], lineage: Lineage = "pattern") ->
     return [span for span in mentions(text, lineage) if span.category not in present]
 
 
-def _word_places(lowered: str, split: list[str]) -> list[tuple[int, int]]:
+def _word_places(lowered: str) -> list[tuple[int, int]]:
     """Where each word of CHAIR's tokenisation stands in the text."""
     places, position = [], 0
-    for word in split:
+    for word in words(lowered):
         found = lowered.find(word, position)
         start = position if found < 0 else found  # rewritten words ("``" for quotes) have no place of their own
         position = start + (0 if found < 0 else len(word))

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ...metrics.coco import read_coco
 from ...metrics.errors import InputError, listed
-from ...metrics.pope import Question, read_questions
-from ...metrics.pope_questions import STRATEGIES, build_questions
+from ...metrics.pope import STRATEGIES, Question, build_questions, read_questions
 from .base import DataOptions, Task, images_in, question_sample
 from .chair import coco_annotations, coco_images
 from .images import has_annotations
