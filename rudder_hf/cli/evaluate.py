@@ -195,7 +195,7 @@ def _rescore(given: dict[str, Any], scoring: Scoring) -> None:
     with refusing_bad_input():
         from ..evaluate.rescore import rescore, save_rescored, score_captions
         from ..evaluate.tasks import DataOptions
-        from ..evaluate.tasks.chair import coco_annotations
+        from ..evaluate.tasks.captions import coco_annotations
 
         source: Path = given["rescore"]
         if source.is_dir():

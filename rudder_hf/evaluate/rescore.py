@@ -13,7 +13,7 @@ from .folder import RunFolder
 from .result import RESULT_FILE, EvaluationResult, MetricDifference
 from .run import run_record
 from .scoring import Scoring, build_result, score_run
-from .tasks.chair import chair_sample
+from .tasks.captions import chair_sample
 
 
 def rescore(source: str | Path, scoring: Scoring) -> EvaluationResult:

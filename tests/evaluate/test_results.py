@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from rudder_hf.evaluate import tables
-from rudder_hf.evaluate.paper import paper_rows, paper_value
 from rudder_hf.evaluate.rescore import compare_runs, rescore, save_rescored, score_captions
 from rudder_hf.evaluate.result import FORMAT, EvaluationResult
 from rudder_hf.evaluate.scoring import Scoring, score_answers
+from rudder_hf.evaluate.tables import paper_rows, paper_value
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import get
 from rudder_hf.metrics.errors import InputError
@@ -274,12 +274,12 @@ def test_tables_do_not_mix_what_cannot_be_compared(run: Path) -> None:
 
 
 def test_paper_numbers() -> None:
-    assert paper_value("chair", LLAVA, "greedy", "rudder-beta", "chair_s") == 39.5
-    assert paper_value("chair", "llava-1.5-7b", "nucleus", "vanilla", "chair_i") == 16.0
-    assert paper_value("pope", "Salesforce/instructblip-vicuna-7b", "beam", "rudder-add", "f1") == 84.75
-    assert paper_value("mme", "HuggingFaceM4/idefics2-8b", "greedy", "vanilla", "total") == 1518.84
-    assert paper_value("chair", "Qwen/Qwen2.5-VL-7B-Instruct", "greedy", "rudder-beta", "chair_i") == 7.0
-    assert paper_value("chair", "someone/else", "greedy", "vanilla", "chair_s") is None
+    assert paper_value(LLAVA, "greedy", "rudder-beta", "chair_s") == 39.5
+    assert paper_value("llava-1.5-7b", "nucleus", "vanilla", "chair_i") == 16.0
+    assert paper_value("Salesforce/instructblip-vicuna-7b", "beam", "rudder-add", "f1") == 84.75
+    assert paper_value("HuggingFaceM4/idefics2-8b", "greedy", "vanilla", "total") == 1518.84
+    assert paper_value("Qwen/Qwen2.5-VL-7B-Instruct", "greedy", "rudder-beta", "chair_i") == 7.0
+    assert paper_value("someone/else", "greedy", "vanilla", "chair_s") is None
     # Every cell once.
     cells = [(row.table, row.model, row.decoding, row.method, *row.metrics) for row in paper_rows()]
     assert len(set(cells)) == len(cells)
