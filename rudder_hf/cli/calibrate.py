@@ -109,7 +109,7 @@ def calibrate(
     """
     given = dict(locals())
     with refusing_bad_input():
-        from ..runtime.processes import process_device, this_process
+        from ..runtime.environment import process_device, this_process
 
         process = this_process()
         found = _find_data(given)

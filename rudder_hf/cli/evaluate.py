@@ -112,7 +112,7 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
         from ..evaluate import methods as method_names
         from ..evaluate.folder import RunFolder
         from ..evaluate.tasks import DataOptions, make_task
-        from ..runtime.processes import process_device, this_process
+        from ..runtime.environment import process_device, this_process
 
         names = method_names.parse_names(given["methods"])
         settings = method_names.parse_settings(given["settings"] or [])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ..metrics.errors import InputError
-from ..runtime.processes import Process
+from ..runtime.environment import Process
 from ..runtime.store import Store, read_json_lines, to_json_lines, write_new
 from .tasks.base import Sample
 

@@ -17,9 +17,8 @@ from typing import Any
 from ..methods import Method
 from ..runtime.answers import answers, encode, log_likelihoods
 from ..runtime.decoding import Decoding, sample_seed
-from ..runtime.environment import hardware, timestamp, versions
+from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.models import LoadedModel
-from ..runtime.processes import Process
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import write_new
 from .folder import Answers, RunFolder

@@ -1,12 +1,12 @@
-"""The progress bar of every command: which stage of how many, how far it is, and the time left.
+"""The progress bar of every command: what is being done, how far it is, and the time left.
 
 Functions that take long have an argument `progress: Progress = no_progress` and call `progress(text, done, total)`:
 what is being done, how much of it is done, and how much there is. A new text begins a new stage. The command line
 passes a [`ProgressBar`].
 
 ```python
-with ProgressBar(stages=3, shown=process.is_main) as bar:
-    analyse(..., progress=bar)  # [2 of 3] answers ━━━━━━━━━╸━━━━ 120/200 0:01:32
+with ProgressBar(shown=process.is_main) as bar:
+    analyse(..., progress=bar)  # answers ━━━━━━━━━╸━━━━ 120/200 0:01:32
 ```
 """
 
@@ -37,13 +37,12 @@ class ProgressBar:
     There is no thread that redraws the bar: what is timed meanwhile is not disturbed.
 
     Args:
-        stages: How many stages there will be, if that is known.
         shown: Whether this process may show anything.
     """
 
-    def __init__(self, stages: int | None = None, shown: bool = True) -> None:
-        self._stages, self._shown = stages, shown and sys.stderr.isatty()
-        self._stage, self._text, self._done, self._drawn = 0, "", 0, 0.0
+    def __init__(self, shown: bool = True) -> None:
+        self._shown = shown and sys.stderr.isatty()
+        self._text, self._done, self._drawn = "", 0, 0.0
         self._bar: RichProgress | None = None
 
     def __enter__(self) -> Self:
@@ -79,19 +78,13 @@ class ProgressBar:
             self._bar.start()
         for task in self._bar.task_ids:
             self._bar.remove_task(task)
-        self._stage += text != self._text
         self._text = text
-        known = self._stages is not None and self._stage <= self._stages
-        title = f"[{self._stage} of {self._stages}] {text}" if known else text
-        self._bar.add_task(title, completed=done, total=total)
-
-    def close(self) -> None:
-        """Take the bar away."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._bar.add_task(text, completed=done, total=total)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

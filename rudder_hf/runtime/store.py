@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Literal, Self
 from filelock import FileLock, Timeout
 
 from ..metrics.errors import InputError, listed
-from .processes import Process
+from .environment import Process
 from .records import from_json, shortened
 
 Command = Literal["evaluate", "calibrate", "compare", "benchmark", "analyze"]

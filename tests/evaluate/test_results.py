@@ -180,7 +180,7 @@ def test_mme_runs_with_images_from_its_folder(tmp_path: Path) -> None:
     for subtask in ("existence", "code_reasoning"):
         (tmp_path / "mme" / subtask).mkdir(parents=True)
         for number in range(2):
-            from rudder_hf.runtime.inputs import synthetic_image
+            from rudder_hf.runtime.answers import synthetic_image
 
             synthetic_image(number, size=40).save(tmp_path / "mme" / subtask / f"{number}.png")
             lines = [

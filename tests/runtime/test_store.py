@@ -10,7 +10,7 @@ from typing import TypedDict
 import pytest
 
 from rudder_hf.metrics.errors import InputError
-from rudder_hf.runtime.processes import Process
+from rudder_hf.runtime.environment import Process
 from rudder_hf.runtime.store import (
     Store,
     must_write_new,
