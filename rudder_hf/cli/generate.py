@@ -95,18 +95,18 @@ def generate(
 
         size = 1 if stream else batch_size
         answers: list[Answer] = []
-        with ProgressBar(shown=not (stream or as_json)) as bar:
-            for start in range(0, len(shown), size):
-                part = shown[start : start + size]
+        for start in range(0, len(shown), size):
+            part = shown[start : start + size]
+            if stream:
+                begin(part[0])
+            with ProgressBar(shown=not (stream or as_json)) as bar:
                 bar("images", start, len(shown))
-                if stream:
-                    begin(part[0])
                 found = ask(steered, processor, [one.image for one in part], prompt, max_new_tokens, compare, stream)
-                answers += found
-                for image, answer in zip(part, found, strict=True) if not as_json else ():
-                    if not stream:
-                        begin(image)
-                    _print_answer(image, answer, not stream, trace)
+            answers += found
+            for image, answer in zip(part, found, strict=True) if not as_json else ():
+                if not stream:
+                    begin(image)
+                _print_answer(image, answer, not stream, trace)
         if as_json:
             document = {
                 "model": model or "embedded:llava",
