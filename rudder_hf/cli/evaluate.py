@@ -182,7 +182,7 @@ def _print_tables(paths: list[Path], latex: bool) -> None:
 
 def _compare(sides: tuple[str, str], scoring: Scoring) -> None:
     with refusing_bad_input():
-        from ..evaluate.rescore import compare_runs
+        from ..evaluate.folder import compare_runs
         from ..evaluate.tables import difference
         from ..runtime.report import Table, heading
 
@@ -193,7 +193,7 @@ def _compare(sides: tuple[str, str], scoring: Scoring) -> None:
 
 def _rescore(given: dict[str, Any], scoring: Scoring) -> None:
     with refusing_bad_input():
-        from ..evaluate.rescore import rescore, save_rescored, score_captions
+        from ..evaluate.folder import rescore, save_rescored, score_captions
         from ..evaluate.tasks import DataOptions
         from ..evaluate.tasks.captions import coco_annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rudder_hf.evaluate import tables
-from rudder_hf.evaluate.rescore import compare_runs, rescore, save_rescored, score_captions
+from rudder_hf.evaluate.folder import compare_runs, rescore, save_rescored, score_captions
 from rudder_hf.evaluate.result import FORMAT, EvaluationResult
 from rudder_hf.evaluate.scoring import Scoring, score_answers
 from rudder_hf.evaluate.tables import paper_rows, paper_value
