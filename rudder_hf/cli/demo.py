@@ -33,7 +33,7 @@ def demo(
 
     The page is served to this machine only, and asks nobody else for anything. Ctrl-C ends it.
     """
-    settings = options.given_settings(layer=layer, mode=mode, alpha_max=alpha_max, k=k)
+    settings = options.given_settings(locals(), "layer", "mode", "alpha_max", "k")
     with refusing_bad_input():
         from ..demo.serve import check_port, serve_until_interrupted
 

@@ -60,17 +60,8 @@ def generate(
 
     Settings that are not given come from the model's preset. Models without one need --layer and --alpha-max.
     """
-    settings = options.given_settings(
-        layer=layer,
-        mode=mode,
-        alpha_max=alpha_max,
-        k=k,
-        c=c,
-        g_min=g_min,
-        g_max=g_max,
-        norm_cap=norm_cap,
-        steer_first_token=steer_first_token,
-    )
+    gate = ("k", "c", "g_min", "g_max")
+    settings = options.given_settings(locals(), "layer", "mode", "alpha_max", *gate, "norm_cap", "steer_first_token")
     with refusing_bad_input():
         if stream and as_json:
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")

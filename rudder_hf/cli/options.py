@@ -62,6 +62,6 @@ OptionalOutOption = Annotated[Path | None, _OUT]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def given_settings(**settings: Any) -> dict[str, Any]:
+def given_settings(given: dict[str, Any], *names: str) -> dict[str, Any]:
     """RUDDER's settings that the user gave: options that were left out are None and are dropped."""
-    return {name: value for name, value in settings.items() if value is not None}
+    return {name: given[name] for name in names if given[name] is not None}

@@ -1,6 +1,6 @@
 """Yes/no questions about the scenes, as POPE asks them.
 
-The published results on scenes rest on these very questions. `rudder_hf.metrics.pope`, which makes questions
+The published results on scenes rest on these very questions. `rudder_hf.metrics.pope_questions`, which makes questions
 from COCO files, draws and breaks ties in another way.
 """
 
