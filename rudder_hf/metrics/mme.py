@@ -74,17 +74,15 @@ def parse_mme_answer(text: str) -> Reply:
     return "yes" if "yes" in start else "no" if "no" in start else "other"
 
 
-def _subtask_score(name: str) -> Callable[[Sums], Floats]:
+def _sum_of(names: Sequence[str]) -> Callable[[Sums], Floats]:
+    """The sum of the scores of subtasks."""
+
     def score(sums: Sums) -> Floats:
-        accuracy = ratio(sums[f"{name}/right"], sums[f"{name}/questions"])
-        return 100 * accuracy + 100 * ratio(sums[f"{name}/both_right"], sums[f"{name}/images"])
+        right = sum(ratio(sums[f"{name}/right"], sums[f"{name}/questions"]) for name in names)
+        both = sum(ratio(sums[f"{name}/both_right"], sums[f"{name}/images"]) for name in names)
+        return np.asarray(100 * right + 100 * both, dtype=np.float64)
 
     return score
-
-
-def _sum_of(names: Sequence[str]) -> Callable[[Sums], Floats]:
-    parts = [_subtask_score(name) for name in names]
-    return lambda sums: np.asarray(sum(part(sums) for part in parts), dtype=np.float64)
 
 
 def mme_metrics(subtasks: Sequence[str] = SUBTASKS) -> tuple[Metric, ...]:
@@ -93,9 +91,9 @@ def mme_metrics(subtasks: Sequence[str] = SUBTASKS) -> tuple[Metric, ...]:
         ("total", "MME", list(subtasks)),
         ("perception", "Perception", [name for name in subtasks if name in PERCEPTION]),
         ("cognition", "Cognition", [name for name in subtasks if name in COGNITION]),
+        *((name, name, [name]) for name in subtasks),
     ]
-    sums = [Metric(name, label, _sum_of(parts), True, "points") for name, label, parts in groups if parts]
-    return (*sums, *(Metric(name, name, _subtask_score(name), True, "points") for name in subtasks))
+    return tuple(Metric(name, label, _sum_of(parts), True, "points") for name, label, parts in groups if parts)
 
 
 def mme(questions: Sequence[MmeQuestion], answers: Sequence[str]) -> MmeResult:

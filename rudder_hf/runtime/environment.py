@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,13 @@ def timestamp() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
     """Versions of Python, of this package with a digest of its code, and of those it works with; None if missing."""
     from .. import __version__
 
     found: dict[str, str | None] = {"python": platform.python_version(), "rudder_hf": __version__}
     found[CODE] = code_digest(*_MEASURED)
-    for name in packages:
+    for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -142,17 +142,16 @@ def this_process(environment: Mapping[str, str] | None = None) -> Process:
         ValueError: The variables contradict each other.
     """
     variables = os.environ if environment is None else environment
-    values = {}
-    for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", None)):
-        text = variables.get(name, default) or variables.get("RANK", "0")
-        try:
-            values[name] = int(text)
-        except ValueError:
-            raise ValueError(f"The environment variable {name} is {text!r}, but has to be a number.") from None
-    rank, count = values["RANK"], values["WORLD_SIZE"]
+    rank_text = variables.get("RANK", "0")
+    texts = (rank_text, variables.get("WORLD_SIZE", "1"), variables.get("LOCAL_RANK") or rank_text)
+    try:
+        rank, count, local_rank = map(int, texts)
+    except ValueError:
+        given = ", ".join(texts)
+        raise ValueError(f"RANK, WORLD_SIZE and LOCAL_RANK of the environment ({given}) have to be numbers.") from None
     if not 0 <= rank < count:
         raise ValueError(f"The environment says RANK={rank} of WORLD_SIZE={count}: ranks go from 0 to {count - 1}.")
-    return Process(rank, count, values["LOCAL_RANK"])
+    return Process(rank, count, local_rank)
 
 
 def process_device(device: str, process: Process) -> str:

@@ -99,14 +99,12 @@ def load_model(
     try:
         if inside is not None:
             settings = embedded.settings_for_methods(inside)
-            found = None
             base = RudderConfig(base_model_name_or_path=str(embedded.folder(inside)))
-        else:
-            found = read_settings(str(name), revision=revision)
-            base = found or RudderConfig(base_model_name_or_path=str(name), base_model_revision=revision)
-        if found is not None:
+        elif (found := read_settings(str(name), revision=revision)) is not None:
             check_named_base(found, str(name))
-            settings = {"": found}
+            base, settings = found, {"": found}
+        else:
+            base = RudderConfig(base_model_name_or_path=str(name), base_model_revision=revision)
         if rudder is not None:
             given = read_settings(rudder)
             if given is None:
