@@ -70,12 +70,7 @@ class _Plan(TypedDict):
 
 
 class RunFolder(Store):
-    """The files of one run.
-
-    Args:
-        path: The folder.
-        process: Which of several processes this one is.
-    """
+    """The files of one run; arguments as for [`Store`]."""
 
     plan_kind = _Plan
 

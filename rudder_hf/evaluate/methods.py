@@ -78,9 +78,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 def sources_of(loaded: LoadedModel, prompts: Callable[[], Iterable[Inputs]] | None = None) -> Sources:
     """Where methods find what they need for a model: RUDDER's settings, and caption pairs for an embedded model.
 
-    Args:
-        loaded: The model.
-        prompts: Inputs with other images, for the control that takes another image's CARD.
+    `prompts` gives inputs with other images, for the control that takes another image's CARD.
     """
     return Sources(loaded.settings_for, _scene_pairs(loaded), prompts)
 
@@ -88,13 +86,9 @@ def sources_of(loaded: LoadedModel, prompts: Callable[[], Iterable[Inputs]] | No
 def make_method(
     name: str, loaded: LoadedModel, settings: Mapping[str, Any] | None = None, questions: bool = False
 ) -> Method:
-    """Make a method for a model.
+    """Make a method for a model, with what the user set.
 
-    Args:
-        name: Of the method.
-        loaded: The model.
-        settings: What the user set; the rest is as published, RUDDER's as calibrated for the model.
-        questions: Whether yes/no questions are to be answered, for which some publications have other settings.
+    The rest is as published (for yes/no `questions`, some publications differ), RUDDER's as calibrated for the model.
 
     Raises:
         ValueError: Settings are missing or out of range.

@@ -78,16 +78,9 @@ def answers(
     generate: Generate, model: PreTrainedModel, processor: Any, inputs: dict[str, Any], decoding: Decoding,
     seeds: Sequence[int], sample_ids: Sequence[str],
 ) -> list[Answer]:  # fmt: skip
-    """Answer one batch.
+    """Answer one batch of `encode` with a method's `generate`.
 
-    Args:
-        generate: A method's `generate`.
-        model: Whose ids of end and padding count.
-        processor: Whose tokenizer reads the answers.
-        inputs: From `encode`.
-        decoding: How to write.
-        seeds: One per row.
-        sample_ids: One per row, for methods with noise of their own.
+    Each row has a seed for sampling, and the id of its sample for methods with noise of their own.
     """
     written: Tensor = generate(**inputs, **decoding.options(seeds), sample_ids=list(sample_ids))
     new = without_prompt(written, inputs["input_ids"])
@@ -120,15 +113,9 @@ def end_ids(model: PreTrainedModel) -> set[int]:
 
 @torch.no_grad()
 def log_likelihoods(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequence[Sequence[int]]) -> list[float]:
-    """Log-probability of each answer under the model as it is: one forward pass over prompt and answer.
+    """Log-probability of each answer under the unsteered model, by one forward pass over prompt and answer.
 
-    Args:
-        model: The unsteered model.
-        inputs: From `encode`, one row for each answer.
-        rows: The answers' tokens.
-
-    Returns:
-        The sum over an answer's tokens, 0 for an empty answer.
+    The rows are the answers' tokens, one for each row of the inputs. An empty answer has 0.
     """
     longest = max(len(row) for row in rows)
     if longest == 0:

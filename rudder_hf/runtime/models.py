@@ -125,13 +125,9 @@ def load_model(
 def load_steered(
     name: str | None, settings: dict[str, Any], device: str = "cpu", dtype: str = "auto"
 ) -> tuple[RudderForConditionalGeneration, Any]:
-    """A steered model and its processor.
+    """A steered model and its processor; arguments as for [`load_model`].
 
-    Args:
-        name: As for [`load_model`].
-        settings: RUDDER settings that the user gave, on top of the model's own or its preset.
-        device: Where the model goes.
-        dtype: Type of its weights.
+    The given settings go on top of the model's own or its preset.
 
     Raises:
         ValueError: The model cannot be loaded or steered, or settings are missing or wrong.

@@ -262,11 +262,7 @@ def to_json_lines(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read_json(path: Path, kind: Any = Any) -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: The file.
-        kind: The type of what it holds, for [`from_json`].
+    """Read a JSON file as what [`from_json`] makes of it.
 
     Raises:
         InputError: It is damaged, or holds something else.
@@ -278,11 +274,7 @@ def read_json(path: Path, kind: Any = Any) -> Any:
 
 
 def read_json_lines(path: Path, kind: Any = Batch) -> list[Any]:
-    """Read a file with one JSON object per line.
-
-    Args:
-        path: The file.
-        kind: The type of a line, for [`from_json`].
+    """Read a file with one JSON object per line, each of the same type for [`from_json`].
 
     Raises:
         InputError: A line is damaged, or something else.
