@@ -154,11 +154,13 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
         spans=parse_words("--span", given["span"], ("prompt", "text", "image")),
         steer_first_token=tuple(word == "yes" for word in first_token),
     )
-    layers = None if given["layers"] is None else parse_numbers("--layers", given["layers"], int)
-    objective = given["objective"] or ("mean" if labelled else "grounding")
-    changed = {"grid": grid, "limits": Limits(**same_names(Limits)), "layers": layers}
-    changed |= {"objective": objective, "lineage": given["lineage"]}
-    return CalibrationOptions(**same_names(CalibrationOptions) | changed)
+    parsed = {
+        "grid": grid,
+        "limits": Limits(**same_names(Limits)),
+        "layers": None if given["layers"] is None else parse_numbers("--layers", given["layers"], int),
+        "objective": given["objective"] or ("mean" if labelled else "grounding"),
+    }
+    return CalibrationOptions(**same_names(CalibrationOptions) | parsed)
 
 
 def _finish(outcome: Outcome, out: Path, loaded: LoadedModel) -> None:
