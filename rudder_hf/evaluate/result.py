@@ -102,6 +102,17 @@ class EvaluationResult:
     run: dict[str, Any]
     format: str = FORMAT
 
+    def method(self, name: str) -> MethodResult:
+        """The result of one method.
+
+        Raises:
+            InputError: It is not part of the run.
+        """
+        found = {method.name: method for method in self.methods}
+        if name not in found:
+            raise InputError(f"there is no method {name!r} in this run; methods: {', '.join(found)}")
+        return found[name]
+
     def to_json(self) -> str:
         """The text of the result file."""
         return to_json(asdict(self))

@@ -55,8 +55,10 @@ def paper_rows() -> tuple[PaperRow, ...]:
     return tuple(PaperRow(**row) for row in json.loads(file.read_text(encoding="utf-8"))["rows"])
 
 
-def paper_value(model: str, decoding: str, method: str, metric: str) -> float | None:
+def paper_value(kind: str, model: str, decoding: str, method: str, metric: str) -> float | None:
     """What the paper prints for a metric of a model (its Hub id or preset), or None."""
+    if metric not in _HEADLINES.get(kind, ()):
+        return None  # the paper's F1 is that of POPE, not of CHAIR
     wanted = (PRESETS[model].base_model if model in PRESETS else model, decoding, method)
     rows = (row for row in paper_rows() if (row.model, row.decoding, row.method) == wanted)
     return next((row.metrics[metric] for row in rows if metric in row.metrics), None)
@@ -200,4 +202,4 @@ def _headlines(result: EvaluationResult) -> list[str]:
 
 
 def _paper(result: EvaluationResult, method: MethodResult, metric: str) -> float | None:
-    return paper_value(result.model["name"], result.decoding["name"], method.name, metric)
+    return paper_value(result.kind, result.model["name"], result.decoding["name"], method.name, metric)

@@ -67,7 +67,7 @@ def test_chair_on_coco_files(done: Path, coco: Path) -> None:
     instances = json.loads((coco / "annotations" / "instances_examples.json").read_text())
     assert result.image_ids == sorted(image["id"] for image in instances["images"])
     assert result.data["captions"] == "captions_examples.json"
-    assert result.methods[1].settings["k"] == 2
+    assert result.method("rudder-beta").settings["k"] == 2
     assert result.run["launches"][0]["command"].startswith("rudder")
     assert (done / "table.md").read_text().startswith("**chair (lineage pattern)")
     assert r"\toprule" in (done / "table.tex").read_text()
@@ -92,7 +92,7 @@ def test_methods_have_the_published_settings_of_the_task(model: Path, tmp_path: 
     base = ("--model", model, "--methods", "vista", "--limit", 6, "--no-likelihood", *QUICK, "--max-new-tokens", 1)
     run = rudder(*base, "--task", "scenes-pope", "--out", tmp_path / "pope")
     assert run.exit_code == 0, run.output
-    assert EvaluationResult.load(tmp_path / "pope").methods[0].settings["strength"] == 0.01
+    assert EvaluationResult.load(tmp_path / "pope").method("vista").settings["strength"] == 0.01
     assert make_method("vista", loaded()).settings()["strength"] == 0.17
     assert make_method("vista", loaded(), {"strength": 0.5}, questions=True).settings()["strength"] == 0.5
 

@@ -69,6 +69,8 @@ def test_a_result_is_read_back_as_it_was(run: Path, tmp_path: Path) -> None:
         (tmp_path / "other.json").write_text(content)
         with pytest.raises(ValueError, match=word):
             EvaluationResult.load(tmp_path / "other.json")
+    with pytest.raises(ValueError, match="no method 'vcd'"):
+        result.method("vcd")
 
 
 def test_scoring_again_needs_neither_model_nor_data(run: Path) -> None:
@@ -146,7 +148,7 @@ def test_comparing_within_a_run_is_what_the_run_says(run: Path) -> None:
     result = EvaluationResult.load(run)
     ((name, found),) = compare_runs(f"{run}:vanilla", f"{run}:rudder-add", SCORING).items()
     assert name == f"{run}:rudder-add - {run}:vanilla"
-    assert found == result.methods[1].differences
+    assert found == result.method("rudder-add").differences
     # Two runs: methods that both have are compared each with itself, and equal ones do not differ.
     for differences in compare_runs(str(run), str(run), SCORING).values():
         assert all((d.value, d.low, d.high, d.p_value) == (0, 0, 0, 1) for d in differences.values())
@@ -236,7 +238,7 @@ def as_llava(run: Path, decoding: str = "greedy") -> EvaluationResult:
 def test_papers_numbers_stand_beside_ours_where_the_model_is_the_same(run: Path) -> None:
     results = [as_llava(run), as_llava(run, "beam")]
     table = tables.paper_table(results).markdown()
-    value = results[0].methods[1].metrics["chair_s"].value
+    value = results[0].method("rudder-add").metrics["chair_s"].value
     assert f"| Greedy | RUDDER-Add | {value:.1f} (42.1) |" in table
     assert f"| Beam Search | RUDDER-Add | {value:.1f} (35.2) |" in table
     assert "ours (paper)" in table.splitlines()[0]
@@ -272,12 +274,13 @@ def test_tables_do_not_mix_what_cannot_be_compared(run: Path) -> None:
 
 
 def test_paper_numbers() -> None:
-    assert paper_value(LLAVA, "greedy", "rudder-beta", "chair_s") == 39.5
-    assert paper_value("llava-1.5-7b", "nucleus", "vanilla", "chair_i") == 16.0
-    assert paper_value("Salesforce/instructblip-vicuna-7b", "beam", "rudder-add", "f1") == 84.75
-    assert paper_value("HuggingFaceM4/idefics2-8b", "greedy", "vanilla", "total") == 1518.84
-    assert paper_value("Qwen/Qwen2.5-VL-7B-Instruct", "greedy", "rudder-beta", "chair_i") == 7.0
-    assert paper_value("someone/else", "greedy", "vanilla", "chair_s") is None
+    assert paper_value("chair", LLAVA, "greedy", "rudder-beta", "chair_s") == 39.5
+    assert paper_value("chair", "llava-1.5-7b", "nucleus", "vanilla", "chair_i") == 16.0
+    assert paper_value("pope", "Salesforce/instructblip-vicuna-7b", "beam", "rudder-add", "f1") == 84.75
+    assert paper_value("mme", "HuggingFaceM4/idefics2-8b", "greedy", "vanilla", "total") == 1518.84
+    assert paper_value("chair", "Qwen/Qwen2.5-VL-7B-Instruct", "greedy", "rudder-beta", "chair_i") == 7.0
+    assert paper_value("chair", "someone/else", "greedy", "vanilla", "chair_s") is None
+    assert paper_value("chair", "Salesforce/instructblip-vicuna-7b", "beam", "rudder-add", "f1") is None
     # Every cell once.
     cells = [(row.table, row.model, row.decoding, row.method, *row.metrics) for row in paper_rows()]
     assert len(set(cells)) == len(cells)
