@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rudder_hf.evaluate.paper import paper_rows
+from rudder_hf.evaluate.tables import paper_rows
 from rudder_hf.methods import NAMES
 from rudder_hf.presets import get_preset
 

@@ -10,7 +10,7 @@ from .. import __version__
 from ..core.configuration import CALL_SETTINGS, RudderConfig
 from ..evaluate.tasks import DataOptions, Sample, Task, make_task
 from ..evaluate.tasks.base import samples_hash
-from ..evaluate.tasks.images import has_annotations, images_task
+from ..evaluate.tasks.captions import has_annotations, images_task
 from ..metrics.chair_parsers import Lineage
 from ..metrics.errors import InputError
 from ..runtime.answers import encode

@@ -17,7 +17,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 from ..core.backbones import find_backbone, resolve_layer
 from ..core.configuration import RudderConfig
 from ..metrics.errors import check_least
-from ..runtime.inputs import long_prompt
+from ..runtime.answers import long_prompt
 from ..runtime.models import load_model
 from .costs import CostSettings
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..evaluate.tasks import DataOptions, Sample, Task, make_task
 from ..evaluate.tasks.base import choose_ids
-from ..evaluate.tasks.chair import IMAGES as EVALUATED
-from ..evaluate.tasks.images import has_annotations, images_task
+from ..evaluate.tasks.captions import IMAGES as EVALUATED
+from ..evaluate.tasks.captions import has_annotations, images_task
 from ..metrics.errors import InputError
 from ..runtime.answers import encode
 from ..runtime.models import LoadedModel

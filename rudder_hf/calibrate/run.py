@@ -12,9 +12,8 @@ from ..core.backbones import find_backbone, resolve_layer
 from ..evaluate.tasks import Task
 from ..metrics.errors import InputError
 from ..metrics.statistics import Counts, compare, interval
-from ..runtime.environment import hardware, timestamp, versions
+from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.models import LoadedModel
-from ..runtime.processes import Process
 from ..runtime.progress import Progress, no_progress
 from ..runtime.report import with_interval
 from ..runtime.store import Store

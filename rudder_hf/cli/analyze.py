@@ -21,52 +21,47 @@ EXAMPLES = copyable(
     "rudder analyze --model FOLDER --data photos --out analysis",
     "rudder analyze --model ID --data coco --split val2014 --out analysis",
 )
-DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="COCO's folder or instances_*.json, or a folder of images without annotations.",
-        show_default="the embedded scenes",
-    ),
-]
-LimitOption = Annotated[int, typer.Option(min=1, help="How many images, drawn with the seed.")]
-PartsOption = Annotated[
-    str | None,
-    typer.Option(help="Some of layers, geometry, tokens, detector, ablations, by commas.", show_default="all"),
-]
-CalibrationOption = Annotated[
-    Path | None, typer.Option(help="Folder of `rudder calibrate`: adds its ablations (layers, alpha_max x k, POPE).")
-]
-ShownOption = Annotated[int, typer.Option(min=1, help="Images that the report shows token by token.")]
-TokenImageOption = Annotated[
-    str | None,
-    typer.Option(help="Id of the image for figures/token-view.", show_default="first with an absent object"),
-]
 
 
 def analyze(
     out: options.OutOption,
     model: options.ModelOption = None,
-    data: DataOption = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="COCO's folder or instances_*.json, or a folder of images without annotations.",
+            show_default="the embedded scenes",
+        ),
+    ] = None,
     images: options.ImagesOption = None,
     captions: options.CaptionsOption = None,
     split: options.SplitOption = None,
-    limit: LimitOption = 100,
+    limit: Annotated[int, typer.Option(min=1, help="How many images, drawn with the seed.")] = 100,
     ids: options.IdsOption = None,
-    parts: PartsOption = None,
-    calibration: CalibrationOption = None,
+    parts: Annotated[
+        str | None,
+        typer.Option(help="Some of layers, geometry, tokens, detector, ablations, by commas.", show_default="all"),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="Folder of `rudder calibrate`: adds its ablations (layers, alpha_max x k, POPE)."),
+    ] = None,
     settings: options.SettingsOption = None,
     rudder: options.RudderOption = None,
-    shown: ShownOption = 8,
-    token_image: TokenImageOption = None,
+    shown: Annotated[int, typer.Option(min=1, help="Images that the report shows token by token.")] = 8,
+    token_image: Annotated[
+        str | None,
+        typer.Option(help="Id of the image for figures/token-view.", show_default="first with an absent object"),
+    ] = None,
     prompt: options.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
-    lineage: options.LineageOption = options.LineageChoice.PATTERN,
+    lineage: options.LineageOption = "pattern",
     batch_size: options.BatchSizeOption = 8,
     bootstrap: options.BootstrapOption = 2000,
     seed: options.SeedOption = 0,
     skip_unreadable: options.SkipUnreadableOption = False,
     device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = options.DtypeChoice.AUTO,
+    dtype: options.DtypeOption = "auto",
     revision: options.RevisionOption = None,
 ) -> None:
     """Look inside: layers, geometry of CARD, answers token by token, detectors, ablations; as JSON, figures, HTML.
@@ -104,7 +99,7 @@ def _options(given: dict[str, Any]) -> AnalysisOptions:
     names = ("max_new_tokens", "batch_size", "seed", "shown", "token_image")
     return AnalysisOptions(
         parts=parts or PARTS,
-        lineage=given["lineage"].value,
+        lineage=given["lineage"],
         draws=given["bootstrap"],
         command=command_line(),
         **{name: given[name] for name in names},
@@ -126,5 +121,5 @@ def _study(given: dict[str, Any]) -> Study:
     if set(parsed) - {""}:
         raise ValueError(f"--set {next(iter(set(parsed) - {''}))}.NAME=VALUE: here settings are NAME=VALUE.")
     device = choose_device(given["device"])
-    loaded = load_model(given["model"], given["dtype"].value, device, given["rudder"], given["revision"])
+    loaded = load_model(given["model"], given["dtype"], device, given["rudder"], given["revision"])
     return Study(loaded, task, loaded.config_with(parsed.get("", {})))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import typer
 from PIL.Image import Image
-from rich.table import Table
-from rich.text import Text
-from torch import Tensor
+from transformers import TextStreamer
 
 from ..hub.modeling import RudderForConditionalGeneration
-from ..hub.processing import encode
-from ..runtime.inputs import to_model
+from ..runtime.answers import encode
+from ..runtime.report import Table
 
 
 @dataclass(frozen=True)
@@ -57,12 +55,10 @@ class Answer:
 
     def trace_table(self) -> Table:
         """One row per token of the steered answer."""
-        table = Table("token", title="what RUDDER saw and did, token by token")
-        for heading in ("similarity s", "gate g", "push / hidden state"):
-            table.add_column(heading, justify="right")
-        for token, s, g, push in zip(self.tokens, self.similarity, self.gate, self.push, strict=True):
-            table.add_row(Text(token), f"{s:+.3f}", f"{g:.3f}", f"{100 * push:.1f} %")
-        return table
+        columns = zip(self.tokens, self.similarity, self.gate, self.push, strict=True)
+        rows = [[token, f"{s:+.3f}", f"{g:.3f}", f"{100 * push:.1f} %"] for token, s, g, push in columns]
+        headings = ["token", "similarity s", "gate g", "push / hidden state"]
+        return Table(headings, rows, "what RUDDER saw and did, token by token")
 
 
 def _range(values: list[float]) -> str:
@@ -76,18 +72,23 @@ def ask(
     prompt: str,
     max_new_tokens: int,
     compare: bool = True,
-    streamer: Callable[[str], Any] | None = None,
+    stream: bool = False,
 ) -> list[Answer]:
     """Ask one question about each image, all in one batch, greedily.
 
-    With `compare`, the unsteered model is asked too. `streamer` makes the streamer of an answer from its name,
-    "vanilla" or "steered"; it takes one image.
+    With `compare`, the unsteered model is asked too. With `stream`, which takes one image, the words are printed as
+    they come, behind "vanilla: " or "steered: ".
     """
-    inputs = to_model(encode(processor, images, [prompt] * len(images)), model)
+    inputs = encode(model, processor, images, [prompt] * len(images))
 
     def generate(name: str, **options: Any) -> Any:
-        streamed = {} if streamer is None else {"streamer": streamer(name)}
-        return model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, **streamed, **options)
+        if stream:
+            typer.echo(f"{name}: ", nl=False)
+            options["streamer"] = TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
+        return model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, **options)
+
+    def decode(ids: Any) -> str:
+        return str(processor.tokenizer.decode(ids, skip_special_tokens=True)).strip()
 
     vanilla = generate("vanilla", rudder=False) if compare else None
     steered = generate("steered", return_dict_in_generate=True, output_rudder=True)
@@ -102,8 +103,8 @@ def ask(
         ids = steered.sequences[row, start : start + length]
         answers.append(
             Answer(
-                vanilla=None if vanilla is None else _decode(processor, vanilla[row, start:]),
-                steered=_decode(processor, ids),
+                vanilla=None if vanilla is None else decode(vanilla[row, start:]),
+                steered=decode(ids),
                 tokens=[processor.tokenizer.decode([token]) for token in ids.tolist()],
                 similarity=trace.similarity[row, :length].tolist(),
                 gate=trace.gate[row, :length].tolist(),
@@ -112,8 +113,3 @@ def ask(
             )
         )
     return answers
-
-
-def _decode(processor: Any, ids: Tensor) -> str:
-    text: str = processor.tokenizer.decode(ids, skip_special_tokens=True)
-    return text.strip()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,22 +19,13 @@ EXAMPLES = copyable(
 QUICK = {"rounds": 3, "new_tokens": 16, "warmup": 1}
 
 
-class ShapeChoice(StrEnum):
-    """Models with random weights that are built on the spot."""
-
-    WIDE = "wide"
-    DEEP = "deep"
-    BOTH = "both"
-    TINY = "tiny"
-
-
 def benchmark(
     shape: Annotated[
-        ShapeChoice,
+        Literal["wide", "deep", "both", "tiny"],
         typer.Option(
             help="wide: 2 layers as in LLaVA-1.5-7B (needs 2 GB); deep: 32 narrow layers; tiny: to try the command."
         ),
-    ] = ShapeChoice.BOTH,
+    ] = "both",
     model: Annotated[str | None, typer.Option(help="A model's Hub id or folder, instead of a shape.")] = None,
     methods: Annotated[
         str, typer.Option(help="Separated by commas, or groups: all, rudder, peers, controls; vanilla is always run.")
@@ -44,7 +34,7 @@ def benchmark(
     rounds: Annotated[int | None, typer.Option(min=1, help="Timed rounds.", show_default="15")] = None,
     batch_size: shared.BatchSizeOption = 1,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of the prompt, image included.")] = 64,
-    dtype: shared.DtypeOption = shared.DtypeChoice.FLOAT32,
+    dtype: shared.DtypeOption = "float32",
     layer: Annotated[
         int | None, typer.Option(help="RUDDER's layer; else the model's own, or 30/32 of the depth.")
     ] = None,
@@ -78,7 +68,7 @@ def benchmark(
         settings = bench.BenchmarkSettings(
             batch_size=batch_size,
             prompt_tokens=prompt_tokens,
-            dtype=dtype.value,
+            dtype=dtype,
             device=choose_device(device),
             layer=layer,
             seed=seed,
@@ -90,7 +80,7 @@ def benchmark(
         with refusing_bad_input():
             return bench.benchmark_model(name if model else bench.SHAPES[name], settings)
 
-    wanted = [model] if model else ["wide", "deep"] if shape is ShapeChoice.BOTH else [shape.value]
+    wanted = [model] if model else ["wide", "deep"] if shape == "both" else [shape]
     with ProgressBar() as bar, reporting_failure():
         report = bench.run_benchmark([lambda name=name: make(name) for name in wanted], settings, names, bar)  # type: ignore[misc]
     with refusing_bad_input():

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -36,111 +35,71 @@ EXAMPLES = copyable(
 POPE_IMAGES = 100  # held-out images that --check pope asks about
 
 
-class ObjectiveChoice(StrEnum):
-    """What to minimise."""
-
-    CHAIR_S = "chair_s"
-    CHAIR_I = "chair_i"
-    MEAN = "mean"
-    GROUNDING = "grounding"
-
-
-class CheckChoice(StrEnum):
-    """Other tasks to look at."""
-
-    POPE = "pope"
-
-
-DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="COCO's folder or instances_*.json, a folder of images without annotations, or embedded:SPLIT.",
-        show_default="the embedded scenes",
-    ),
-]
-CheckDataOption = Annotated[
-    Path | None,
-    typer.Option(help="Other data to check the choice with, such as embedded:evaluation.", show_default="--data"),
-]
-LimitOption = Annotated[
-    int | None, typer.Option(min=2, help="How many images to choose with.", show_default="100, scenes 200")
-]
-CheckLimitOption = Annotated[int, typer.Option(min=0, help="How many other images to check the choice with.")]
-ExcludeOption = Annotated[
-    Path | None, typer.Option(help="Ids never to use, such as your evaluation's: JSON list, or one per line.")
-]
-ObjectiveOption = Annotated[
-    ObjectiveChoice | None,
-    typer.Option(help="What to minimise.", show_default="mean of both CHAIR; grounding without annotations"),
-]
-RecallFloorOption = Annotated[float, typer.Option(help="Least recall, as a share of vanilla's.")]
-LengthFloorOption = Annotated[float, typer.Option(help="Without annotations: least length, as a share.")]
-NllRiseOption = Annotated[float, typer.Option(help="Most rise of the negative log-likelihood, nats per token.")]
-DistinctDropOption = Annotated[float, typer.Option(help="Most drop of the share of distinct word pairs.")]
-ConfidenceOption = Annotated[float, typer.Option(help="Least share of bootstrap draws that keep the limits.")]
-LayersOption = Annotated[str | None, typer.Option(help="Layers to try, such as 20,24,28; else a short list.")]
-ShortlistOption = Annotated[int, typer.Option(min=1, help="How many layers to try.")]
-ProbeOption = Annotated[
-    int, typer.Option(min=0, help="Images of the sweep over all layers; 0 lists layers by statistics alone.")
-]
-StrengthsOption = Annotated[str | None, typer.Option(help="alpha_max relative to hidden states, such as 0.1,0.3.")]
-KOption = Annotated[str | None, typer.Option(help="Sensitivities, such as 2,5,8.")]
-ModeOption = Annotated[
-    str, typer.Option("--mode", "--modes", help="beta, add, or both; both give a config for each beside the best.")
-]
-PoolOption = Annotated[str, typer.Option("--pool", "--pools", help="mean, norm, or both.")]
-SpanOption = Annotated[str, typer.Option("--span", "--spans", help="prompt, text, image, or several.")]
-FirstTokenOption = Annotated[str, typer.Option(help="Whether the first token is steered: no, yes, or no,yes.")]
-EarlyStoppingOption = Annotated[
-    bool, typer.Option("--early-stopping/--no-early-stopping", help="Drop settings without a chance.")
-]
-LabelFreeOption = Annotated[
-    bool, typer.Option("--label-free", help="Also say what the criterion without annotations would choose.")
-]
-RunnersUpOption = Annotated[int, typer.Option(min=0, help="How many settings that come next to check as well.")]
-CheckOption = Annotated[CheckChoice | None, typer.Option(help="Also try the choice on this task.")]
-BatchSizeOption = Annotated[int, typer.Option(min=1, help="Largest batch, images times settings.")]
-
-
 def calibrate(
     out: options.OutOption,
     model: options.ModelOption = None,
-    data: DataOption = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="COCO's folder or instances_*.json, a folder of images without annotations, or embedded:SPLIT.",
+            show_default="the embedded scenes",
+        ),
+    ] = None,
     images: options.ImagesOption = None,
     captions: options.CaptionsOption = None,
     split: options.SplitOption = None,
-    limit: LimitOption = None,
-    check_limit: CheckLimitOption = 100,
-    check_data: CheckDataOption = None,
-    exclude: ExcludeOption = None,
-    objective: ObjectiveOption = None,
-    recall_floor: RecallFloorOption = 0.95,
-    length_floor: LengthFloorOption = 0.8,
-    nll_rise: NllRiseOption = 0.05,
-    distinct_drop: DistinctDropOption = 0.05,
-    confidence: ConfidenceOption = 0.8,
-    layers: LayersOption = None,
-    shortlist: ShortlistOption = 3,
-    probe: ProbeOption = 40,
-    strengths: StrengthsOption = None,
-    k: KOption = None,
-    mode: ModeOption = "beta",
-    pool: PoolOption = "mean",
-    span: SpanOption = "prompt",
-    first_token: FirstTokenOption = "no",
-    early_stopping: EarlyStoppingOption = True,
-    label_free: LabelFreeOption = False,
-    runners_up: RunnersUpOption = 2,
-    check: CheckOption = None,
+    limit: Annotated[
+        int | None, typer.Option(min=2, help="How many images to choose with.", show_default="100, scenes 200")
+    ] = None,
+    check_limit: Annotated[int, typer.Option(min=0, help="How many other images to check the choice with.")] = 100,
+    check_data: Annotated[
+        Path | None,
+        typer.Option(help="Other data to check the choice with, such as embedded:evaluation.", show_default="--data"),
+    ] = None,
+    exclude: Annotated[
+        Path | None, typer.Option(help="Ids never to use, such as your evaluation's: JSON list, or one per line.")
+    ] = None,
+    objective: Annotated[
+        Literal["chair_s", "chair_i", "mean", "grounding"] | None,
+        typer.Option(help="What to minimise.", show_default="mean of both CHAIR; grounding without annotations"),
+    ] = None,
+    recall_floor: Annotated[float, typer.Option(help="Least recall, as a share of vanilla's.")] = 0.95,
+    length_floor: Annotated[float, typer.Option(help="Without annotations: least length, as a share.")] = 0.8,
+    nll_rise: Annotated[float, typer.Option(help="Most rise of the negative log-likelihood, nats per token.")] = 0.05,
+    distinct_drop: Annotated[float, typer.Option(help="Most drop of the share of distinct word pairs.")] = 0.05,
+    confidence: Annotated[float, typer.Option(help="Least share of bootstrap draws that keep the limits.")] = 0.8,
+    layers: Annotated[str | None, typer.Option(help="Layers to try, such as 20,24,28; else a short list.")] = None,
+    shortlist: Annotated[int, typer.Option(min=1, help="How many layers to try.")] = 3,
+    probe: Annotated[
+        int, typer.Option(min=0, help="Images of the sweep over all layers; 0 lists layers by statistics alone.")
+    ] = 40,
+    strengths: Annotated[
+        str | None, typer.Option(help="alpha_max relative to hidden states, such as 0.1,0.3.")
+    ] = None,
+    k: Annotated[str | None, typer.Option(help="Sensitivities, such as 2,5,8.")] = None,
+    mode: Annotated[
+        str, typer.Option("--mode", "--modes", help="beta, add, or both; both give a config for each beside the best.")
+    ] = "beta",
+    pool: Annotated[str, typer.Option("--pool", "--pools", help="mean, norm, or both.")] = "mean",
+    span: Annotated[str, typer.Option("--span", "--spans", help="prompt, text, image, or several.")] = "prompt",
+    first_token: Annotated[str, typer.Option(help="Whether the first token is steered: no, yes, or no,yes.")] = "no",
+    early_stopping: Annotated[
+        bool, typer.Option("--early-stopping/--no-early-stopping", help="Drop settings without a chance.")
+    ] = True,
+    label_free: Annotated[
+        bool, typer.Option("--label-free", help="Also say what the criterion without annotations would choose.")
+    ] = False,
+    runners_up: Annotated[int, typer.Option(min=0, help="How many settings that come next to check as well.")] = 2,
+    check: Annotated[Literal["pope"] | None, typer.Option(help="Also try the choice on this task.")] = None,
     prompt: options.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
-    lineage: options.LineageOption = options.LineageChoice.PATTERN,
-    batch_size: BatchSizeOption = 256,
+    lineage: options.LineageOption = "pattern",
+    batch_size: Annotated[int, typer.Option(min=1, help="Largest batch, images times settings.")] = 256,
     bootstrap: options.BootstrapOption = 2000,
     seed: options.SeedOption = 0,
     skip_unreadable: options.SkipUnreadableOption = False,
     device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = options.DtypeChoice.AUTO,
+    dtype: options.DtypeOption = "auto",
     revision: options.RevisionOption = None,
 ) -> None:
     """Find RUDDER's settings for a model: the least hallucination at which recall and fluency stay.
@@ -150,7 +109,7 @@ def calibrate(
     """
     given = dict(locals())
     with refusing_bad_input():
-        from ..runtime.processes import process_device, this_process
+        from ..runtime.environment import process_device, this_process
 
         process = this_process()
         found = _find_data(given)
@@ -161,8 +120,8 @@ def calibrate(
         from ..runtime.models import load_model
         from ..runtime.progress import ProgressBar
 
-        pope = pope_task(found, seed, POPE_IMAGES) if check is CheckChoice.POPE else None
-        loaded = load_model(model, dtype.value, process_device(choose_device(device), process), None, revision)
+        pope = pope_task(found, seed, POPE_IMAGES) if check == "pope" else None
+        loaded = load_model(model, dtype, process_device(choose_device(device), process), None, revision)
     with resumable(out), ProgressBar(shown=process.is_main) as bar:
         outcome = run(loaded, found, out, wanted, process, bar, pope)
     if process.is_main:
@@ -195,11 +154,13 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
         spans=parse_words("--span", given["span"], ("prompt", "text", "image")),
         steer_first_token=tuple(word == "yes" for word in first_token),
     )
-    layers = None if given["layers"] is None else parse_numbers("--layers", given["layers"], int)
-    objective = given["objective"] or (ObjectiveChoice.MEAN if labelled else ObjectiveChoice.GROUNDING)
-    changed = {"grid": grid, "limits": Limits(**same_names(Limits)), "layers": layers}
-    changed |= {"objective": objective.value, "lineage": given["lineage"].value}
-    return CalibrationOptions(**same_names(CalibrationOptions) | changed)
+    parsed = {
+        "grid": grid,
+        "limits": Limits(**same_names(Limits)),
+        "layers": None if given["layers"] is None else parse_numbers("--layers", given["layers"], int),
+        "objective": given["objective"] or ("mean" if labelled else "grounding"),
+    }
+    return CalibrationOptions(**same_names(CalibrationOptions) | parsed)
 
 
 def _finish(outcome: Outcome, out: Path, loaded: LoadedModel) -> None:

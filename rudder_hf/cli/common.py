@@ -97,11 +97,7 @@ def choose_device(device: str) -> str:
 
 
 def require_extra(extra: str, **packages: str) -> None:
-    """See that the packages of an extra are installed, before anything large is loaded.
-
-    Args:
-        extra: Name of the extra.
-        packages: Modules, each with the name of its package.
+    """See that the packages of an extra, each named by its module, are installed before anything large is loaded.
 
     Raises:
         ImportError: Some are not installed, with the command that installs them.

@@ -56,7 +56,7 @@ def compare(
     bootstrap: shared.BootstrapOption = 10_000,
     seed: shared.SeedOption = 0,
     device: shared.DeviceOption = "auto",
-    dtype: shared.DtypeOption = shared.DtypeChoice.AUTO,
+    dtype: shared.DtypeOption = "auto",
     revision: shared.RevisionOption = None,
 ) -> None:
     """Tune every method on the same calibration images, then compare quality and cost, also where RUDDER loses.
@@ -78,7 +78,7 @@ def compare(
         options = _options(given)
         Store(out, "compare").check()
         found = find_images(DataOptions(data, captions, images, split, seed=seed), options)
-        loaded = load_model(model, dtype.value, choose_device(device), rudder, revision)
+        loaded = load_model(model, dtype, choose_device(device), rudder, revision)
     with resumable(out), ProgressBar() as bar:
         comparison = run(loaded, found, out, options, bar)
     typer.echo(markdown(comparison))

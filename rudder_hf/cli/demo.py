@@ -27,13 +27,13 @@ def demo(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = options.DtypeChoice.AUTO,
+    dtype: options.DtypeOption = "auto",
 ) -> None:
     """Open a page on this machine: an image in, the model's answer without and with RUDDER side by side.
 
     The page is served to this machine only, and asks nobody else for anything. Ctrl-C ends it.
     """
-    settings = options.given_settings(layer=layer, mode=mode, alpha_max=alpha_max, k=k)
+    settings = options.given_settings(locals(), "layer", "mode", "alpha_max", "k")
     with refusing_bad_input():
         from ..demo.serve import check_port, serve_until_interrupted
 
@@ -43,7 +43,7 @@ def demo(
         with refusing_bad_input():
             from ..runtime.models import load_steered
 
-            steered, processor = load_steered(model, settings, choose_device(device), dtype.value)
+            steered, processor = load_steered(model, settings, choose_device(device), dtype)
         serve_until_interrupted(
             lambda url: typer.echo(f"The page is at {url} (for this machine only; Ctrl-C ends it)."),
             steered,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from . import evaluate_options as own
 from . import options
 from .common import choose_device, command_line, copyable, read_ids, refusing_bad_input, resumable
 
@@ -30,37 +29,58 @@ EXAMPLES = copyable(
 
 def evaluate(
     model: options.ModelOption = None,
-    task: own.TaskOption = own.TaskChoice.SCENES,
-    data: own.DataOption = None,
+    task: Annotated[
+        Literal["scenes", "scenes-pope", "chair", "pope", "mme"],
+        typer.Option(help="What to ask; the scenes need no data."),
+    ] = "scenes",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="chair: COCO's folder or instances_*.json; pope: question files or either; mme: its folder."
+        ),
+    ] = None,
     images: options.ImagesOption = None,
     captions: options.CaptionsOption = None,
     split: options.SplitOption = None,
-    decoding: own.DecodingOption = own.DecodingChoice.GREEDY,
+    decoding: Annotated[Literal["greedy", "beam", "nucleus"], typer.Option(help="How to write answers.")] = "greedy",
     methods: options.MethodsOption = "vanilla,rudder-beta,rudder-add",
     settings: options.SettingsOption = None,
     rudder: options.RudderOption = None,
-    out: own.OutOption = None,
-    limit: own.LimitOption = None,
+    out: options.OptionalOutOption = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="How many images, drawn with the seed.", show_default="500, MME: all")
+    ] = None,
     ids: options.IdsOption = None,
     prompt: options.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
     num_beams: options.NumBeamsOption = 5,
     top_p: options.TopPOption = 0.9,
-    temperature: own.TemperatureOption = 1.0,
+    temperature: Annotated[float, typer.Option(help="Of nucleus sampling.")] = 1.0,
     seed: options.SeedOption = 0,
     batch_size: options.BatchSizeOption = 8,
-    likelihood: own.LikelihoodOption = True,
+    likelihood: Annotated[
+        bool, typer.Option("--likelihood/--no-likelihood", help="How likely answers are to the unsteered model.")
+    ] = True,
     skip_unreadable: options.SkipUnreadableOption = False,
     device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = options.DtypeChoice.AUTO,
+    dtype: options.DtypeOption = "auto",
     revision: options.RevisionOption = None,
-    lineage: options.LineageOption = options.LineageChoice.PATTERN,
-    parser: own.ParserOption = own.ParserChoice.ROBUST,
+    lineage: options.LineageOption = "pattern",
+    parser: Annotated[Literal["robust", "official"], typer.Option(help="Of POPE's answers.")] = "robust",
     bootstrap: options.BootstrapOption = 10_000,
-    rescore: own.RescoreOption = None,
-    compare: own.CompareOption = None,
-    table: own.TableOption = None,
-    latex: own.LatexOption = False,
+    rescore: Annotated[
+        Path | None, typer.Option(help="Score saved answers again: a results folder, or captions with --data.")
+    ] = None,
+    compare: Annotated[
+        tuple[str, str] | None, typer.Option(help="Two results, each FOLDER or FOLDER:METHOD.", metavar="A B")
+    ] = None,
+    table: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Results to put into one table; repeat it. Captions, questions and costs are joined by method."
+        ),
+    ] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="Print tables as LaTeX instead of Markdown.")] = False,
 ) -> None:
     """Measure hallucination with and without RUDDER: CHAIR, POPE, MME, with fluency and intervals beside every score.
 
@@ -71,7 +91,9 @@ def evaluate(
     with refusing_bad_input():
         if sum(value is not None for value in (rescore, compare, table or None)) > 1:
             raise ValueError("--rescore, --compare and --table are different commands: give one of them.")
-        scoring = _scoring(given)
+        from ..evaluate.scoring import Scoring
+
+        scoring = Scoring(lineage, parser, bootstrap)
     if table:
         _print_tables(table, latex)
     elif compare is not None:
@@ -82,12 +104,6 @@ def evaluate(
         _run(given, scoring)
 
 
-def _scoring(given: dict[str, Any]) -> Scoring:
-    from ..evaluate.scoring import Scoring
-
-    return Scoring(given["lineage"].value, given["parser"].value, given["bootstrap"])
-
-
 def _run(given: dict[str, Any], scoring: Scoring) -> None:
     """Run a task and print its table."""
     with refusing_bad_input():
@@ -96,7 +112,7 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
         from ..evaluate import methods as method_names
         from ..evaluate.folder import RunFolder
         from ..evaluate.tasks import DataOptions, make_task
-        from ..runtime.processes import process_device, this_process
+        from ..runtime.environment import process_device, this_process
 
         names = method_names.parse_names(given["methods"])
         settings = method_names.parse_settings(given["settings"] or [])
@@ -104,7 +120,7 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
         RunFolder(given["out"]).check()
         wanted = None if given["ids"] is None else read_ids(given["ids"])
         fields = ("data", "captions", "images", "split", "prompt", "limit", "seed")
-        task = make_task(given["task"].value, DataOptions(**{name: given[name] for name in fields}, wanted=wanted))
+        task = make_task(given["task"], DataOptions(**{name: given[name] for name in fields}, wanted=wanted))
         task.skip_unreadable(given["skip_unreadable"])
 
         from ..evaluate.run import RunOptions, evaluate
@@ -113,7 +129,7 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
         from ..runtime.progress import ProgressBar
 
         decoding = Decoding(
-            given["decoding"].value,
+            given["decoding"],
             given["max_new_tokens"] or task.max_new_tokens,
             given["num_beams"],
             given["top_p"],
@@ -121,7 +137,7 @@ def _run(given: dict[str, Any], scoring: Scoring) -> None:
         )
         run_options = RunOptions(given["batch_size"], given["seed"], given["likelihood"], command_line())
         device = process_device(choose_device(given["device"]), process)
-        loaded = load_model(given["model"], given["dtype"].value, device, given["rudder"], given["revision"])
+        loaded = load_model(given["model"], given["dtype"], device, given["rudder"], given["revision"])
         optional = method_names.parse_optional(given["methods"])
         questions = task.kind != "chair"
         chosen, left_out = method_names.make_methods(names, loaded, settings, decoding.name, questions, optional)
@@ -166,7 +182,7 @@ def _print_tables(paths: list[Path], latex: bool) -> None:
 
 def _compare(sides: tuple[str, str], scoring: Scoring) -> None:
     with refusing_bad_input():
-        from ..evaluate.rescore import compare_runs
+        from ..evaluate.folder import compare_runs
         from ..evaluate.tables import difference
         from ..runtime.report import Table, heading
 
@@ -177,9 +193,9 @@ def _compare(sides: tuple[str, str], scoring: Scoring) -> None:
 
 def _rescore(given: dict[str, Any], scoring: Scoring) -> None:
     with refusing_bad_input():
-        from ..evaluate.rescore import rescore, save_rescored, score_captions
+        from ..evaluate.folder import rescore, save_rescored, score_captions
         from ..evaluate.tasks import DataOptions
-        from ..evaluate.tasks.chair import coco_annotations
+        from ..evaluate.tasks.captions import coco_annotations
 
         source: Path = given["rescore"]
         if source.is_dir():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +14,9 @@ from . import options
 from .common import choose_device, copyable, refusing_bad_input, reporting_failure
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from .ask import Answer
-    from .inputs import NamedImage
 
 EXAMPLES = copyable(
     "rudder generate",
@@ -53,125 +54,147 @@ def generate(
     stream: Annotated[bool, typer.Option("--stream", help="Print words as they come, image by image.")] = False,
     as_json: options.JsonOption = False,
     device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = options.DtypeChoice.AUTO,
+    dtype: options.DtypeOption = "auto",
 ) -> None:
     """Answer a question about images, without and with RUDDER, and mark objects that are not there.
 
     Settings that are not given come from the model's preset. Models without one need --layer and --alpha-max.
     """
-    settings = options.given_settings(
-        layer=layer,
-        mode=mode,
-        alpha_max=alpha_max,
-        k=k,
-        c=c,
-        g_min=g_min,
-        g_max=g_max,
-        norm_cap=norm_cap,
-        steer_first_token=steer_first_token,
-    )
+    gate = ("k", "c", "g_min", "g_max")
+    settings = options.given_settings(locals(), "layer", "mode", "alpha_max", *gate, "norm_cap", "steer_first_token")
     with refusing_bad_input():
         if stream and as_json:
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
-        from .inputs import find_images
-
-        shown = find_images(images or [], example, annotations)
+        shown = _read_images(images, annotations) if images else [_example(example)]
     with reporting_failure():
         with refusing_bad_input():
             from ..runtime.models import load_steered
             from ..runtime.progress import ProgressBar
+            from ..scenes.embedded import NOTE
             from .ask import ask
 
-            steered, processor = load_steered(model, settings, choose_device(device), dtype.value)
-        size = 1 if stream else batch_size
-        printer = _Printer(model, prompt, trace, stream)
-        answers: list[Answer] = []
-        with ProgressBar(shown=not (stream or as_json)) as bar:
-            for start in range(0, len(shown), size):
-                part = shown[start : start + size]
-                bar("images", start, len(shown))
-                streamer = printer.streamer(part[0], processor) if stream else None
-                found = ask(steered, processor, [one.image for one in part], prompt, max_new_tokens, compare, streamer)
-                answers += found
-                if not as_json:
-                    for image, answer in zip(part, found, strict=True):
-                        printer.answer(image, answer)
-        if as_json:
-            typer.echo(json.dumps(_document(model, prompt, shown, answers), indent=2))
+            steered, processor = load_steered(model, settings, choose_device(device), dtype)
+        note = NOTE if model is None else None
+        used = f"mode {steered.config.mode}, layer {steered.handle.layer}, alpha_max {steered.config.alpha_max:g}"
+        heading = f"prompt:  {prompt}\nrudder:  {used}, k {steered.config.k:g}"
 
-
-class _Printer:
-    """Prints answers as they come."""
-
-    def __init__(self, model: str | None, prompt: str, trace: bool, stream: bool) -> None:
-        self.note, self.prompt, self.trace, self.stream = _note(model), prompt, trace, stream
-        self.started = False
-
-    def head(self, settings: dict[str, Any] | None) -> None:
-        """Print the note, the prompt and the settings, once, before the first answer."""
-        if self.started:
-            return
-        self.started = True
-        if self.note:
-            typer.echo(f"{self.note}\n")
-        typer.echo(f"prompt:  {self.prompt}")
-        if settings is not None:
-            used = f"mode {settings['mode']}, layer {settings['layer']}, alpha_max {settings['alpha_max']:g}"
-            typer.echo(f"rudder:  {used}, k {settings['k']:g}")
-
-    def streamer(self, image: NamedImage, processor: Any) -> Callable[[str], Any]:
-        """A function that makes streamers, which print the words of an answer behind its name."""
-        from transformers import TextStreamer
-
-        self.head(None)
-        typer.echo(f"\nimage:   {image.title}")
-
-        def make(name: str) -> TextStreamer:
-            typer.echo(f"{name}: ", nl=False)
-            return TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
-
-        return make
-
-    def answer(self, image: NamedImage, answer: Answer) -> None:
-        """Print one answer, or what is to be said after its words were streamed."""
-        from rich.console import Console
-
-        from ..metrics.highlight import marked
-
-        if not self.stream:
-            self.head(answer.settings)
+        def begin(image: _NamedImage) -> None:
+            """Print an image's title, and before the first one what holds for all."""
+            if image is shown[0]:
+                typer.echo(f"{note}\n\n{heading}" if note else heading)
             typer.echo(f"\nimage:   {image.title}")
-            for name, text in answer.texts.items():
-                typer.echo(f"{name}: {marked(text, image.present)}")
-        if image.present is not None:
-            wrong = [f"{name} {', '.join(image.absent(text)) or 'nothing'}" for name, text in answer.texts.items()]
-            typer.echo(f"not in the image: {'; '.join(wrong)}")
-        typer.echo(answer.summary())
-        if self.trace:
-            Console().print(answer.trace_table())
+
+        size = 1 if stream else batch_size
+        answers: list[Answer] = []
+        for start in range(0, len(shown), size):
+            part = shown[start : start + size]
+            if stream:
+                begin(part[0])
+            with ProgressBar(shown=not (stream or as_json)) as bar:
+                bar("images", start, len(shown))
+                found = ask(steered, processor, [one.image for one in part], prompt, max_new_tokens, compare, stream)
+            answers += found
+            for image, answer in zip(part, found, strict=True) if not as_json else ():
+                if not stream:
+                    begin(image)
+                _print_answer(image, answer, not stream, trace)
+        if as_json:
+            document = {
+                "model": model or "embedded:llava",
+                "note": note,
+                "prompt": prompt,
+                "settings": answers[0].settings,
+                "answers": list(map(_record, shown, answers)),
+            }
+            typer.echo(json.dumps(document, indent=2))
 
 
-def _note(model: str | None) -> str | None:
-    """What users have to know about the embedded model."""
-    from ..scenes.embedded import NOTE
+def _print_answer(image: _NamedImage, answer: Answer, texts: bool, trace: bool) -> None:
+    """Print the texts of an answer, unless they were streamed, and what is to be said about them."""
+    from ..metrics.highlight import marked
 
-    return NOTE if model is None else None
+    if texts:
+        for name, text in answer.texts.items():
+            typer.echo(f"{name}: {marked(text, image.present)}")
+    if image.present is not None:
+        wrong = [f"{name} {', '.join(image.absent(text)) or 'nothing'}" for name, text in answer.texts.items()]
+        typer.echo(f"not in the image: {'; '.join(wrong)}")
+    typer.echo(answer.summary())
+    if trace:
+        answer.trace_table().print()
 
 
-def _document(model: str | None, prompt: str, images: list[NamedImage], answers: list[Answer]) -> dict[str, Any]:
-    """The JSON document; the settings are the same for all images."""
-    records = []
-    for image, answer in zip(images, answers, strict=True):
-        record = {"image": image.name, **asdict(answer)}
-        record.pop("settings")
-        if image.present is not None:
-            record["present"] = sorted(image.present)
-            record["absent"] = {name: image.absent(text) for name, text in answer.texts.items()}
-        records.append(record)
-    return {
-        "model": model or "embedded:llava",
-        "note": _note(model),
-        "prompt": prompt,
-        "settings": answers[0].settings,
-        "answers": records,
-    }
+def _record(image: _NamedImage, answer: Answer) -> dict[str, Any]:
+    """An answer in the JSON document, whose settings are those of all images."""
+    record = {"image": image.name, **asdict(answer)}
+    record.pop("settings")
+    if image.present is not None:
+        record["present"] = sorted(image.present)
+        record["absent"] = {name: image.absent(text) for name, text in answer.texts.items()}
+    return record
+
+
+@dataclass(frozen=True)
+class _NamedImage:
+    """An image, its name, and the COCO categories in it if they are known."""
+
+    name: str
+    image: Image
+    present: frozenset[str] | None
+
+    @property
+    def title(self) -> str:
+        """The name, with what is in the image if that is known."""
+        return self.name if self.present is None else f"{self.name} ({', '.join(sorted(self.present))})"
+
+    def absent(self, text: str) -> list[str]:
+        """The objects that a text names although they are not in the image, in order; none if that is not known."""
+        from ..metrics.highlight import absent
+
+        return [] if self.present is None else [span.category for span in absent(text, self.present)]
+
+
+def _read_images(paths: list[Path], annotations: Path | None) -> list[_NamedImage]:
+    """The images with what is known of them, from the given annotations or from those beside the image.
+
+    Raises:
+        ValueError: An image cannot be read, or the annotations do not fit.
+    """
+    from ..evaluate.tasks.base import read_image
+    from ..metrics.chair import ground_truth
+    from ..metrics.coco import read_coco
+
+    tables: dict[Path, dict[str, frozenset[str]]] = {}
+    found = []
+    for path in paths:
+        image, source = read_image(path), annotations or _annotations_beside(path)
+        if source is not None and source not in tables:
+            data = read_coco(source)
+            truth = ground_truth(data)
+            tables[source] = {name: truth[number] for number, name in data.files.items()}
+        present = None if source is None else tables[source].get(path.name)
+        if annotations is not None and present is None:
+            raise ValueError(f"{annotations} says nothing about {path.name}.")
+        found.append(_NamedImage(str(path), image, present))
+    return found
+
+
+def _annotations_beside(image: Path) -> Path | None:
+    """The COCO annotations that lie beside an image's folder, as `rudder_hf.scenes.coco` writes them."""
+    if match := re.fullmatch(r"scenes_(\w+)_\d+\.png", image.name):
+        folders = (image.parent / "annotations", image.parent.parent / "annotations")
+        files = (folder / f"instances_{match.group(1)}.json" for folder in folders)
+        return next((file for file in files if file.is_file()), None)
+    return None
+
+
+def _example(number: int) -> _NamedImage:
+    """One of the example images, counted from 1."""
+    from ..scenes.captions import noun
+    from ..scenes.embedded import example_image, examples
+
+    scenes = examples()
+    if number > len(scenes):
+        raise ValueError(f"There are {len(scenes)} example images: --example must be 1 to {len(scenes)}.")
+    scene = scenes[number - 1]
+    return _NamedImage(f"example {number}, {noun(scene.place)}", example_image(number), frozenset(scene.names))

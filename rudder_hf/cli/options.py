@@ -5,36 +5,10 @@ A command writes `device: DeviceOption = "auto"`: type and help come from here, 
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
-
-
-class ModeChoice(StrEnum):
-    """RUDDER-Beta or RUDDER-Add."""
-
-    BETA = "beta"
-    ADD = "add"
-
-
-class DtypeChoice(StrEnum):
-    """Types of weights."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
-class LineageChoice(StrEnum):
-    """How CHAIR finds objects."""
-
-    PATTERN = "pattern"
-    WORDNET = "wordnet"
-    STRICT = "strict"
-
 
 # The model and where it runs.
 ModelOption = Annotated[
@@ -46,13 +20,13 @@ ModelOption = Annotated[
 RevisionOption = Annotated[str | None, typer.Option(help="Commit, tag or branch of the model.")]
 RudderOption = Annotated[str | None, typer.Option(help="Folder or Hub id of RUDDER settings for the model.")]
 DeviceOption = Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda, ...")]
-DtypeOption = Annotated[DtypeChoice, typer.Option(help="Type of the weights.")]
+DtypeOption = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Type of the weights.")]
 BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images per batch.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of every random draw: images, sampling, intervals.")]
 
 # RUDDER's settings, one option each; `given_settings` collects them.
 LayerOption = Annotated[int | None, typer.Option(help="Decoder layer, 0-based, negative from the end.")]
-ModeOption = Annotated[ModeChoice | None, typer.Option(help="Gated (beta) or constant (add) strength.")]
+ModeOption = Annotated[Literal["beta", "add"] | None, typer.Option(help="Gated (beta) or constant (add) strength.")]
 AlphaMaxOption = Annotated[float | None, typer.Option(help="Strength of the push.")]
 SensitivityOption = Annotated[float | None, typer.Option(help="Sensitivity of the gate.")]
 SettingsOption = Annotated[
@@ -80,13 +54,14 @@ MethodsOption = Annotated[
     str,
     typer.Option(help="Separated by commas, or groups: all, rudder, peers, controls; differences are to the first."),
 ]
-LineageOption = Annotated[LineageChoice, typer.Option(help="Of CHAIR.")]
+LineageOption = Annotated[Literal["pattern", "wordnet", "strict"], typer.Option(help="Of CHAIR.")]
 BootstrapOption = Annotated[int, typer.Option(min=1, help="Bootstrap draws for intervals.")]
-OutOption = Annotated[Path, typer.Option(help="A new folder, or that of the same run, which is continued.")]
+_OUT = typer.Option(help="A new folder, or that of the same run, which is continued.")
+OutOption = Annotated[Path, _OUT]
+OptionalOutOption = Annotated[Path | None, _OUT]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def given_settings(**settings: Any) -> dict[str, Any]:
+def given_settings(given: dict[str, Any], *names: str) -> dict[str, Any]:
     """RUDDER's settings that the user gave: options that were left out are None and are dropped."""
-    plain = {name: value.value if isinstance(value, StrEnum) else value for name, value in settings.items()}
-    return {name: value for name, value in plain.items() if value is not None}
+    return {name: given[name] for name in names if given[name] is not None}

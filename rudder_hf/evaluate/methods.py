@@ -1,16 +1,34 @@
-"""The methods of a run: by name, with RUDDER's settings of the model and what the user set on top."""
+"""The methods of a run: by name, with RUDDER's settings of the model and what the user set on top.
+
+VTI finds its directions in pairs of correct and hallucinated captions. For an embedded model these are captions of
+training scenes, which are none of those that anything is calibrated or evaluated on; in the hallucinated caption about
+half of the objects are exchanged for absent ones.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from ..methods import GROUPS, NAMES, Method, Sources, method_class
 from ..methods.base import Inputs
+from ..runtime.answers import encode
 from ..runtime.models import LoadedModel
+from ..scenes.captions import DETAIL_PROMPT, detailed_caption, mentions, noun
+from ..scenes.embedded import embedded_name
+from ..scenes.images import Scene, draw, train_scene
+from ..scenes.world import NAMES as OBJECTS
 
 _STEERED = (*GROUPS["rudder"], *GROUPS["controls"])
+_PAIRS = 50
+# Scenes from here on; training starts at 0 and takes fewer.
+_FIRST_SCENE = 9_000_000
 
 
 def parse_names(text: str) -> list[str]:
@@ -60,25 +78,17 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 def sources_of(loaded: LoadedModel, prompts: Callable[[], Iterable[Inputs]] | None = None) -> Sources:
     """Where methods find what they need for a model: RUDDER's settings, and caption pairs for an embedded model.
 
-    Args:
-        loaded: The model.
-        prompts: Inputs with other images, for the control that takes another image's CARD.
+    `prompts` gives inputs with other images, for the control that takes another image's CARD.
     """
-    from .caption_pairs import scene_pairs
-
-    return Sources(loaded.settings_for, scene_pairs(loaded), prompts)
+    return Sources(loaded.settings_for, _scene_pairs(loaded), prompts)
 
 
 def make_method(
     name: str, loaded: LoadedModel, settings: Mapping[str, Any] | None = None, questions: bool = False
 ) -> Method:
-    """Make a method for a model.
+    """Make a method for a model, with what the user set.
 
-    Args:
-        name: Of the method.
-        loaded: The model.
-        settings: What the user set; the rest is as published, RUDDER's as calibrated for the model.
-        questions: Whether yes/no questions are to be answered, for which some publications have other settings.
+    The rest is as published (for yes/no `questions`, some publications differ), RUDDER's as calibrated for the model.
 
     Raises:
         ValueError: Settings are missing or out of range.
@@ -136,3 +146,50 @@ def settings_record(method: Method) -> dict[str, Any]:
     """A method's settings as JSON values, and whether RUDDER's were calibrated for the model."""
     config = getattr(method, "config", None)
     return method.settings() | ({} if config is None else {"calibrated": config.calibration is not None})
+
+
+def caption_pair(scene: Scene, seed: int) -> tuple[str, str]:
+    """A true caption, and the same with every second object that it names exchanged for one that is not there."""
+    random = np.random.RandomState(seed)
+    correct = detailed_caption(scene, random, len(scene.names))
+    named = list(dict.fromkeys(mentions(correct)))
+    absent = [name for name in OBJECTS if name not in scene.names and name not in named]
+    wrong = correct
+    for name in named[len(named) > 1 :: 2]:
+        other = noun(absent.pop(int(random.randint(len(absent)))))
+        for one, two in ((noun(name), other), (_capital(noun(name)), _capital(other))):
+            wrong = re.sub(rf"\b{re.escape(one)}\b", two, wrong)
+    return correct, wrong
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _scene_pairs(loaded: LoadedModel) -> Callable[[], Iterator[tuple[Inputs, Inputs]]] | None:
+    """Inputs of `generate` that end in a correct caption, and in a hallucinated one, when called.
+
+    None for a model that is not embedded: it would not know the scenes.
+    """
+    if embedded_name(loaded.name) is None:
+        return None
+    tokenizer = getattr(loaded.processor, "tokenizer", loaded.processor)
+
+    def pairs() -> Iterator[tuple[Inputs, Inputs]]:
+        for number in range(_PAIRS):
+            scene = train_scene(0, _FIRST_SCENE + number)
+            inputs = encode(loaded.model, loaded.processor, [draw(scene)], [DETAIL_PROMPT])
+            correct, wrong = (
+                _joined(inputs, tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"])
+                for text in caption_pair(scene, number)
+            )
+            yield correct, wrong
+
+    return pairs
+
+
+def _joined(inputs: Inputs, answer: Tensor) -> dict[str, Any]:
+    """The inputs of a prompt with an answer after it."""
+    ids = answer.to(inputs["input_ids"].device)
+    added = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return {**inputs, **{name: torch.cat([inputs[name], part], dim=1) for name, part in added.items()}}

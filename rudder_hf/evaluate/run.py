@@ -17,12 +17,11 @@ from typing import Any
 from ..methods import Method
 from ..runtime.answers import answers, encode, log_likelihoods
 from ..runtime.decoding import Decoding, sample_seed
-from ..runtime.environment import hardware, timestamp, versions
+from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.models import LoadedModel
-from ..runtime.processes import Process
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import write_new
-from .folder import Answers, RunFolder
+from .folder import RunFolder
 from .methods import settings_record
 from .result import RESULT_FILE, EvaluationResult
 from .scoring import Scoring, build_result
@@ -47,10 +46,6 @@ class RunOptions:
     seed: int = 0
     likelihood: bool = True
     command: str = ""
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"The batch size is {self.batch_size}, but has to be at least 1.")
 
 
 def evaluate(
@@ -82,7 +77,7 @@ def evaluate(
         return None
     rows, path = folder.gather(), folder.path / RESULT_FILE
     if not path.exists():
-        result = build_result(folder.plan(), task.samples, rows, scoring or Scoring(), run_record(folder))
+        result = build_result(folder.plan(), task.samples, rows, scoring or Scoring(), folder.record())
         write_new(folder.path / _MARKDOWN_FILE, run_markdown(result))
         write_new(folder.path / _LATEX_FILE, paper_latex([result]))
         write_new(path, result.to_json())
@@ -170,39 +165,11 @@ def answer_batch(
         written = answers(
             generate, loaded.model, loaded.processor, inputs, decoding, seeds, [sample.id for sample in samples]
         )
-    likely: list[float | None] = [None] * len(written)
-    if options.likelihood:
-        sums = log_likelihoods(loaded.model, inputs, [answer.ids for answer in written])
-        likely = [round(value, 4) for value in sums]
-    return [
-        {
-            "id": sample.id,
-            "answer": answer.text,
-            "tokens": len(answer.ids),
-            "finished": answer.finished,
-            "log_likelihood": value,
-        }
-        for sample, answer, value in zip(samples, written, likely, strict=True)
+    rows: list[dict[str, Any]] = [
+        {"id": sample.id, "answer": answer.text, "tokens": len(answer.ids), "finished": answer.finished}
+        for sample, answer in zip(samples, written, strict=True)
     ]
-
-
-def run_record(folder: RunFolder) -> dict[str, Any]:
-    """When, how long, with what command, versions and hardware: from all launches that took part."""
-    launches: list[dict[str, Any]] = []
-    seconds: dict[str, float] = {}
-    tokens: dict[str, int] = {}
-    for batch in folder.batches(Answers):
-        if "launch" in batch:
-            launches.append(batch["launch"])
-            continue
-        name = batch["method"]
-        seconds[name] = round(seconds.get(name, 0.0) + batch["seconds"], 3)
-        tokens[name] = tokens.get(name, 0) + sum(row["tokens"] for row in batch["rows"])
-    launches.sort(key=lambda launch: (launch["started"], launch["process"]))
-    return {
-        "finished": timestamp(),
-        "seconds": round(sum(seconds.values()), 3),
-        "seconds_by_method": seconds,
-        "tokens_by_method": tokens,
-        "launches": launches,
-    }
+    if not options.likelihood:
+        return [{**row, "log_likelihood": None} for row in rows]
+    sums = log_likelihoods(loaded.model, inputs, [answer.ids for answer in written])
+    return [{**row, "log_likelihood": round(value, 4)} for row, value in zip(rows, sums, strict=True)]

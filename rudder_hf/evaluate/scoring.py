@@ -92,12 +92,8 @@ def _shown(metric: Metric, estimate: Any) -> dict[str, Any]:
 def score_answers(task: str, kind: str, samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
     """Score the answers of one method, with their fluency: a hallucination score can be bought with broken text.
 
-    Args:
-        task: The task's name; sentences of the scenes are checked against their grammar.
-        kind: "chair", "pope", "mme", or "images", of which nothing is known: fluency and length alone.
-        samples: The samples.
-        rows: The answer to each of them.
-        scoring: How to score.
+    Of the kind "images" nothing is known: fluency and length alone. Sentences of the task "scenes" are checked against
+    the scenes' grammar.
     """
     scorer = {"chair": _score_chair, "pope": _score_pope, "mme": _score_mme, "images": _score_images}[kind]
     scored = scorer(samples, rows, scoring)
@@ -178,13 +174,7 @@ def _score_images(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Sc
 
 
 def score_run(plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> dict[str, Scored]:
-    """Scores of each method of a run.
-
-    Args:
-        plan: The run's plan.
-        samples: Its samples.
-        rows: Its answers, all methods.
-        scoring: How to score.
+    """Scores of each method of a run, from its plan, its samples and the answers of all methods.
 
     Raises:
         InputError: Answers are missing, doubled or of unknown samples.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from ..metrics.errors import InputError
+from ..presets import PRESETS
 from ..runtime.report import Table, heading, number, p_value, with_interval
-from .paper import paper_value
 from .result import EvaluationResult, MethodResult, MetricDifference, MetricValue
 
 METHOD_LABELS = {"vanilla": "Vanilla", "rudder-beta": "RUDDER-Beta", "rudder-add": "RUDDER-Add"}
 DECODING_LABELS = {"greedy": "Greedy", "beam": "Beam Search", "nucleus": "Nucleus Sampling"}
-_HEADLINES = {"chair": ("chair_s", "chair_i"), "pope": ("accuracy", "f1"), "mme": ("total",)}
-_METHOD_COLUMNS = {
+COLUMNS: dict[str, tuple[str, ...]] = {
     "chair": (
         "chair_s", "chair_i", "recall", "length", "distinct_2", "repeated_sentences", "broken_sentences",
         "log_likelihood",
@@ -20,8 +23,45 @@ _METHOD_COLUMNS = {
     "pope": ("accuracy", "f1", "yes_ratio", "unclear"),
     "mme": ("total",),
 }  # fmt: skip
+"""The metrics of a table with one row for each method, by kind of task; those that a run lacks are left out."""
+_HEADLINES = {"chair": ("chair_s", "chair_i"), "pope": ("accuracy", "f1"), "mme": ("total",)}
 # Methods up to which a run has a column for each; beyond, it has a row for each.
 _MOST_COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """One row of one of the paper's tables for one model.
+
+    Attributes:
+        table: Number of the table.
+        model: Hub id of the model.
+        decoding: "greedy", "beam" or "nucleus".
+        method: As this package names it, where it has it.
+        metrics: Numbers by metric.
+    """
+
+    table: int
+    model: str
+    decoding: str
+    method: str
+    metrics: dict[str, float]
+
+
+@cache
+def paper_rows() -> tuple[PaperRow, ...]:
+    """All rows of the paper's Tables 1 to 5."""
+    file = Path(__file__).parent / "data" / "paper.json"
+    return tuple(PaperRow(**row) for row in json.loads(file.read_text(encoding="utf-8"))["rows"])
+
+
+def paper_value(kind: str, model: str, decoding: str, method: str, metric: str) -> float | None:
+    """What the paper prints for a metric of a model (its Hub id or preset), or None."""
+    if metric not in _HEADLINES.get(kind, ()):
+        return None  # the paper's F1 is that of POPE, not of CHAIR
+    wanted = (PRESETS[model].base_model if model in PRESETS else model, decoding, method)
+    rows = (row for row in paper_rows() if (row.model, row.decoding, row.method) == wanted)
+    return next((row.metrics[metric] for row in rows if metric in row.metrics), None)
 
 
 def method_label(name: str) -> str:
@@ -86,7 +126,7 @@ def run_table(result: EvaluationResult) -> Table:
 def method_table(result: EvaluationResult) -> Table:
     """A run of many methods: one row for each, with its change against the first."""
     first = result.methods[0].metrics
-    shown = [name for name in _METHOD_COLUMNS[result.kind] if name in first]
+    shown = [name for name in COLUMNS[result.kind] if name in first]
     headings = ["", *(heading(first[name].label, first[name].direction) for name in shown)]
     rows = [
         [method_label(m.name), *(with_change(m.metrics[n], m.differences.get(n)) for n in shown)]
@@ -117,17 +157,28 @@ def paper_table(results: Sequence[EvaluationResult]) -> Table:
     Raises:
         InputError: The results are of different kinds, or two are about the same cell.
     """
-    _check_same_kind(results)
-    models = list(dict.fromkeys(result.model["name"] for result in results))
+    if not results:
+        raise InputError("there is no result to put into a table")
+    kinds = {(r.kind, r.scoring.get("lineage"), r.scoring.get("parser")) for r in results}
+    if len(kinds) > 1:
+        names = ", ".join(sorted(" ".join(part for part in kind if part) for kind in kinds))
+        raise InputError(f"results of different kinds do not fit into one table: {names}")
+    cells: dict[tuple[str, str, str], tuple[EvaluationResult, MethodResult]] = {}
+    for result in results:
+        for method in result.methods:
+            cell = (result.model["name"], result.decoding["name"], method.name)
+            if cell in cells:
+                raise InputError(f"two results are about the same cell of the table: {', '.join(cell)}")
+            cells[cell] = (result, method)
+    models = list(dict.fromkeys(model for model, _, _ in cells))
     metrics = _headlines(results[0])
     first = results[0].methods[0].metrics
     headings = [f"{heading(first[metric].label, first[metric].direction)} ours (paper)" for metric in metrics]
-    cells = {(r.model["name"], r.decoding["name"], m.name): (r, m) for r in results for m in r.methods}
     rows = []
-    for decoding in dict.fromkeys([*DECODING_LABELS, *(result.decoding["name"] for result in results)]):
+    for decoding in dict.fromkeys([*DECODING_LABELS, *(decoding for _, decoding, _ in cells)]):
         for name in dict.fromkeys(method for _, how, method in cells if how == decoding):
             found = [cells.get((model, decoding, name)) for model in models]
-            numbers = ["- (-)" if cell is None else _cell(*cell, metric) for cell in found for metric in metrics]
+            numbers = ["- (-)" if one is None else _cell(*one, metric) for one in found for metric in metrics]
             rows.append([DECODING_LABELS.get(decoding, decoding), method_label(name), *numbers])
     groups = [("", 2), *((model, len(metrics)) for model in models)]
     return Table(["Decoding", "Method", *headings * len(models)], rows, labels=2, groups=groups)
@@ -152,16 +203,3 @@ def _headlines(result: EvaluationResult) -> list[str]:
 
 def _paper(result: EvaluationResult, method: MethodResult, metric: str) -> float | None:
     return paper_value(result.kind, result.model["name"], result.decoding["name"], method.name, metric)
-
-
-def _check_same_kind(results: Sequence[EvaluationResult]) -> None:
-    if not results:
-        raise InputError("there is no result to put into a table")
-    kinds = {(r.kind, r.scoring.get("lineage"), r.scoring.get("parser")) for r in results}
-    if len(kinds) > 1:
-        names = ", ".join(sorted(" ".join(part for part in kind if part) for kind in kinds))
-        raise InputError(f"results of different kinds do not fit into one table: {names}")
-    cells = [(r.model["name"], r.decoding["name"], m.name) for r in results for m in r.methods]
-    twice = sorted({cell for cell in cells if cells.count(cell) > 1})
-    if twice:
-        raise InputError(f"two results are about the same cell of the table: {', '.join(twice[0])}")

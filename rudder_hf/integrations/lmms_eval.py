@@ -15,11 +15,10 @@ from PIL import Image
 
 from ..evaluate.methods import make_method
 from ..hub.processing import encode
-from ..runtime.answers import answers
+from ..runtime.answers import answers, to_model
 from ..runtime.decoding import Decoding, sample_seed
-from ..runtime.inputs import to_model
+from ..runtime.environment import process_device, this_process
 from ..runtime.models import load_model
-from ..runtime.processes import process_device, this_process
 from ..runtime.progress import ProgressBar
 
 __all__ = ["RudderHF", "manifest"]

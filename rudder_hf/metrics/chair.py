@@ -21,11 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .chair_parsers import Lineage, Mention, check_lineage, parse
+from .chair_parsers import CATEGORIES, SYNONYMS, Lineage, Mention, check_lineage, parse
 from .coco import Caption, CocoData
 from .coco import image_id as checked_id
 from .errors import InputError, listed
-from .resources import CATEGORIES, SYNONYMS
 from .statistics import Counts, Floats, Metric, Sums, f1, ratio, scores, share
 
 COLUMNS = (
@@ -151,15 +150,7 @@ def chair(
     odd = [c.image_id for c in given if not isinstance(c.text, str)]
     if odd:
         raise InputError(f"the captions of {len(odd)} images are no text: {listed(odd)}")
-    twice = [image for image, count in Counter(c.image_id for c in given).items() if count > 1]
-    if twice:
-        raise InputError(f"{len(twice)} images have several captions: {listed(twice)}; keep one of each")
-    missing = sorted(c.image_id for c in given if c.image_id not in truth)
-    if missing:
-        raise InputError(
-            f"{len(missing)} captioned images have no annotation: {listed(missing)}; "
-            "give the annotation file of these images"
-        )
+    check_captions(given, truth)
     details = tuple(_detail(c, frozenset(truth[c.image_id]), lineage) for c in given)
     rows = np.asarray([d.counts() for d in details], dtype=np.float64)
     counts = Counts(tuple(str(c.image_id) for c in given), COLUMNS, rows)
@@ -171,6 +162,20 @@ def chair(
         counts=counts,
         silent=sum(not d.mentions for d in details),
     )
+
+
+def check_captions(captions: Iterable[Caption], known: Collection[int]) -> None:
+    """See that there is one caption of each image, and that the images are among those known."""
+    numbers = Counter(caption.image_id for caption in captions)
+    twice = [image for image, count in numbers.items() if count > 1]
+    if twice:
+        raise InputError(f"{len(twice)} images have several captions: {listed(twice)}; keep one of each")
+    missing = sorted(image for image in numbers if image not in known)
+    if missing:
+        raise InputError(
+            f"{len(missing)} captioned images have no annotation: {listed(missing)}; "
+            "give the annotation file of these images"
+        )
 
 
 def _detail(caption: Caption, truth: frozenset[str], lineage: Lineage) -> CaptionDetail:

@@ -13,15 +13,37 @@ right, drop "seat" beside "toilet", keep what the synonym table knows. They diff
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from .errors import InputError, listed
-from .resources import DOUBLE_WORDS, OUT_OF_REACH, SYNONYMS
 from .words import singular, words
+
+_TABLES = json.loads((Path(__file__).parent / "data" / "objects.json").read_text(encoding="utf-8"))
+
+CATEGORIES: tuple[str, ...] = tuple(_TABLES["categories"])
+"""The 80 COCO categories, in COCO's order."""
+
+SYNONYMS: dict[str, str] = {
+    word: category for category, others in _TABLES["categories"].items() for word in (category, *others)
+}
+"""Word or double word -> category, as the published programs can match it."""
+
+# Entries of the published list that can never match there.
+_OUT_OF_REACH = {word: category for category, others in _TABLES["out_of_reach"].items() for word in others}
+
+# Two neighbouring words -> the word that replaces them.
+_DOUBLE_WORDS: dict[str, str] = {
+    **{pair: pair for pair in _TABLES["double_words_kept"]},
+    **_TABLES["double_words_mapped"],
+    **{f"{age} {animal}": animal for age in ("baby", "adult") for animal in _TABLES["young_or_adult"]},
+    **{f"passenger {vehicle}": vehicle for vehicle in _TABLES["for_passengers"]},
+}
 
 Lineage = Literal["pattern", "wordnet", "strict"]
 LINEAGES: tuple[Lineage, ...] = ("pattern", "wordnet", "strict")
@@ -29,7 +51,7 @@ NLTK_DATA = ("averaged_perceptron_tagger_eng", "wordnet")
 
 
 class Mention(NamedTuple):
-    """One mention: the word as matched, its COCO category, and its place among the caption's words.
+    """One mention: the word as matched, its COCO category, its place among the caption's words, and how many it is.
 
     Places count words before double words are joined. (In captions with "seat" and "toilet" the published programs'
     own places are shifted; no score depends on them.)
@@ -38,6 +60,7 @@ class Mention(NamedTuple):
     word: str
     category: str
     place: int
+    words: int = 1
 
 
 @dataclass(frozen=True)
@@ -72,28 +95,23 @@ def parse(caption: str, lineage: Lineage = "pattern") -> Parsed:
 
 
 def _mentions(normalised: list[str], synonyms: dict[str, str]) -> Parsed:
-    tokens: list[str] = []
-    starts: list[int] = []
+    tokens: list[tuple[str, int, int]] = []  # each with its place and how many words it is
     position = 0
     while position < len(normalised):
-        starts.append(position)
-        pair = " ".join(normalised[position : position + 2])
-        joined = DOUBLE_WORDS.get(pair)
-        tokens.append(normalised[position] if joined is None else joined)
-        position += 1 if joined is None else 2
+        joined = _DOUBLE_WORDS.get(" ".join(normalised[position : position + 2]))
+        token, width = (normalised[position], 1) if joined is None else (joined, 2)
+        tokens.append((token, position, width))
+        position += width
+    joined_words = tuple(token for token, _, _ in tokens)
     # "The seat of the toilet" is no chair.
-    hidden = "seat" if "toilet" in tokens else None
-    mentions = tuple(
-        Mention(token, synonyms[token], start)
-        for token, start in zip(tokens, starts, strict=True)
-        if token in synonyms and token != hidden
-    )
-    return Parsed(tuple(tokens), mentions)
+    hidden = "seat" if "toilet" in joined_words else None
+    mentions = (Mention(t, synonyms[t], *where) for t, *where in tokens if t in synonyms and t != hidden)
+    return Parsed(joined_words, tuple(mentions))
 
 
 DASHES = re.compile(r"[-/\u2010-\u2015]")
-_STRICT_SYNONYMS = {**SYNONYMS, **OUT_OF_REACH}
-_WHOLE = {part for word in (*_STRICT_SYNONYMS, *DOUBLE_WORDS) for part in (word, *word.split())}
+_STRICT_SYNONYMS = {**SYNONYMS, **_OUT_OF_REACH}
+_WHOLE = {part for word in (*_STRICT_SYNONYMS, *_DOUBLE_WORDS) for part in (word, *word.split())}
 _STRICT_PLURALS = {"ties": "tie", "collies": "collie", "doggies": "doggie", "thieves": "thief", "canoes": "canoe"}
 
 

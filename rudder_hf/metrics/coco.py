@@ -10,7 +10,7 @@ captions = read_captions_file("answers.jsonl")  # [Caption(139, 'A room with ...
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,33 +57,34 @@ def image_id(value: object, where: str = "image_id") -> int:
     raise InputError(f"{where} is {value!r}; give a whole number such as 139 or its digits as text")
 
 
-def read_json(path: PathLike) -> Any:
-    """The content of a JSON file, with an error that names the file."""
+def _read_text(path: PathLike) -> str:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON ({error}); is the file complete?") from error
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _parsed(text: str, where: object) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where} is not valid JSON ({error}); is the file complete?") from error
+
+
+def _checked(rows: list[Any], fields: Sequence[str], place: Callable[[int], str]) -> list[dict[str, Any]]:
+    """Rows that have all of these fields; `place` says where a row stands, for errors."""
+    for number, row in enumerate(rows):
+        missing = [name for name in fields if not isinstance(row, dict) or name not in row]
+        if missing:
+            raise InputError(f"{place(number)} lacks {listed(missing)}; every entry needs {listed(fields)}")
+    return rows
 
 
 def _rows(content: Any, key: str, fields: Sequence[str], path: PathLike) -> list[dict[str, Any]]:
     rows = content.get(key) if isinstance(content, dict) else None
     if not isinstance(rows, list):
         raise InputError(f"{path} has no list {key!r}; give a COCO file such as instances_val2014.json")
-    for number, row in enumerate(rows):
-        missing = [name for name in fields if not isinstance(row, dict) or name not in row]
-        if missing:
-            raise InputError(f"{path}: {key}[{number}] lacks {listed(missing)}; every entry needs {listed(fields)}")
-    return rows
-
-
-def _names(content: Any, path: PathLike) -> dict[int, str]:
-    names = {row["id"]: row["name"] for row in _rows(content, "categories", ("id", "name"), path)}
-    odd = [value for value in names.values() if not isinstance(value, str)]
-    if odd:
-        raise InputError(f"{path}: category names have to be text, not {listed(odd)}")
-    return names
+    return _checked(rows, fields, lambda number: f"{path}: {key}[{number}]")
 
 
 def read_coco(instances: PathLike, captions: PathLike | None = None) -> CocoData:
@@ -91,8 +92,11 @@ def read_coco(instances: PathLike, captions: PathLike | None = None) -> CocoData
 
     Without captions, ground truth is what the instances say; CHAIR as published needs both.
     """
-    content = read_json(instances)
-    names = _names(content, instances)
+    content = _parsed(_read_text(instances), instances)
+    names = {row["id"]: row["name"] for row in _rows(content, "categories", ("id", "name"), instances)}
+    odd = [value for value in names.values() if not isinstance(value, str)]
+    if odd:
+        raise InputError(f"{instances}: category names have to be text, not {listed(odd)}")
     files: dict[int, str] = {}
     _add_images(content, instances, files)
     objects: dict[int, dict[str, None]] = {}
@@ -120,7 +124,7 @@ def _add_images(content: Any, path: PathLike, files: dict[int, str]) -> None:
 
 
 def _read_references(path: PathLike, files: dict[int, str]) -> dict[int, list[str]]:
-    content = read_json(path)
+    content = _parsed(_read_text(path), path)
     _add_images(content, path, files)
     references: dict[int, list[str]] = {}
     for number, row in enumerate(_rows(content, "annotations", ("image_id", "caption"), path)):
@@ -133,25 +137,13 @@ def _read_references(path: PathLike, files: dict[int, str]) -> dict[int, list[st
 
 def read_json_rows(path: PathLike, fields: Sequence[str]) -> list[dict[str, Any]]:
     """The entries of a JSON list or of a JSONL file, whichever the file holds, each with these fields."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+    text = _read_text(path)
     if text.lstrip().startswith("["):
-        rows = list(read_json(path))
+        rows = _parsed(text, path)
     else:
-        rows = []
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                try:
-                    rows.append(json.loads(line))
-                except json.JSONDecodeError as error:
-                    raise InputError(f"{path}, line {number} is not valid JSON ({error})") from error
-    for number, row in enumerate(rows, start=1):
-        missing = [name for name in fields if not isinstance(row, dict) or name not in row]
-        if missing:
-            raise InputError(f"{path}: entry {number} lacks {listed(missing)}; each needs {listed(fields)}")
-    return rows
+        lines = enumerate(text.split("\n"), start=1)
+        rows = [_parsed(line, f"{path}, line {number}") for number, line in lines if line.strip()]
+    return _checked(rows, fields, lambda number: f"{path}: entry {number + 1}")
 
 
 def read_captions_file(path: PathLike) -> list[Caption]:

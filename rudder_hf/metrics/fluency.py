@@ -4,7 +4,7 @@
   within each answer and summed over answers, so that saying the same of two images is no repetition.
 - `broken`: sentences of scene captions that the scenes' grammar cannot make; only there is a grammar known.
 
-What the unsteered model thinks of an answer needs the model: `answering.log_likelihoods`.
+What the unsteered model thinks of an answer needs the model: `rudder_hf.runtime.answers.log_likelihoods`.
 """
 
 from __future__ import annotations

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
-from .chair import ground_truth
 from .chair_parsers import DASHES, Lineage, parse
-from .coco import read_coco
-from .resources import DOUBLE_WORDS
-from .words import singular, words
+from .words import words
 
 MARK = "(!)"
 
@@ -30,26 +25,11 @@ def mentions(text: str, lineage: Lineage = "pattern") -> list[Span]:
     lowered = text.lower()
     if lineage == "strict":
         lowered = DASHES.sub(" ", lowered)  # as its parser does; places stay where they are
-    split = words(lowered)
-    places = _word_places(lowered, split)
-    found = []
-    for mention in parse(text, lineage).mentions:
-        start, stop = places[mention.place]
-        if _is_joined(split[mention.place : mention.place + 2], mention.word):
-            stop = places[mention.place + 1][1]
-        found.append(Span(start, stop, mention.category))
-    return found
-
-
-def _is_joined(pair: list[str], word: str) -> bool:
-    """Whether two words stand for the one that was matched, as "baby elephant" does for "elephant"."""
-    if len(pair) < 2:
-        return False
-    return any(DOUBLE_WORDS.get(f"{one} {two}") == word for one in _forms(pair[0]) for two in _forms(pair[1]))
-
-
-def _forms(word: str) -> tuple[str, str]:
-    return word, singular(word)
+    places = _word_places(lowered)
+    return [
+        Span(places[mention.place][0], places[mention.place + mention.words - 1][1], mention.category)
+        for mention in parse(text, lineage).mentions
+    ]
 
 
 def absent(text: str, present: Collection[str], lineage: Lineage = "pattern") -> list[Span]:
@@ -57,10 +37,10 @@ def absent(text: str, present: Collection[str], lineage: Lineage = "pattern") ->
     return [span for span in mentions(text, lineage) if span.category not in present]
 
 
-def _word_places(lowered: str, split: list[str]) -> list[tuple[int, int]]:
+def _word_places(lowered: str) -> list[tuple[int, int]]:
     """Where each word of CHAIR's tokenisation stands in the text."""
     places, position = [], 0
-    for word in split:
+    for word in words(lowered):
         found = lowered.find(word, position)
         start = position if found < 0 else found  # rewritten words ("``" for quotes) have no place of their own
         position = start + (0 if found < 0 else len(word))
@@ -75,22 +55,3 @@ def marked(text: str, present: frozenset[str] | None) -> str:
     for span in reversed(absent(text, present)):
         text = text[: span.stop] + MARK + text[span.stop :]
     return text
-
-
-def objects_by_file(annotations: Path) -> dict[str, frozenset[str]]:
-    """File name -> categories in the image, from a COCO instances file."""
-    data = read_coco(annotations)
-    truth = ground_truth(data, "pattern")
-    return {name: truth[image] for image, name in data.files.items()}
-
-
-def annotations_beside(image: Path) -> Path | None:
-    """The COCO annotations that lie beside an image's folder, as `rudder_hf.scenes.coco` writes them."""
-    match = re.fullmatch(r"scenes_(\w+)_\d+\.png", image.name)
-    if match is None:
-        return None
-    for folder in (image.parent / "annotations", image.parent.parent / "annotations"):
-        path = folder / f"instances_{match.group(1)}.json"
-        if path.is_file():
-            return path
-    return None

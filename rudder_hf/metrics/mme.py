@@ -12,7 +12,6 @@ perception is the sum of ten subtasks (at most 2000), cognition of four (at most
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -23,6 +22,7 @@ import numpy as np
 
 from .coco import PathLike
 from .errors import InputError, listed
+from .pope import Label, check_answers
 from .statistics import Counts, Floats, Metric, Sums, ratio, scores
 
 PERCEPTION = (
@@ -33,7 +33,6 @@ SUBTASKS = PERCEPTION + COGNITION
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 _KINDS = ("questions", "right", "images", "both_right", "other")
 
-Label = Literal["yes", "no"]
 Reply = Literal["yes", "no", "other"]
 
 
@@ -75,17 +74,15 @@ def parse_mme_answer(text: str) -> Reply:
     return "yes" if "yes" in start else "no" if "no" in start else "other"
 
 
-def _subtask_score(name: str) -> Callable[[Sums], Floats]:
+def _sum_of(names: Sequence[str]) -> Callable[[Sums], Floats]:
+    """The sum of the scores of subtasks."""
+
     def score(sums: Sums) -> Floats:
-        accuracy = ratio(sums[f"{name}/right"], sums[f"{name}/questions"])
-        return 100 * accuracy + 100 * ratio(sums[f"{name}/both_right"], sums[f"{name}/images"])
+        right = sum(ratio(sums[f"{name}/right"], sums[f"{name}/questions"]) for name in names)
+        both = sum(ratio(sums[f"{name}/both_right"], sums[f"{name}/images"]) for name in names)
+        return np.asarray(100 * right + 100 * both, dtype=np.float64)
 
     return score
-
-
-def _sum_of(names: Sequence[str]) -> Callable[[Sums], Floats]:
-    parts = [_subtask_score(name) for name in names]
-    return lambda sums: np.asarray(sum(part(sums) for part in parts), dtype=np.float64)
 
 
 def mme_metrics(subtasks: Sequence[str] = SUBTASKS) -> tuple[Metric, ...]:
@@ -94,17 +91,14 @@ def mme_metrics(subtasks: Sequence[str] = SUBTASKS) -> tuple[Metric, ...]:
         ("total", "MME", list(subtasks)),
         ("perception", "Perception", [name for name in subtasks if name in PERCEPTION]),
         ("cognition", "Cognition", [name for name in subtasks if name in COGNITION]),
+        *((name, name, [name]) for name in subtasks),
     ]
-    sums = [Metric(name, label, _sum_of(parts), True, "points") for name, label, parts in groups if parts]
-    return (*sums, *(Metric(name, name, _subtask_score(name), True, "points") for name in subtasks))
+    return tuple(Metric(name, label, _sum_of(parts), True, "points") for name, label, parts in groups if parts)
 
 
 def mme(questions: Sequence[MmeQuestion], answers: Sequence[str]) -> MmeResult:
     """Score answers in the order of the questions; the two questions of an image have to be neighbours."""
-    if not questions:
-        raise InputError("no question to score")
-    if len(answers) != len(questions):
-        raise InputError(f"{len(answers)} answers were given for {len(questions)} questions")
+    check_answers(questions, answers)
     replies = tuple(parse_mme_answer(answer) for answer in answers)
     subtasks = tuple(dict.fromkeys(question.subtask for question in questions))
     columns = tuple(f"{subtask}/{kind}" for subtask in subtasks for kind in _KINDS)
@@ -117,11 +111,9 @@ def mme(questions: Sequence[MmeQuestion], answers: Sequence[str]) -> MmeResult:
         right = [reply == question.label for question, reply in asked]
         other = sum(reply == "other" for _, reply in asked)
         subtask = asked[0][0].subtask
-        row = Counter(
-            dict(zip((f"{subtask}/{k}" for k in _KINDS), (2, sum(right), 1, all(right), other), strict=True))
-        )
+        row = dict(zip((f"{subtask}/{k}" for k in _KINDS), (2, sum(right), 1, all(right), other), strict=True))
         ids.append(sample)
-        rows.append([row[column] for column in columns])
+        rows.append([row.get(column, 0) for column in columns])
     counts = Counts(tuple(ids), columns, np.asarray(rows, dtype=np.float64))
     return MmeResult(scores(counts, mme_metrics(subtasks)), subtasks, counts, replies.count("other"))
 

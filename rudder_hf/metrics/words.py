@@ -17,12 +17,15 @@ Input has to be lower-case.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 
-from .resources import ABBREVIATIONS
-
+_FILE = Path(__file__).parent / "data" / "abbreviations.json"
+# Abbreviations after which a full stop ends no sentence; the spaced ellipsis is one of them.
+_ABBREVIATIONS = {*json.loads(_FILE.read_text(encoding="utf-8"))["abbreviations"], ". . "}
 _CLOSING = r"""[)";}\]*:@'({\[?!]"""
 _SENTENCE_END = re.compile(rf"[.?!](?=(?P<after>{_CLOSING}|\s+(?P<next>\S+)))")
 _DOTS = r"(?:-{2,}|\.{2,}|(?:\.\s){2,}\.)"
@@ -37,7 +40,7 @@ _LOWER_STARTERS = frozenset({"administrators", "b-week", "r-revised", "z-holiday
 
 def _is_abbreviation(piece: str) -> bool:
     stem = piece[:-1]
-    return stem in ABBREVIATIONS or stem.rsplit("-", 1)[-1] in ABBREVIATIONS
+    return stem in _ABBREVIATIONS or stem.rsplit("-", 1)[-1] in _ABBREVIATIONS
 
 
 def _breaks(piece: str) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
-from PIL.Image import Image
+from PIL import Image
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
@@ -16,7 +17,6 @@ from ..core.backbones import find_backbone, image_token_ids
 from ..hub import processing
 from ..methods import Generate
 from .decoding import Decoding
-from .inputs import to_model
 
 # One pass over prompt and answer gives these something else than decoding does (PaliGemma, for one, looks both ways
 # within what it prefills), so their answers are scored token by token.
@@ -38,9 +38,39 @@ class Answer:
     finished: bool
 
 
-def encode(model: PreTrainedModel, processor: Any, images: list[Image], prompts: list[str]) -> dict[str, Any]:
+def encode(model: PreTrainedModel, processor: Any, images: list[Image.Image], prompts: list[str]) -> dict[str, Any]:
     """Inputs of `generate`, padded on the left, on the model's device."""
     return to_model(processing.encode(processor, images, prompts), model)
+
+
+def to_model(inputs: dict[str, Any], model: Any) -> dict[str, Any]:
+    """Move inputs to a model's device, and pixels to its dtype."""
+    return {
+        name: value.to(model.device, model.dtype) if value.is_floating_point() else value.to(model.device)
+        for name, value in inputs.items()
+        if hasattr(value, "is_floating_point")
+    }
+
+
+def synthetic_image(seed: int = 0, size: int = 336) -> Image.Image:
+    """An image of coloured rectangles on a gradient, the same for the same seed."""
+    source = numpy.random.default_rng(seed)
+    ramp = numpy.linspace(0, 255, size, dtype=numpy.float32)
+    pixels = numpy.stack(numpy.broadcast_arrays(ramp[:, None], ramp[None, :], ramp[::-1, None]), axis=-1).copy()
+    for _ in range(6):
+        top, left = source.integers(0, size * 3 // 4, 2)
+        height, width = source.integers(size // 8, size // 3, 2)
+        pixels[top : top + height, left : left + width] = source.integers(0, 256, 3)
+    return Image.fromarray(pixels.astype(numpy.uint8))
+
+
+def long_prompt(processor: Any, model: PreTrainedModel, tokens: int, batch: int = 1) -> dict[str, Any]:
+    """Synthetic images with a question, lengthened with filler words to about `tokens` positions (never shortened)."""
+    question = "Please describe this image in detail."
+    images = [synthetic_image(seed) for seed in range(batch)]
+    inputs = encode(model, processor, images, [question] * batch)
+    missing = tokens - int(inputs["input_ids"].shape[1])
+    return inputs if missing <= 0 else encode(model, processor, images, [question + " and" * missing] * batch)
 
 
 @torch.no_grad()
@@ -48,16 +78,9 @@ def answers(
     generate: Generate, model: PreTrainedModel, processor: Any, inputs: dict[str, Any], decoding: Decoding,
     seeds: Sequence[int], sample_ids: Sequence[str],
 ) -> list[Answer]:  # fmt: skip
-    """Answer one batch.
+    """Answer one batch of `encode` with a method's `generate`.
 
-    Args:
-        generate: A method's `generate`.
-        model: Whose ids of end and padding count.
-        processor: Whose tokenizer reads the answers.
-        inputs: From `encode`.
-        decoding: How to write.
-        seeds: One per row.
-        sample_ids: One per row, for methods with noise of their own.
+    Each row has a seed for sampling, and the id of its sample for methods with noise of their own.
     """
     written: Tensor = generate(**inputs, **decoding.options(seeds), sample_ids=list(sample_ids))
     new = without_prompt(written, inputs["input_ids"])
@@ -90,15 +113,9 @@ def end_ids(model: PreTrainedModel) -> set[int]:
 
 @torch.no_grad()
 def log_likelihoods(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequence[Sequence[int]]) -> list[float]:
-    """Log-probability of each answer under the model as it is: one forward pass over prompt and answer.
+    """Log-probability of each answer under the unsteered model, by one forward pass over prompt and answer.
 
-    Args:
-        model: The unsteered model.
-        inputs: From `encode`, one row for each answer.
-        rows: The answers' tokens.
-
-    Returns:
-        The sum over an answer's tokens, 0 for an empty answer.
+    The rows are the answers' tokens, one for each row of the inputs. An empty answer has 0.
     """
     longest = max(len(row) for row in rows)
     if longest == 0:

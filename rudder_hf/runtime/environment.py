@@ -1,4 +1,4 @@
-"""What a result was measured with: versions, code, machine, accelerators; and when."""
+"""What a result was measured with: versions, code, machine, accelerators, and when; and which process this is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,13 @@ def timestamp() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
     """Versions of Python, of this package with a digest of its code, and of those it works with; None if missing."""
     from .. import __version__
 
     found: dict[str, str | None] = {"python": platform.python_version(), "rudder_hf": __version__}
     found[CODE] = code_digest(*_MEASURED)
-    for name in packages:
+    for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -109,3 +110,52 @@ def accelerators() -> list[str]:
         return []
     kind = torch.accelerator.current_accelerator()
     return [f"{kind}:{index}" for index in range(torch.accelerator.device_count())]
+
+
+@dataclass(frozen=True)
+class Process:
+    """One of the processes that share a run.
+
+    Attributes:
+        rank: Its number, from 0 on, over all machines.
+        count: How many there are.
+        local_rank: Its number on this machine, which picks its accelerator.
+    """
+
+    rank: int = 0
+    count: int = 1
+    local_rank: int = 0
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the one that talks."""
+        return self.rank == 0
+
+
+def this_process(environment: Mapping[str, str] | None = None) -> Process:
+    """Read RANK, WORLD_SIZE and LOCAL_RANK, which `accelerate launch` and `torchrun` set.
+
+    Nothing is exchanged between the processes but files in the results folder, so no process group is needed, and one
+    that is lost takes nothing with it.
+
+    Raises:
+        ValueError: The variables contradict each other.
+    """
+    variables = os.environ if environment is None else environment
+    rank_text = variables.get("RANK", "0")
+    texts = (rank_text, variables.get("WORLD_SIZE", "1"), variables.get("LOCAL_RANK") or rank_text)
+    try:
+        rank, count, local_rank = map(int, texts)
+    except ValueError:
+        given = ", ".join(texts)
+        raise ValueError(f"RANK, WORLD_SIZE and LOCAL_RANK of the environment ({given}) have to be numbers.") from None
+    if not 0 <= rank < count:
+        raise ValueError(f"The environment says RANK={rank} of WORLD_SIZE={count}: ranks go from 0 to {count - 1}.")
+    return Process(rank, count, local_rank)
+
+
+def process_device(device: str, process: Process) -> str:
+    """The device of this process: with several on a machine, each takes the accelerator of its local rank."""
+    if process.count == 1 or ":" in device or device == "cpu":
+        return device
+    return f"{device}:{process.local_rank}"

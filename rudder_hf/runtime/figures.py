@@ -70,15 +70,7 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **o
 
 
 def save_figure(figure: Any, path: Path) -> Path:
-    """Write a figure as PNG and SVG, within `styled`.
-
-    Args:
-        figure: The figure.
-        path: Folder and name, without suffix.
-
-    Returns:
-        The PNG.
-    """
+    """Write a figure as PNG and SVG, within `styled`; the path has no suffix. Returns the path of the PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     png, svg = (path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".svg"))
     figure.savefig(png, dpi=_DPI, metadata={"Software": None})

@@ -99,14 +99,12 @@ def load_model(
     try:
         if inside is not None:
             settings = embedded.settings_for_methods(inside)
-            found = None
             base = RudderConfig(base_model_name_or_path=str(embedded.folder(inside)))
-        else:
-            found = read_settings(str(name), revision=revision)
-            base = found or RudderConfig(base_model_name_or_path=str(name), base_model_revision=revision)
-        if found is not None:
+        elif (found := read_settings(str(name), revision=revision)) is not None:
             check_named_base(found, str(name))
-            settings = {"": found}
+            base, settings = found, {"": found}
+        else:
+            base = RudderConfig(base_model_name_or_path=str(name), base_model_revision=revision)
         if rudder is not None:
             given = read_settings(rudder)
             if given is None:
@@ -127,13 +125,9 @@ def load_model(
 def load_steered(
     name: str | None, settings: dict[str, Any], device: str = "cpu", dtype: str = "auto"
 ) -> tuple[RudderForConditionalGeneration, Any]:
-    """A steered model and its processor.
+    """A steered model and its processor; arguments as for [`load_model`].
 
-    Args:
-        name: As for [`load_model`].
-        settings: RUDDER settings that the user gave, on top of the model's own or its preset.
-        device: Where the model goes.
-        dtype: Type of its weights.
+    The given settings go on top of the model's own or its preset.
 
     Raises:
         ValueError: The model cannot be loaded or steered, or settings are missing or wrong.

@@ -28,13 +28,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
 
 from filelock import FileLock, Timeout
 
 from ..metrics.errors import InputError, listed
-from .processes import Process
+from .environment import Process
 from .records import from_json, shortened
 
 Command = Literal["evaluate", "calibrate", "compare", "benchmark", "analyze"]
@@ -188,9 +187,7 @@ class Store:
                 f"Another run is writing to {self.path}: wait for it, or choose another folder."
             ) from None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
         self._lock.release()
 
@@ -265,11 +262,7 @@ def to_json_lines(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read_json(path: Path, kind: Any = Any) -> Any:
-    """Read a JSON file.
-
-    Args:
-        path: The file.
-        kind: The type of what it holds, for [`from_json`].
+    """Read a JSON file as what [`from_json`] makes of it.
 
     Raises:
         InputError: It is damaged, or holds something else.
@@ -281,11 +274,7 @@ def read_json(path: Path, kind: Any = Any) -> Any:
 
 
 def read_json_lines(path: Path, kind: Any = Batch) -> list[Any]:
-    """Read a file with one JSON object per line.
-
-    Args:
-        path: The file.
-        kind: The type of a line, for [`from_json`].
+    """Read a file with one JSON object per line, each of the same type for [`from_json`].
 
     Raises:
         InputError: A line is damaged, or something else.
@@ -315,24 +304,18 @@ def write_new(path: Path, content: str | bytes) -> bool:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        return _publish(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _publish(draft: Path, path: Path) -> bool:
-    """Give a finished draft its name, unless the name is taken."""
-    try:
-        os.link(draft, path)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            # No hard links on this file system: a process killed in between can then leave an empty file.
+            path.open("x").close()
+            os.replace(draft, path)
     except FileExistsError:
         return False
-    except OSError:
-        # No hard links on this file system: a process killed in between can then leave an empty file.
-        try:
-            path.open("x").close()
-        except FileExistsError:
-            return False
-        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
     return True
 
 

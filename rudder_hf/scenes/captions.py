@@ -159,7 +159,7 @@ def question(name: str) -> str:
 def pope_questions(scenes: list[Scene], kind: str, seed: int = 0) -> list[tuple[int, str, bool]]:
     """POPE's questions (scene number, object, present): three positives per scene, each followed by a negative.
 
-    The published results on scenes rest on these very questions. `rudder_hf.metrics.pope_questions`, which makes
+    The published results on scenes rest on these very questions. `rudder_hf.metrics.pope`, which makes
     questions from COCO files, draws and breaks ties in another way.
     """
     if kind not in ("random", "popular", "adversarial"):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.paper import run as paper
-from rudder_hf.evaluate.paper import paper_rows
 from rudder_hf.evaluate.result import EvaluationResult
+from rudder_hf.evaluate.tables import paper_rows
 from rudder_hf.methods import NAMES
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes

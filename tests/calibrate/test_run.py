@@ -36,7 +36,7 @@ from rudder_hf.calibrate.search import SettingSearch
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.hub.card import Provenance
 from rudder_hf.metrics.errors import InputError
-from rudder_hf.runtime.processes import Process
+from rudder_hf.runtime.environment import Process
 from tests.support.evaluating import damage, loaded
 from tests.support.helpers import in_threads
 from tests.support.planting import GRID, NEW, answer, assert_same, planted_scenes

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rudder_hf.evaluate.caption_pairs import caption_pair
-from rudder_hf.evaluate.methods import make_methods, parse_names, parse_optional
+from rudder_hf.evaluate.methods import caption_pair, make_methods, parse_names, parse_optional
 from rudder_hf.methods import GROUPS, NAMES
 from rudder_hf.scenes.captions import broken_sentences, mentions
 from rudder_hf.scenes.images import train_scene

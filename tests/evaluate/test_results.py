@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from rudder_hf.evaluate import tables
-from rudder_hf.evaluate.paper import paper_rows, paper_value
-from rudder_hf.evaluate.rescore import compare_runs, rescore, save_rescored, score_captions
+from rudder_hf.evaluate.folder import compare_runs, rescore, save_rescored, score_captions
 from rudder_hf.evaluate.result import FORMAT, EvaluationResult
 from rudder_hf.evaluate.scoring import Scoring, score_answers
+from rudder_hf.evaluate.tables import paper_rows, paper_value
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import get
 from rudder_hf.metrics.errors import InputError
@@ -180,7 +180,7 @@ def test_mme_runs_with_images_from_its_folder(tmp_path: Path) -> None:
     for subtask in ("existence", "code_reasoning"):
         (tmp_path / "mme" / subtask).mkdir(parents=True)
         for number in range(2):
-            from rudder_hf.runtime.inputs import synthetic_image
+            from rudder_hf.runtime.answers import synthetic_image
 
             synthetic_image(number, size=40).save(tmp_path / "mme" / subtask / f"{number}.png")
             lines = [
@@ -280,6 +280,7 @@ def test_paper_numbers() -> None:
     assert paper_value("mme", "HuggingFaceM4/idefics2-8b", "greedy", "vanilla", "total") == 1518.84
     assert paper_value("chair", "Qwen/Qwen2.5-VL-7B-Instruct", "greedy", "rudder-beta", "chair_i") == 7.0
     assert paper_value("chair", "someone/else", "greedy", "vanilla", "chair_s") is None
+    assert paper_value("chair", "Salesforce/instructblip-vicuna-7b", "beam", "rudder-add", "f1") is None
     # Every cell once.
     cells = [(row.table, row.model, row.decoding, row.method, *row.metrics) for row in paper_rows()]
     assert len(set(cells)) == len(cells)

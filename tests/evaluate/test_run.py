@@ -17,7 +17,7 @@ import pytest
 from rudder_hf.evaluate.folder import RunFolder
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.evaluate.tasks import Task
-from rudder_hf.runtime.processes import Process
+from rudder_hf.runtime.environment import Process
 from tests.support.evaluating import NEW, Counting, loaded, run_task, scenes
 
 ROOT = Path(__file__).parent.parent.parent

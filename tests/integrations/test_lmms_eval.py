@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rudder_hf.runtime.inputs import synthetic_image
+from rudder_hf.runtime.answers import synthetic_image
 from tests.support.evaluating import loaded
 
 INSTALLED = importlib.util.find_spec("lmms_eval") is not None

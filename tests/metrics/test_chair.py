@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rudder_hf.metrics.chair import CHAIR_METRICS, chair, ground_truth
-from rudder_hf.metrics.chair_parsers import parse
+from rudder_hf.metrics.chair_parsers import CATEGORIES, SYNONYMS, parse
 from rudder_hf.metrics.coco import Caption, CocoData, read_captions_file, read_coco
 from rudder_hf.metrics.errors import InputError
-from rudder_hf.metrics.resources import CATEGORIES, SYNONYMS
 from rudder_hf.metrics.statistics import scores
 from rudder_hf.scenes import coco as scene_files
 from rudder_hf.scenes.captions import mentions

@@ -16,13 +16,15 @@ from rudder_hf.metrics.coco import CocoData
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.pope import (
     POPE_METRICS,
+    STRATEGIES,
     Question,
+    build_questions,
     parse_answer,
     pope,
     pope_mean,
+    question_text,
     read_questions,
 )
-from rudder_hf.metrics.pope_questions import STRATEGIES, build_questions, question_text
 from rudder_hf.metrics.statistics import compare, scores
 from rudder_hf.scenes.captions import question as scene_question
 from rudder_hf.scenes.world import NAMES

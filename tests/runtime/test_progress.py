@@ -1,4 +1,4 @@
-"""The progress bar: stages, counts, and silence where nobody watches."""
+"""The progress bar: what is being done, counts, and silence where nobody watches."""
 
 from __future__ import annotations
 
@@ -33,21 +33,17 @@ def shown(calls: list[tuple[str, int, int]], stream: io.StringIO | None = None, 
     return stream.getvalue()
 
 
-def test_stages_are_counted() -> None:
-    text = shown(
-        [*(("answers", done, 5) for done in (0, 3, 5)), ("statistics", 0, 1), ("statistics", 1, 1), ("more", 1, 1)],
-        stages=2,
-    )
-    assert "[1 of 2] answers" in text
+def test_every_stage_has_its_text_and_count() -> None:
+    text = shown([*(("answers", done, 5) for done in (0, 3, 5)), ("statistics", 0, 1), ("statistics", 1, 1)])
+    assert "answers" in text
     assert "5/5" in text
-    assert "[2 of 2] statistics" in text
-    assert "more" in text
-    assert "of 2] more" not in text
+    assert "statistics" in text
 
 
-def test_a_stage_that_begins_again_is_the_same_stage() -> None:
-    text = shown([("layer 3", 4, 4), ("layer 3", 1, 4), ("layer 4", 4, 4)], stages=2)
-    assert "[2 of 2] layer 4" in text
+def test_a_stage_may_begin_again() -> None:
+    text = shown([("layer 3", 4, 4), ("layer 3", 1, 4), ("layer 4", 4, 4)])
+    assert text.index("4/4") < text.index("1/4")
+    assert "layer 4" in text
 
 
 def test_nothing_is_shown_without_a_terminal_or_in_another_process() -> None:

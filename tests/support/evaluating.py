@@ -17,8 +17,8 @@ from rudder_hf.evaluate.scoring import Scoring
 from rudder_hf.evaluate.tasks import DataOptions, Task, make_task
 from rudder_hf.methods import Generate, Method, get
 from rudder_hf.runtime.decoding import Decoding
+from rudder_hf.runtime.environment import Process
 from rudder_hf.runtime.models import LoadedModel
-from rudder_hf.runtime.processes import Process
 from rudder_hf.runtime.progress import Progress, no_progress
 from tests.support.toy import toy_model, toy_processor
 

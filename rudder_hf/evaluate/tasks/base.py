@@ -82,7 +82,7 @@ class Task:
         data: Where the samples come from, for the result.
         image: The image of a sample, in RGB; raises InputError if it cannot be read.
         max_new_tokens: Longest answer unless the user says otherwise.
-        prompt: The prompt of all samples, or its form with {question} in it; by default the first sample's.
+        prompt: The prompt of all samples, or its form with {question} in it.
         notes: What users have to know about the data: counted warnings.
     """
 
@@ -92,7 +92,7 @@ class Task:
     data: dict[str, Any]
     image: Callable[[Sample], Image.Image]
     max_new_tokens: int
-    prompt: str = ""
+    prompt: str
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -101,7 +101,6 @@ class Task:
         twice = [name for name, count in Counter(sample.id for sample in self.samples).items() if count > 1]
         if twice:
             raise InputError(f"{len(twice)} sample ids occur more than once in the data: {listed(twice)}")
-        self.prompt = self.prompt or self.samples[0].prompt
 
     def skip_unreadable(self, allowed: bool) -> None:
         """Look at every image before hours are spent, and leave out the samples whose image cannot be read.

@@ -10,7 +10,7 @@ from ...scenes.coco import captions as scene_captions
 from ...scenes.coco import file_name
 from ...scenes.images import SPLITS, Scene, draw, split_scenes
 from .base import DataOptions, Sample, Task, question_sample
-from .chair import chair_sample
+from .captions import chair_sample
 
 _STRATEGIES = ("random", "popular", "adversarial")
 

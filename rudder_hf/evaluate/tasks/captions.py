@@ -1,4 +1,4 @@
-"""CHAIR: describe images of COCO in detail. And where COCO's files are."""
+"""Captions: describe images of COCO (CHAIR) or of a folder in detail. And where COCO's files are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...metrics.coco import read_coco
 from ...metrics.errors import InputError, listed
+from ...metrics.mme import IMAGE_SUFFIXES
 from .base import DataOptions, Sample, Task, images_in
 
 PROMPT = "Please help me describe the image in detail"
@@ -23,9 +24,7 @@ def chair_task(options: DataOptions) -> Task:
     nameless = [image for image in ids if not data.files[image]]
     if nameless:
         raise InputError(f"{instances}: 'images' has no entry for annotated images {listed(nameless)}")
-    notes = []
-    if captions is None:
-        notes.append("no reference captions were given: ground truth is the instance annotations alone")
+    notes = [] if captions else ["no reference captions were given: ground truth is the instance annotations alone"]
     bare = [image for image in ids if not data.objects[image] and not data.references[image]]
     if bare:
         notes.append(f"{len(bare)} images have neither instances nor reference captions: {listed(bare)}")
@@ -43,6 +42,28 @@ def chair_sample(image_id: int, image: str, prompt: str, objects: Sequence[str],
     """A caption to be written, with its ground truth."""
     reference = {"objects": list(objects), "captions": list(references)}
     return Sample(str(image_id), image_id, image, prompt, reference)
+
+
+def images_task(options: DataOptions) -> Task:
+    """Captions, of which nothing is known, of all images of a folder and of the folders in it.
+
+    Raises:
+        InputError: There are none.
+    """
+    folder = options.data or Path()
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    if not files:
+        raise InputError(f"{folder} has neither COCO annotations nor images ({', '.join(IMAGE_SUFFIXES)})")
+    prompt = PROMPT if options.prompt is None else options.prompt
+    names = [path.relative_to(folder).as_posix() for path in files]
+    samples = [Sample(name, name, name, prompt) for name in options.choose(names)]
+    record = {"folder": folder.name, "images": len(files)}
+    return Task("images", "images", samples, record, images_in(folder), 512, prompt)
+
+
+def has_annotations(folder: Path) -> bool:
+    """Whether a folder has COCO annotations."""
+    return any(any(place.glob("instances_*.json")) for place in (folder, folder / "annotations"))
 
 
 def coco_annotations(options: DataOptions) -> tuple[Path, Path | None]:

@@ -1,17 +1,18 @@
-"""POPE: is there an object in the image? From the published question files, or built from COCO annotations."""
+"""Yes/no questions: POPE, from the published files or built from COCO annotations, and MME."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from pathlib import Path
 
 from ...metrics.coco import read_coco
 from ...metrics.errors import InputError, listed
-from ...metrics.pope import Question, read_questions
-from ...metrics.pope_questions import STRATEGIES, build_questions
+from ...metrics.mme import SUBTASKS, read_mme
+from ...metrics.pope import STRATEGIES, Question, build_questions, read_questions
 from .base import DataOptions, Task, images_in, question_sample
-from .chair import coco_annotations, coco_images
-from .images import has_annotations
+from .captions import coco_annotations, coco_images, has_annotations
 
 PROMPT = "{question}"
 IMAGES = 500  # as in the published files
@@ -87,3 +88,36 @@ def _read(data: Path) -> dict[str, list[Question]]:
         raise InputError(f"{data} has no question file named for {', '.join(STRATEGIES)}; it has {names}")
     order = [split for split in STRATEGIES if split in found] + [split for split in found if split not in STRATEGIES]
     return {split: read_questions(found[split]) for split in order}
+
+
+def mme_task(options: DataOptions) -> Task:
+    """MME's questions, by subtask. Without a limit all of them, else the score is not MME's.
+
+    Images that are wanted are named `SUBTASK/NAME`.
+    """
+    data = options.data
+    if data is None or not data.is_dir():
+        raise InputError(f"there is no folder {data}: give MME's folder with one folder per subtask")
+    there = [name for name in SUBTASKS if (data / name).is_dir()]
+    questions = read_mme(data, there or None)
+    chosen = set(options.choose(question.sample_id for question in questions))
+    prompt = PROMPT if options.prompt is None else options.prompt
+    samples, seen = [], Counter[str]()
+    for question in questions:
+        image = question.sample_id
+        if image not in chosen:
+            continue
+        seen[image] += 1
+        file = os.path.relpath(question.image, data)
+        samples.append(
+            question_sample(
+                f"{image}:{seen[image]}", image, file, prompt, question.text,
+                subtask=question.subtask, image=question.image.name, label=question.label,
+            )
+        )  # fmt: skip
+    notes = []
+    absent = [name for name in SUBTASKS if name not in {sample.reference["subtask"] for sample in samples}]
+    if absent:
+        notes.append(f"the score is not MME's: {len(absent)} subtasks are missing ({', '.join(absent)})")
+    record = {"source": data.name, "questions": len(samples)}
+    return Task("mme", "mme", samples, record, images_in(data), 16, prompt, notes)
