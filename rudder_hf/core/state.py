@@ -57,6 +57,7 @@ class GenerationState:
         self.card: Tensor
         self.strength: Tensor
         self.constants: StepConstants | None = None
+        self._read_in_graph = False
         # The plan of the coming forward.
         self.forwards = 0
         self.fired = False
@@ -138,7 +139,9 @@ class GenerationState:
             )
 
     def collect(self) -> None:
-        """Move what the last forward observed into the trace."""
+        """Take over what the last forward left: constants of a compiled prefill, and what the trace observed."""
+        if self._read_in_graph:
+            self._copy_from_graph()
         if self.observed is None:
             return
         observed, first_token = self.observed, self.first_token
@@ -147,6 +150,14 @@ class GenerationState:
             observed = (observed[0][:, -1:], observed[1][:, -1:], observed[2][:, -1:])
         self.recorder.add(first_token, observed)
         self.observed = None
+
+    def _copy_from_graph(self) -> None:
+        """Copy the outputs of a compiled prefill: with CUDA graphs, the next replay may write over them."""
+        assert self.pooled is not None
+        assert self.constants is not None
+        self.pooled, self.card, self.strength = self.pooled.clone(), self.card.clone(), self.strength.clone()
+        self.constants = StepConstants(*(part.clone() for part in self.constants))
+        self._read_in_graph = False
 
     def steer(self, h: Tensor, update: Tensor) -> Tensor:
         """Read the prompt's updates and steer the answer's, as planned.
@@ -207,6 +218,7 @@ class GenerationState:
         constants = step_constants(self.card, **settings)
         push = constants.push if self.gated else constants.push * constants.high
         self.constants = constants._replace(push=push / self.multiplier)
+        self._read_in_graph = torch.compiler.is_compiling()
         return self.constants
 
     def _push(self, h: Tensor, update: Tensor, constants: StepConstants) -> Tensor:
@@ -218,7 +230,7 @@ class GenerationState:
         column, _, *gate = constants
         s = similarity(h, column)
         g = beta_gate(s, *gate) if self.gated else constants.high.expand_as(s)
-        g = torch.where(self.strength > 0, g, 0.0)
+        g = g.masked_fill(self.strength <= 0, 0.0)
         if self.watch_count > self.steer_count:
             # The last prompt position, which is not steered, comes before the answer's.
             g = torch.cat([torch.zeros_like(g[:, :1]), g[:, 1:]], dim=1)
