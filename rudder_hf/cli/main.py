@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push
+from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push, verify
 from .common import copyable
 
 app = typer.Typer(
@@ -23,13 +23,14 @@ app = typer.Typer(
         "rudder benchmark --shape deep",
         "rudder demo",
         "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
+        "rudder verify --model llava-hf/llava-1.5-7b-hf",
         "rudder env",
     ),
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (generate, evaluate, calibrate, compare, analyze, benchmark, demo, push, env):
+for module in (generate, evaluate, calibrate, compare, analyze, benchmark, demo, push, verify, env):
     name = module.__name__.rpartition(".")[2]
     app.command(name, epilog=module.EXAMPLES)(getattr(module, name))
 

@@ -1,0 +1,44 @@
+"""`rudder verify`: whether RUDDER does on this machine and this model what it does in the tests."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import options as shared
+from .common import FAILED, choose_device, copyable, refusing_bad_input
+
+EXAMPLES = copyable(
+    "rudder verify",
+    "rudder verify --model llava-hf/llava-1.5-7b-hf --dtype bfloat16 --device cuda",
+    "rudder verify --model Qwen/Qwen2.5-VL-7B-Instruct --no-compile",
+)
+
+
+def verify(
+    model: shared.ModelOption = None,
+    dtype: shared.DtypeOption = "auto",
+    device: shared.DeviceOption = "auto",
+    new_tokens: Annotated[int, typer.Option(min=3, help="Length of each answer.")] = 16,
+    rounds: Annotated[int, typer.Option(min=0, help="Timed rounds of the cost; 0 leaves it out.")] = 5,
+    compiled: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Compare compiled with eager decoding, which takes longest.")
+    ] = True,
+) -> None:
+    """Check RUDDER on the model and the device that you have, in a few minutes, and print a block for a bug report.
+
+    That the hook adds what it says, that switched off is the stock model bit for bit, that padded equals alone, that
+    compiled equals eager, and what steering costs. Exit code 1 if a check fails.
+    """
+    with refusing_bad_input():
+        from ..benchmark.verify import Verifier, make_prompts, report
+        from ..runtime.models import load_model
+
+        loaded = load_model(model, dtype, choose_device(device))
+        prompts = make_prompts(loaded.processor, loaded.model)
+        verifier = Verifier(loaded.model, prompts, loaded.settings_for("rudder-beta"), new_tokens)
+    checks = verifier.run(rounds, compiled)
+    typer.echo(report(loaded.name, verifier, checks))
+    if any(check.passed is False for check in checks):
+        raise typer.Exit(FAILED)

@@ -1,0 +1,180 @@
+"""`rudder verify`: it passes on every family, and fails when something is broken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rudder_hf.benchmark.verify import Check, Prompts, Verifier
+from rudder_hf.core.hooks import _LayerHooks
+from rudder_hf.core.state import GenerationState
+from rudder_hf.core.steering import pool_updates
+from tests.core.test_exactness import STEERED
+from tests.support.command import refused, rudder
+from tests.support.helpers import rudder_parts, settings
+from tests.support.zoo import FAMILIES, Row
+
+NEW_TOKENS = 4
+
+
+def verifier(name: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Verifier:
+    """The checks of a tiny model, with settings for it or, without changes, with those that `verify` finds."""
+    family = FAMILIES[name]
+    model: Any = family.build().to(dtype)
+    rows = [Row(1, 4), Row(2, 9)]
+    batch, *alone = (family.inputs(model, each) for each in (rows, rows[:1], rows[1:]))
+    prompts = [
+        {key: value.to(dtype) if is_pixels(value) else value for key, value in inputs.items()}
+        for inputs in (batch, *alone)
+    ]
+    config = settings(**changes) if changes else None
+    return Verifier(model, Prompts(prompts[0], prompts[1:]), config, NEW_TOKENS)
+
+
+def is_pixels(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def results(checks: list[Check]) -> dict[str, bool | None]:
+    return {check.name: check.passed for check in checks}
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_every_family_passes(name: str) -> None:
+    with torch.random.fork_rng():
+        checking = verifier(name)
+        checks = checking.run(rounds=0, compiled=False)
+    # Padding is judged where the stock model stands it.
+    judged = None if "padding" in FAMILIES[name].notes else True
+    assert list(results(checks).values()) == [True, True, judged], checks
+    assert not rudder_parts(checking.model)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"steer_first_token": True}, {"mode": "add"}, {"norm_cap": 1.0, "pool": "norm"}],
+    ids=["first token", "add", "cap"],
+)
+def test_any_settings_pass(changes: dict[str, Any]) -> None:
+    checks = verifier("llava", **changes).run(rounds=0, compiled=False)
+    assert set(results(checks).values()) == {True}, checks
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    checks = verifier("llava", dtype).run(rounds=0, compiled=False)
+    assert set(results(checks).values()) == {True}, checks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llava", "qwen2_5_vl"])
+def test_compiled_and_cost(name: str) -> None:
+    checks = verifier(name).run(rounds=2)
+    assert list(results(checks).values()) == [True, True, True, True, None], checks
+    assert "2 interleaved rounds" in checks[4].compared
+
+
+# What is broken is found, by the check that is there for it
+
+
+def failing(checking: Verifier, **options: Any) -> list[str]:
+    checks = checking.run(rounds=0, **{"compiled": False, **options})
+    return [check.name for check in checks if check.passed is False]
+
+
+def test_a_hook_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    checking = verifier("llava", alpha_max=6.0)
+
+    def pass_by(self: Any, h: Any, update: Any) -> Any:
+        self.fired = True
+        self._read(update) if self.constants is None else None
+        return update
+
+    monkeypatch.setattr(GenerationState, "steer", pass_by)
+    assert failing(checking) == ["the hook adds what it says"]
+
+
+def test_a_hook_that_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    checking = verifier("llava", alpha_max=6.0)
+    monkeypatch.setattr(_LayerHooks, "after_update", lambda *_: None)
+    checks = checking.run(rounds=0, compiled=False)
+    assert results(checks)["the hook adds what it says"] is False
+    assert "hook did not run" in checks[0].found
+
+
+def test_another_push_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    checking = verifier("llava", alpha_max=6.0)
+    push = GenerationState._push
+    monkeypatch.setattr(GenerationState, "_push", lambda self, h, u, c: u + 1.01 * (push(self, h, u, c) - u))
+    assert failing(checking) == ["the hook adds what it says"]
+
+
+def test_something_is_left_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    checking = verifier("llava", alpha_max=6.0)
+    after = _LayerHooks.after_update
+
+    def always(self: Any, module: Any, args: Any, output: Any) -> Any:
+        steered = after(self, module, args, output)
+        return (output[0] * (1 + 1e-6), *output[1:]) if steered is None else steered
+
+    monkeypatch.setattr(_LayerHooks, "after_update", always)
+    assert failing(checking) == ["switched off is the stock model"]
+
+
+def test_padding_on_the_wrong_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    checking = verifier("llava", alpha_max=6.0)
+
+    def mirrored(updates: Any, weights: Any, pool: str) -> Any:
+        return pool_updates(updates, None if weights is None else weights.flip(1), pool)
+
+    monkeypatch.setattr("rudder_hf.core.state.pool_updates", mirrored)
+    assert failing(checking) == ["padded equals alone"]
+
+
+def test_a_graph_that_leaves_the_push_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    checking = verifier("llava", alpha_max=6.0)
+    push = GenerationState._push
+
+    def eager_only(self: Any, h: Any, update: Any, constants: Any) -> Any:
+        return update if torch.compiler.is_compiling() else push(self, h, update, constants)
+
+    monkeypatch.setattr(GenerationState, "_push", eager_only)
+    assert failing(checking, compiled=True) == ["compiled equals eager"]
+
+
+def test_what_the_stock_model_cannot_do_is_not_blamed_on_rudder(monkeypatch: pytest.MonkeyPatch) -> None:
+    checking = verifier("llava", alpha_max=6.0)
+    mask = checking.prompts.batch["attention_mask"]
+    monkeypatch.setitem(checking.prompts.batch, "attention_mask", torch.ones_like(mask))
+    check = checking.check_padding()
+    assert (check.passed, check.found.split(", ")[-1]) == (None, "so that this says nothing about RUDDER")
+    monkeypatch.setitem(checking.prompts.batch, "input_ids", None)
+    check = checking.check_padding()
+    assert check.passed is None
+    assert check.found.startswith("the stock model cannot do it: ")
+
+
+# The command
+
+
+@pytest.mark.parametrize("name", ["llava", pytest.param("idefics2", marks=pytest.mark.slow)])
+def test_command_on_the_embedded_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--model", f"embedded:{name}", "--rounds", 1, "--new-tokens", 3, "--no-compile")
+    result = rudder("verify", *options)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"### rudder verify: embedded:{name}"
+    assert [line.split(" | ")[1] for line in lines if line.startswith("| ")][1:] == ["passed"] * 3 + [
+        "for information"
+    ]
+    assert f"torch {torch.__version__}" in lines[-1]
+    monkeypatch.setattr(GenerationState, "_push", lambda self, h, update, constants: update)
+    result = rudder("verify", *options)
+    assert result.exit_code == 1
+    assert "| the hook adds what it says | **FAILED** |" in result.stdout
+
+
+def test_command_refuses_bad_input() -> None:
+    refused(rudder("verify", "--model", "embedded:none"), "embedded")
