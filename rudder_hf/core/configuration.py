@@ -29,7 +29,7 @@ SETTING_NAMES = ("layer", *CALL_SETTINGS, "base_model_name_or_path", "base_model
 _TRANSFORMERS_KEYS = (
     *("name_or_path", "model_type", "auto_map", "custom_pipelines", "torch_dtype", "num_labels", "per_layer_config"),
     *("attn_implementation", "experts_implementation", "output_attentions", "tie_last_hidden_states", "use_cache"),
-    "trust_remote_code",
+    *("trust_remote_code", "transformers_needed"),
 )
 # What a stored config keeps of these. The rest (labels, dtype, quantisation, ...) would describe weights, of which
 # there are none: the base model has its own.
@@ -115,6 +115,8 @@ def _checked_storage(stored: Any) -> dict[str, Any]:
     for name, kind in _KEPT_KEYS.items():
         if stored.get(name) is not None and not isinstance(stored[name], kind):
             raise _setting_error(name, stored[name], f"a {kind.__name__}, as transformers writes it")
+    if not all(isinstance(name, str) for name in stored.get("architectures") or []):
+        raise _setting_error("architectures", stored["architectures"], "a list of names, as transformers writes it")
     inherited = {*PreTrainedConfig.__dataclass_fields__, *_TRANSFORMERS_KEYS}
     own = set(RudderConfig.__dataclass_fields__) - inherited
     if isinstance(stored.get("base_model_name_or_path"), str):

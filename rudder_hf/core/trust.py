@@ -16,7 +16,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 def is_hub_id(name: Any) -> bool:
     """Whether a name has the form of a repository on the Hub, `name` or `namespace/name`."""
-    if not isinstance(name, str) or not name:
+    # Older versions of huggingface_hub let a line break at the end pass.
+    if not isinstance(name, str) or not name.isprintable() or not name:
         return False
     try:
         validate_repo_id(name)

@@ -15,11 +15,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..core.compat import OLDEST_TRANSFORMERS
+
 # In import order: a module uses only names of those before it.
 _CORE = tuple(
     f"core/{name}.py"
     for name in (
-        *("version", "errors", "trust", "steering", "configuration", "families", "backbones", "call"),
+        *("version", "compat", "errors", "trust", "steering", "configuration", "families", "backbones", "call"),
         *("trace", "state", "hooks", "conversations", "generate", "handle"),
     )
 )
@@ -32,6 +34,15 @@ MODULES = (*_CORE, "presets.py", _CUSTOM_GENERATE, *_HUB)
 """What `modeling_rudder.py` is joined from."""
 
 _SECTION = "# ======== rudder_hf/"
+# Before any other import: an older transformers lacks names that are imported below.
+_VERSION_CHECK = f"""import transformers
+
+if [int(part) for part in transformers.__version__.split(".")[:2]] < [{OLDEST_TRANSFORMERS.replace(".", ", ")}]:
+    raise ImportError(
+        "These RUDDER settings need transformers {OLDEST_TRANSFORMERS} or later, and transformers "
+        f"{{transformers.__version__}} is installed: pip install -U 'transformers>={OLDEST_TRANSFORMERS}'"
+    )
+"""
 _WIDTH = 119
 
 
@@ -68,7 +79,8 @@ the package, not this file. Needs the standard library, torch and transformers.
 """
 '''
     lines = _import_lines([each for each in imports if each[-1].split(".")[0] in used])
-    return "\n".join([header, "from __future__ import annotations", "", *lines]) + "\n\n" + "\n\n".join(chosen)
+    top = [header, "from __future__ import annotations", "", _VERSION_CHECK, *lines]
+    return "\n".join(top) + "\n\n" + "\n\n".join(chosen)
 
 
 def _package_parts() -> tuple[list[tuple[str, ...]], dict[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from ..core.compat import OLDEST_TRANSFORMERS
 from ..core.configuration import RudderConfig
 from ..core.trust import is_commit, is_on_hub
 from ..core.version import __version__
@@ -82,6 +83,7 @@ def render_card(
         template_str=CARD_TEMPLATE,
         package="rudder_hf",
         version=__version__,
+        transformers_needed=OLDEST_TRANSFORMERS,
         title=PAPER_TITLE,
         repo=repo,
         # BLIP's processors have no chat template.

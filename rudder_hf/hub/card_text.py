@@ -24,7 +24,7 @@ no extra forward pass.
 
 ## How to load
 
-transformers 5.22 or later.
+transformers {{ transformers_needed }} or later.
 
 ```python
 from transformers import AutoModel, AutoProcessor

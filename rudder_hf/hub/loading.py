@@ -19,8 +19,8 @@ from typing import Any
 from huggingface_hub import is_offline_mode
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedConfig
 from transformers.utils import find_adapter_config_file, is_peft_available
-from transformers.utils.hub import resolve_revision
 
+from ..core.compat import resolve_revision
 from ..core.configuration import CALL_SETTINGS, SETTING_NAMES, RudderConfig
 from ..core.errors import logger
 from ..core.trust import check_base_name, check_revision, is_commit, is_on_hub

@@ -12,6 +12,7 @@ from transformers.image_utils import load_image
 from transformers.utils.chat_template_utils import Chat
 
 from ..core.backbones import image_token_ids, without_peft
+from ..core.compat import generation_options
 from .processing import as_chat, encode
 
 DEFAULT_PROMPT = "Please help me describe the image in detail"
@@ -121,7 +122,7 @@ class RudderImageToTextPipeline(Pipeline):
         encoded = encode(self.processor, images, texts, chats)
         inputs = {name: self._to_model(value) for name, value in encoded.items()}
         self._refuse_lost_image(inputs)
-        options = self._prepare_generate_kwargs(generate_kwargs or {}, return_dict_in_generate=False)
+        options = generation_options(self, generate_kwargs or {}, return_dict_in_generate=False)
         sequences: Tensor = self.model.generate(**inputs, **options)
         prompt_ids = inputs["input_ids"]
         copies = sequences.shape[0] // prompt_ids.shape[0]

@@ -13,8 +13,8 @@ from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, EvalResult, HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
-from transformers.utils.hub import resolve_revision
 
+from ..core.compat import OLDEST_TRANSFORMERS, resolve_revision
 from ..core.configuration import RudderConfig
 from ..core.errors import logger
 from ..core.trust import is_hub_id, is_on_hub
@@ -31,6 +31,7 @@ _OUTDATED = re.compile(r"[a-z]+(_[a-z]+)*_rudder\.py|custom_generate/([a-z]+(_[a
 
 _MODEL = "modeling_rudder.RudderForConditionalGeneration"
 _OF_TRANSFORMERS = {
+    "transformers_needed": f">={OLDEST_TRANSFORMERS}",
     "auto_map": {
         "AutoConfig": "modeling_rudder.RudderConfig",
         "AutoModel": _MODEL,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 from peft import LoraConfig, get_peft_model
 
@@ -21,6 +22,7 @@ from tests.support.hub import Elsewhere, LocalHub, Outcome, Request
 from tests.support.hub.elsewhere import run_alone
 from tests.support.repos import make_base, make_settings, picture
 from tests.support.toy import toy_model, toy_processor
+from tests.support.zoo.since import INSTALLED
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 
@@ -118,11 +120,14 @@ def test_load_by_id_without_the_package(elsewhere: Elsewhere, hub: LocalHub, exp
     assert first.value[1] == 40.0
     assert first.value[0].startswith("transformers_modules.org.steered.")
     cold = hub.counted()
-    assert len({(request.method, request.path) for request in cold}) == len(cold)
     assert repos_asked(cold) == {"org/steered", "org/base"}
     assert not any("custom_generate/" in request.path for request in cold)
-    # The code, config.json, the base's config, weights and generation config: HEAD and GET; two commits, two adapters.
-    assert len(cold) == 2 * (1 + 1 + 3) + 2 + 2
+    if INSTALLED >= (5, 18):
+        # Before, transformers itself asks for some files again.
+        assert len({(request.method, request.path) for request in cold}) == len(cold)
+        # The code, config.json, the base's config, weights and generation config: HEAD and GET; two commits, two
+        # adapters.
+        assert len(cold) == 2 * (1 + 1 + 3) + 2 + 2
     second = elsewhere.run(
         f"""{LOAD}
 from transformers import AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoConfig, pipeline
@@ -198,6 +203,10 @@ def test_revisions_of_the_settings_are_not_the_bases(
     assert elsewhere.run(code.replace("{}", "")).value == expected["on"]
 
 
+@pytest.mark.skipif(
+    peft.__version__.startswith("0.18."),
+    reason="transformers loads adapters with PEFT 0.19 and later, which need torch 2.7: run with constraints.txt",
+)
 def test_an_adapter_as_base(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
     lora = LoraConfig(target_modules=["q_proj", "v_proj"], r=4, init_lora_weights=False)
     tuned = get_peft_model(toy_model(seed=1), lora)
@@ -245,8 +254,9 @@ print(json.dumps([each.config.base_model_revision for each in (model, named)]))
     assert loaded.value == [pinned.sha, moved.sha]
     assert f"org/hidden has moved on to {moved.sha[:12]}" in loaded.err
     assert {path.name for path in tmp_path.glob("models--*")} == {"models--org--hidden", "models--org--on-hidden"}
-    # transformers itself notes in the machine's cache that there is no adapter.
-    assert {path.name for path in (elsewhere.home / "hub").glob("models--org--*hidden/*")} <= {".no_exist"}
+    # transformers itself notes in the machine's cache that there is no adapter, before 5.18 for which commit.
+    noted = {".no_exist"} if INSTALLED >= (5, 18) else {".no_exist", "refs"}
+    assert {path.name for path in (elsewhere.home / "hub").glob("models--org--*hidden/*")} <= noted
 
 
 def test_another_base_is_not_looked_for_at_the_revision_of_the_stored_one(
@@ -452,7 +462,16 @@ def test_a_push_to_an_ill_hub(fault: str, words: str, elsewhere: Elsewhere, hub:
     assert "config.json" in hub.store.files(f"org/{fault}")
 
 
-@pytest.mark.parametrize(("fault", "words"), [("unavailable", "couldn't connect"), ("half", "Can't load")])
+_PASSED_ON = pytest.mark.skipif(
+    INSTALLED < (5, 18),
+    reason="transformers 5.16 passes on the error of the Hub's client: run with constraints.txt",
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("unavailable", "couldn't connect"), pytest.param("half", "Can't load", marks=_PASSED_ON)],
+)
 def test_a_load_from_an_ill_hub(fault: str, words: str, elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
     """The error is transformers' own, after as many retries as the client makes; what was cut is not used later."""
     hub.fault = fault

@@ -25,6 +25,7 @@ from transformers import (
 
 import rudder_hf
 from rudder_hf import RudderConfig, RudderForConditionalGeneration, attach, write_repo
+from rudder_hf.core.compat import OLDEST_TRANSFORMERS
 from rudder_hf.hub.push import repo_files
 from tests.support.hub import Elsewhere
 from tests.support.repos import inputs_for, make_base, make_settings, picture
@@ -153,6 +154,7 @@ def test_every_argument_arrives(way: Any, repo: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", [AutoModel, RudderForConditionalGeneration])
 def test_quantization_arrives(way: Any, repo: Path) -> None:
+    pytest.importorskip("torchao", reason="torchao of today needs a newer torch: run with constraints.txt")
     from torchao.quantization import Int8WeightOnlyConfig
 
     quantization = TorchAoConfig(Int8WeightOnlyConfig(version=2))
@@ -279,6 +281,34 @@ def test_errors_elsewhere(elsewhere: Elsewhere, repo: Path) -> None:
     untrusted = elsewhere.run(load % "trust_remote_code=False")
     assert untrusted.status == 1
     assert "trust_remote_code=True" in untrusted.err
+
+
+@pytest.mark.parametrize("version", ["4.57.6", "5.15.1"])
+def test_an_older_transformers_is_told_what_it_lacks(version: str, elsewhere: Elsewhere, repo: Path) -> None:
+    """One sentence with the version that is needed, from every way into the repository's code, before any import."""
+    assert json.loads((repo / "config.json").read_text())["transformers_needed"] == f">={OLDEST_TRANSFORMERS}"
+    code = f"""
+import json, transformers
+from transformers import AutoConfig, AutoModel, AutoProcessor
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+transformers.__version__, said, repo = {version!r}, [], {str(repo)!r}
+for load in (
+    lambda: AutoConfig.from_pretrained(repo, trust_remote_code=True),
+    lambda: AutoModel.from_pretrained(repo, trust_remote_code=True),
+    lambda: AutoProcessor.from_pretrained(repo, trust_remote_code=True),
+    lambda: get_class_from_dynamic_module("custom_generate/generate.generate", repo),
+):
+    try:
+        load()
+    except ImportError as error:
+        said.append(str(error))
+print(json.dumps(said))
+"""
+    sentence = (
+        f"These RUDDER settings need transformers {OLDEST_TRANSFORMERS} or later, and transformers {version} is "
+        f"installed: pip install -U 'transformers>={OLDEST_TRANSFORMERS}'"
+    )
+    assert elsewhere.run(code).value == [sentence] * 4
 
 
 def test_importing_the_package_is_enough(elsewhere: Elsewhere, repo: Path) -> None:

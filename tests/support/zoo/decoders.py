@@ -12,6 +12,7 @@ from .base import FIRST_WORD, IMAGE, IMAGE_END, IMAGE_START, TEXT, VOCAB, Family
 from .batches import FOUR, FRAME, WRAPPED, by_prompt, image_batch, images, token_batch, token_types
 from .llava import SIGLIP, UNTIED
 from .qwen import TOWER
+from .since import INSTALLED
 
 _CODES = 16
 _EMU3_CODES = 32
@@ -252,7 +253,8 @@ FAMILIES: tuple[Family, ...] = (
         },
         _cross_attended,
         no_attention_layers=_CROSS,
-        notes=("lookup",),
+        # Stock transformers before 5.18 cannot decode it with a static cache.
+        notes=("lookup",) if INSTALLED >= (5, 18) else ("lookup", "static"),
         gain=1.0,
         embed=2.0,
         after=_open_gates,
