@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from ...core.backbones import AttentionUpdate, Backbone, attention_update, decoder_layers, resolve_layer
-from .operator import steer
+from ...core.backbones import Backbone, attention_update, decoder_layers, resolve_layer
+from .buffers import Buffers
+from .operator import read_and_steer
 
 # vLLM's own models and the class of their decoder layers whose forward was read and is tested.
 NATIVE = {
@@ -29,10 +31,18 @@ def is_back_end(architecture: str) -> bool:
     return architecture.startswith(_BACK_END)
 
 
-class _Target:
-    """Carries h from one hook to the other, within one call of the layer."""
+class Target:
+    """The hooks of the target layer; carries h from one to the other, within one call of the layer.
 
-    def __init__(self) -> None:
+    Attributes:
+        multiplier: Factor that the layer applies to what self-attention returned.
+        buffers: What the operator reads and writes, to be set before the first forward.
+    """
+
+    buffers: Buffers
+
+    def __init__(self, multiplier: float) -> None:
+        self.multiplier = multiplier
         self.h: Tensor | None = None
 
     def before_layer(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -48,11 +58,17 @@ class _Target:
         h, self.h = self.h, None
         assert h is not None
         if isinstance(output, tuple):
-            return (steer(h, output[0]), *output[1:])
-        return steer(h, output)
+            return (self.steer(h, output[0]), *output[1:])
+        return self.steer(h, output)
+
+    def steer(self, h: Tensor, update: Tensor) -> Tensor:
+        """Through torch's dispatcher for a compiler, which takes it as one operator; without one that would cost."""
+        if torch.compiler.is_compiling():
+            return torch.ops.rudder_hf.steer(h, update)  # type: ignore[no-any-return]
+        return read_and_steer(h, update, self.buffers)
 
 
-def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate | None:
+def install(model: nn.Module, architecture: str, layer: int) -> Target | None:
     """Put the hooks on the target layer.
 
     Args:
@@ -61,7 +77,7 @@ def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate 
         layer: The target layer, perhaps negative.
 
     Returns:
-        The module that was hooked; None if another stage of the pipeline has the layer.
+        The hooks; None if another stage of the pipeline has the layer.
 
     Raises:
         ValueError: There is no such layer, or its forward is not known.
@@ -71,8 +87,9 @@ def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate 
     path, layers = decoder_layers(loop)
     if type(layers[layer % len(layers)]).__name__ == _ELSEWHERE:
         return None
-    target, module = _Target(), layers[resolve_layer(Backbone(loop, loop, layers, path), layer)]
+    module = layers[resolve_layer(Backbone(loop, loop, layers, path), layer)]
     update = attention_update(module)
+    target = Target(update.multiplier)
     if is_back_end(architecture):
         module.register_forward_pre_hook(target.before_layer, with_kwargs=True)
     else:
@@ -85,4 +102,4 @@ def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate 
         norm: Any = module.input_layernorm
         norm.register_forward_hook(target.after_norm)
     update.module.register_forward_hook(target.after_update)
-    return update
+    return target

@@ -88,11 +88,8 @@ def _push_some(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     return out
 
 
-def steer(h: Tensor, update: Tensor) -> Tensor:
+def _steer(h: Tensor, update: Tensor) -> Tensor:
     """`read_and_steer` with the buffers of the running forward."""
-    # A compiler takes it as one operator; without one, the way through torch's dispatcher would cost a fifth of it.
-    if torch.compiler.is_compiling():
-        return torch.ops.rudder_hf.steer(h, update)  # type: ignore[no-any-return]
     from vllm.forward_context import get_forward_context
 
     return read_and_steer(h, update, get_forward_context().no_compile_layers[CONTEXT_NAME])
@@ -109,5 +106,5 @@ def define_operator() -> None:
     LIBRARY.define("steer(Tensor h, Tensor update) -> Tensor")
     # Not `torch.library.custom_op`, whose dispatch takes longer than the operator on a small batch.
     for key in ("CPU", "CUDA", "XPU"):
-        LIBRARY.impl("steer", steer, dispatch_key=key)
+        LIBRARY.impl("steer", _steer, dispatch_key=key)
     LIBRARY._register_fake("steer", _shape)

@@ -11,6 +11,7 @@ from typing import Any
 
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
+from .metrics import count
 from .settings import EngineSettings, request_settings
 
 _NAME = "Settings_"
@@ -31,15 +32,13 @@ class RequestCheck(LogitsProcessor):  # type: ignore[misc]
         Raises:
             ValueError: A setting is unknown or out of range, or the request is a step of vLLM's beam search.
         """
-        settings = request_settings(cls.engine, sampling_params.extra_args)
-        if settings is None:
-            return
-        if sampling_params.max_tokens == 1 and sampling_params.logprobs and not sampling_params.detokenize:
-            raise ValueError(
-                "RUDDER does not steer vLLM's beam search: each step sends the answer so far as a prompt, so that "
-                "prompt and answer cannot be told apart. Use greedy decoding or sampling, or send rudder=false. Send "
-                "it too if this is no beam search but asks for one token, which RUDDER would not change."
-            )
+        try:
+            settings = request_settings(cls.engine, sampling_params.extra_args)
+            if settings is not None:
+                _refuse_beams(sampling_params)
+        except ValueError:
+            count("refused", requests=1)
+            raise
 
     def is_argmax_invariant(self) -> bool:
         """Logits stay as they are."""
@@ -51,6 +50,18 @@ class RequestCheck(LogitsProcessor):  # type: ignore[misc]
     def apply(self, logits: Any) -> Any:
         """Logits stay as they are."""
         return logits
+
+
+def _refuse_beams(params: Any) -> None:
+    """Refuse a step of vLLM's beam search, which is known by its parameters alone."""
+    if params.max_tokens == 1 and params.logprobs and not params.detokenize:
+        raise ValueError(
+            "RUDDER does not steer vLLM's beam search: each step sends the answer so far as a prompt, so that prompt "
+            "and answer cannot be told apart. Use greedy decoding or sampling. For unsteered beam search the engine "
+            'has to be started with "steer_by_default": false, since vLLM keeps nothing of what a request with beam '
+            "search says of RUDDER, rudder=false included. If this is no beam search but asks for one token, which "
+            "RUDDER would not change: send rudder=false."
+        )
 
 
 def check_name(engine: EngineSettings) -> str:

@@ -11,26 +11,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from ...core.backbones import image_token_ids
 from ...core.call import CallSettings
+from . import misfit
 from .buffers import Buffers
-from .engine import refuse
+from .engine import logger, refuse, require
 from .layers import install
 from .operator import CONTEXT_NAME, define_operator
 from .planning import Planned, Planner
-from .settings import (
-    KEY,
-    EngineSettings,
-    engine_settings,
-    has_evidence,
-    operator_row,
-    request_settings,
-)
+from .requests import check_name
+from .settings import KEY, EngineSettings, decide, engine_settings, operator_row
 
-logger = init_logger(__name__)
+# What vLLM's runner has to have: most of it is overridden below.
+_OF_RUNNER = (
+    *("load_model", "get_model", "initialize_kv_cache", "get_kv_cache_spec"),
+    *("_update_states", "_model_forward", "_dummy_run"),
+)
 
 
 class SteeredRunner:
@@ -41,6 +39,8 @@ class SteeredRunner:
     buffers: Buffers | None
     settings: EngineSettings
     _scheduled: dict[str, int]
+    _total: int
+    _unplanned: bool
     _blocks_kept: bool
 
     # Of vLLM's runner.
@@ -61,24 +61,42 @@ class SteeredRunner:
         if len(self.model_config.logits_processors or ()) == 1:
             # RUDDER's, which looks at no tokens: vLLM need not gather them for it at each step.
             self.input_batch.logitsprocs_need_output_token_ids = False
-        self.settings = engine_settings(config.additional_config[KEY])
+        self.settings = self._prepared()
         rudder = self.settings.config
         slots, tokens = config.scheduler_config.max_num_seqs, self._largest_batch()
         self.planner = self.planner_class(slots, tokens)
         self.planner.answers_count = rudder.span != "image"
         self.buffers = None
         self._scheduled = {}
+        self._total = 0
+        self._unplanned = False
         self._blocks_kept = False
         model = self.get_model()  # type: ignore[attr-defined]
-        update = install(model, self.model_config.architecture, rudder.layer)
-        if update is None:
+        target = install(model, self.model_config.architecture, rudder.layer)
+        if target is None:
             logger.info("RUDDER: layer %d is in another stage of the pipeline.", rudder.layer)
             return
         hidden_size = self.model_config.hf_text_config.hidden_size
-        self.buffers = Buffers(slots, hidden_size, tokens, self.device, rudder.pool == "norm", update.multiplier)
+        self.buffers = Buffers(slots, hidden_size, tokens, self.device, rudder.pool == "norm", target.multiplier)
         self.buffers.neutral(self.planner)
+        target.buffers = self.buffers
         config.compilation_config.static_forward_context[CONTEXT_NAME] = self.buffers
         logger.info("RUDDER steers layer %d (%s).", rudder.layer, self.settings.to_dict())
+
+    def _prepared(self) -> EngineSettings:
+        """The engine's settings.
+
+        Raises:
+            ValueError: The engine's config was not prepared for RUDDER, but this worker was named to vLLM.
+        """
+        given = self.vllm_config.additional_config
+        settings = engine_settings(given.get(KEY) if isinstance(given, dict) else None)
+        if check_name(settings) not in (self.model_config.logits_processors or ()):
+            raise ValueError(
+                "RUDDER's plugin is switched off: the environment variable VLLM_PLUGINS names other plugins. Add "
+                "rudder_hf to it, separated by a comma, or unset it."
+            )
+        return settings
 
     def _largest_batch(self) -> int:
         """Most positions that a forward can have, padding included."""
@@ -116,6 +134,8 @@ class SteeredRunner:
         found = super()._update_states(scheduler_output)  # type: ignore[misc]
         if self.buffers is None:
             return found
+        if self._unplanned:
+            raise RuntimeError(misfit("its model ran without GPUModelRunner._model_forward being called"))
         for name in (*scheduler_output.finished_req_ids, *(scheduler_output.preempted_req_ids or ())):
             self.planner.release(name)
         for new in scheduler_output.scheduled_new_reqs:
@@ -127,6 +147,8 @@ class SteeredRunner:
         for name in scheduler_output.scheduled_cached_reqs.resumed_req_ids:
             self._admit(name, self.requests[name])
         self._scheduled = scheduler_output.num_scheduled_tokens
+        self._total = scheduler_output.total_num_scheduled_tokens
+        self._unplanned = self._total > 0
         return found
 
     def _admit(self, name: str, state: Any) -> None:
@@ -151,15 +173,13 @@ class SteeredRunner:
 
     def _settings_of(self, state: Any) -> CallSettings | None:
         """The request's settings, None if it is not steered."""
-        params = state.sampling_params
-        settings = None if params is None else request_settings(self.settings, params.extra_args)
-        if settings is None or has_evidence(settings, state.mm_features):
-            return settings
-        logger.warning_once(
-            "RUDDER leaves requests without an image unsteered: there is no visual evidence to anchor to. "
-            "Send rudder_force to steer them all the same, or rudder=false."
-        )
-        return None
+        outcome, settings = decide(self.settings, state.sampling_params.extra_args, state.mm_features)
+        if outcome == "no_image":
+            logger.warning_once(
+                "RUDDER leaves requests without an image unsteered: there is no visual evidence to anchor to. "
+                "Send rudder_force to steer them all the same, or rudder=false."
+            )
+        return settings
 
     def _planned(self, state: Any, settings: CallSettings | None) -> Planned:
         first_token = settings is not None and settings.steer_first_token
@@ -193,12 +213,12 @@ class SteeredRunner:
 
     def _plan(self, buffers: Buffers, position_ids: Any) -> None:
         """Bring the buffers to the state that the coming forward starts from."""
-        names, scheduled = self.input_batch.req_ids, self._scheduled
-        total = sum(scheduled.values())
+        self._unplanned = False
+        names, total = self.input_batch.req_ids, self._total
         padded = total if position_ids is None else max(total, position_ids.shape[-1])
         if not self._blocks_kept and self.planner.goes_on(names, total, padded):
             return
-        counts = np.array([scheduled[name] for name in names], dtype=np.int64)
+        counts = np.array([self._scheduled[name] for name in names], dtype=np.int64)
         computed = self.input_batch.num_computed_tokens_cpu[: len(names)].astype(np.int64)
         blocks_of = self._blocks_of if self._blocks_kept else None
         buffers.apply(self.planner, self.planner.plan(names, computed, counts, blocks_of, padded), padded)
@@ -216,4 +236,5 @@ class SteeredRunner:
 def steer_runner(runner: Any) -> None:
     """Make a runner plan, before it loads its model."""
     stock = type(runner)
+    require(stock, *_OF_RUNNER)
     runner.__class__ = type(f"Steered{stock.__name__}", (SteeredRunner, stock), {})
