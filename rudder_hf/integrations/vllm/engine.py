@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from transformers import AutoConfig
 from vllm import __version__
 from vllm.logger import init_logger
 from vllm.model_executor.models import ModelRegistry, config
@@ -48,6 +49,8 @@ class _NoModel(RudderConfig):
         Raises:
             ValueError: Always, with what to do.
         """
+        # vLLM has just put this class in the place of the real one.
+        AutoConfig.register(RudderConfig.model_type, RudderConfig, exist_ok=True)
         name, base = kwargs.get("name_or_path", "SETTINGS"), config_dict.get("base_model_name_or_path", "BASE")
         raise ValueError(
             f"{name!r} holds RUDDER settings, not a model. Serve the model and name the settings beside it: "
