@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,10 +105,8 @@ def test_settings_of_a_folder_and_settings_of_no_model(tmp_path: Path) -> None:
     check_base(ENGINE, "anything")
 
 
-def test_settings_survive_their_name() -> None:
-    named = EngineSettings.from_name(ENGINE.to_name())
-    assert named == ENGINE
-    assert ENGINE.to_name().isalnum()
+def test_settings_survive_as_plain_values() -> None:
+    assert engine_settings(json.loads(json.dumps(ENGINE.to_dict()))) == ENGINE
 
 
 @pytest.mark.parametrize(

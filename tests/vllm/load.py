@@ -8,16 +8,18 @@ seconds on the clock, because they do not count what other programs take.
 from __future__ import annotations
 
 import gc
+import os
 import random
 import statistics
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rudder_hf.benchmark.timing import garbage_collector_off, round_orders, summarize
-from tests.vllm.cases import Case
+from tests.vllm.cases import Case, make_cases
 from tests.vllm.engines import SETTINGS, answers, engine
 
 # Name -> share of requests that are steered; None is the engine without RUDDER.
@@ -102,3 +104,39 @@ def _grown(
     batches = {name: workload(words, batch, context, length, share) for name, share in pair.items()}
     found = summary(measure(engines, batches, repeats), batch, batch * length)
     return {"batch": batch, "words of context": context, "new tokens": length, **found}
+
+
+def run_memory(folder: Path, words: Sequence[str], requests: int) -> dict[str, Any]:
+    """Memory of the process while many requests come and go, steered and not, with the prefix cache.
+
+    An engine without RUDDER does the same afterwards: what vLLM itself collects is not RUDDER's.
+    """
+    options = {"max_num_seqs": 8, "enable_prefix_caching": True, "disable_log_stats": True}
+    rounds, size = 10, max(requests // 10, 1)
+    found: dict[str, Any] = {"requests": rounds * size}
+    for name, rudder in (("RUDDER", SETTINGS), ("without RUDDER", None)):
+        with engine(folder, options, rudder) as llm:
+            held = []
+            for turn in range(rounds):
+                cases = make_cases(words, size, seed=turn)
+                answers(llm, cases if rudder else [replace(case, rudder=None) for case in cases])
+                gc.collect()
+                held.append(round(_resident() / 2**20, 2))
+            found[f"MiB, {name}"] = held
+            if rudder:
+                runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+                found["slots taken"] = runner.planner.spare_slot - runner.planner.free_slots
+    # The first half fills caches of a fixed size.
+    grown, stock = (
+        found[f"MiB, {name}"][-1] - found[f"MiB, {name}"][rounds // 2] for name in ("RUDDER", "without RUDDER")
+    )
+    found["MiB grown in the second half"] = {"RUDDER": round(grown, 2), "without RUDDER": round(stock, 2)}
+    # Memory is mapped in pieces, so that a MiB more or less says nothing.
+    found["passed"] = grown <= max(stock, 0.0) + 4.0
+    return found
+
+
+def _resident() -> int:
+    """Bytes of memory that the process has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

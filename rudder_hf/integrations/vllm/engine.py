@@ -44,17 +44,13 @@ class _NoModel(RudderConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Refuse.
-
-        Raises:
-            ValueError: Always, with what to do.
-        """
+        """Refuse, with what to do."""
         # vLLM has just put this class in the place of the real one.
         AutoConfig.register(RudderConfig.model_type, RudderConfig, exist_ok=True)
         name, base = kwargs.get("name_or_path", "SETTINGS"), config_dict.get("base_model_name_or_path", "BASE")
         raise ValueError(
             f"{name!r} holds RUDDER settings, not a model. Serve the model and name the settings beside it: "
-            f"--model {base} --additional-config '{{\"{KEY}\": \"{name}\"}}'"
+            f'--model {base} --additional-config \'{{"{KEY}": "{name}"}}\''
         )
 
 
@@ -94,15 +90,24 @@ def prepare(vllm_config: Any) -> EngineSettings:
         ValueError: The settings are bad, or RUDDER cannot run beside another setting, which is named.
     """
     from .metrics import show_counters
+    from .requests import check_name
 
     settings = engine_settings(vllm_config.additional_config[KEY])
     refuse(vllm_config)
     check_base(settings, vllm_config.model_config.model)
     check_version()
-    check_layer(settings.config.layer, vllm_config.model_config.hf_text_config.num_hidden_layers)
+    model, parallel, scheduler = vllm_config.model_config, vllm_config.parallel_config, vllm_config.scheduler_config
+    layer, count = settings.config.layer, model.hf_text_config.num_hidden_layers
+    if not -count <= layer < count:
+        raise ValueError(
+            f"RUDDER setting `layer` is {layer}, but the model has {count} decoder layers: choose from {-count} to "
+            f"{count - 1}."
+        )
     # Resolved once: workers need no network, and compiled graphs are kept apart by what the settings are.
     vllm_config.additional_config[KEY] = settings.to_dict()
-    _take_parts(vllm_config, settings)
+    parallel.worker_cls = WORKER if parallel.worker_cls == "auto" else parallel.worker_cls
+    scheduler.scheduler_cls = scheduler.scheduler_cls or SCHEDULER
+    model.logits_processors = [*(model.logits_processors or []), check_name(settings)]
     show_counters()
     return settings
 
@@ -136,32 +141,6 @@ def refuse(vllm_config: Any) -> None:
     """
     if reasons := list(refusals(vllm_config)):
         raise ValueError("RUDDER cannot steer this engine: " + " ".join(reasons))
-
-
-def _take_parts(vllm_config: Any, settings: EngineSettings) -> None:
-    """Name RUDDER's worker, scheduler and check of requests in the config."""
-    from .requests import check_name
-
-    parallel = vllm_config.parallel_config
-    if parallel.worker_cls == "auto":
-        parallel.worker_cls = WORKER
-    if vllm_config.scheduler_config.scheduler_cls is None:
-        vllm_config.scheduler_config.scheduler_cls = SCHEDULER
-    model = vllm_config.model_config
-    model.logits_processors = [*(model.logits_processors or []), check_name(settings)]
-
-
-def check_layer(layer: int, count: int) -> None:
-    """Refuse a layer that the model does not have.
-
-    Raises:
-        ValueError: It has none.
-    """
-    if not -count <= layer < count:
-        raise ValueError(
-            f"RUDDER setting `layer` is {layer}, but the model has {count} decoder layers: choose from {-count} to "
-            f"{count - 1}."
-        )
 
 
 def refusals(vllm_config: Any) -> Iterator[str]:

@@ -95,10 +95,6 @@ def _steer(h: Tensor, update: Tensor) -> Tensor:
     return read_and_steer(h, update, get_forward_context().no_compile_layers[CONTEXT_NAME])
 
 
-def _shape(h: Tensor, update: Tensor) -> Tensor:
-    return torch.empty_like(update)
-
-
 def define_operator() -> None:
     """Make `torch.ops.rudder_hf.steer` known; harmless when it is."""
     if hasattr(torch.ops.rudder_hf, "steer"):
@@ -107,4 +103,4 @@ def define_operator() -> None:
     # Not `torch.library.custom_op`, whose dispatch takes longer than the operator on a small batch.
     for key in ("CPU", "CUDA", "XPU"):
         LIBRARY.impl("steer", _steer, dispatch_key=key)
-    LIBRARY._register_fake("steer", _shape)
+    LIBRARY._register_fake("steer", lambda h, update: torch.empty_like(update))

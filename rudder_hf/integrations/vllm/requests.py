@@ -7,12 +7,13 @@ the name alone to its processes.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
 from .metrics import count
-from .settings import EngineSettings, request_settings
+from .settings import EngineSettings, engine_settings, request_settings
 
 _NAME = "Settings_"
 
@@ -66,11 +67,11 @@ def _refuse_beams(params: Any) -> None:
 
 def check_name(engine: EngineSettings) -> str:
     """The name under which vLLM finds the check of an engine."""
-    return f"{__name__}:{_NAME}{engine.to_name()}"
+    return f"{__name__}:{_NAME}{json.dumps(engine.to_dict(), sort_keys=True).encode().hex()}"
 
 
 def __getattr__(name: str) -> Any:
     if not name.startswith(_NAME):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    engine = EngineSettings.from_name(name.removeprefix(_NAME))
+    engine = engine_settings(json.loads(bytes.fromhex(name.removeprefix(_NAME))))
     return type("RudderRequestCheck", (RequestCheck,), {"engine": engine})

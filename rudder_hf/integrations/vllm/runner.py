@@ -63,7 +63,10 @@ class SteeredRunner:
             self.input_batch.logitsprocs_need_output_token_ids = False
         self.settings = self._prepared()
         rudder = self.settings.config
-        slots, tokens = config.scheduler_config.max_num_seqs, self._largest_batch()
+        slots = config.scheduler_config.max_num_seqs
+        # Most positions that a forward can have, padding included.
+        captured = config.compilation_config.max_cudagraph_capture_size or 0
+        tokens = int(max(config.scheduler_config.max_num_batched_tokens, captured))
         self.planner = self.planner_class(slots, tokens)
         self.planner.answers_count = rudder.span != "image"
         self.buffers = None
@@ -84,11 +87,7 @@ class SteeredRunner:
         logger.info("RUDDER steers layer %d (%s).", rudder.layer, self.settings.to_dict())
 
     def _prepared(self) -> EngineSettings:
-        """The engine's settings.
-
-        Raises:
-            ValueError: The engine's config was not prepared for RUDDER, but this worker was named to vLLM.
-        """
+        """The engine's settings; refused where the worker was named to vLLM and its config was not prepared."""
         given = self.vllm_config.additional_config
         settings = engine_settings(given.get(KEY) if isinstance(given, dict) else None)
         if check_name(settings) not in (self.model_config.logits_processors or ()):
@@ -97,11 +96,6 @@ class SteeredRunner:
                 "rudder_hf to it, separated by a comma, or unset it."
             )
         return settings
-
-    def _largest_batch(self) -> int:
-        """Most positions that a forward can have, padding included."""
-        captured = self.vllm_config.compilation_config.max_cudagraph_capture_size or 0
-        return int(max(self.vllm_config.scheduler_config.max_num_batched_tokens, captured))
 
     def initialize_kv_cache(self, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
         """Make room for the sums of the prefix cache's blocks."""
@@ -127,7 +121,7 @@ class SteeredRunner:
             return available
         specs = self.get_kv_cache_spec().values()  # type: ignore[attr-defined]
         block: int = sum(spec.page_size_bytes for spec in specs)
-        return available * block // (block + self.buffers.bytes_per_block)
+        return available * block // (block + self.buffers.sums[0].nbytes)
 
     def _update_states(self, scheduler_output: Any) -> Any:
         """Follow requests as they come, go and come back."""
@@ -220,11 +214,8 @@ class SteeredRunner:
             return
         counts = np.array([self._scheduled[name] for name in names], dtype=np.int64)
         computed = self.input_batch.num_computed_tokens_cpu[: len(names)].astype(np.int64)
-        blocks_of = self._blocks_of if self._blocks_kept else None
+        blocks_of = (lambda name: self.requests[name].block_ids[0]) if self._blocks_kept else None
         buffers.apply(self.planner, self.planner.plan(names, computed, counts, blocks_of, padded), padded)
-
-    def _blocks_of(self, name: str) -> list[int]:
-        return self.requests[name].block_ids[0]  # type: ignore[no-any-return]
 
     def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
         """A forward of nobody reads and steers nothing."""

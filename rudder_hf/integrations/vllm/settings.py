@@ -6,7 +6,6 @@ Nothing here needs vLLM. The names, ranges and messages are those of `RudderConf
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -53,19 +52,6 @@ class EngineSettings:
         """Plain JSON values, from which `engine_settings` makes the same settings."""
         values = {name: getattr(self.config, name) for name in ("layer", *CALL_SETTINGS)}
         return {**values, "steer_by_default": self.steer_by_default}
-
-    def to_name(self) -> str:
-        """The settings as an identifier, see `from_name`."""
-        return json.dumps(self.to_dict(), sort_keys=True).encode().hex()
-
-    @classmethod
-    def from_name(cls, name: str) -> EngineSettings:
-        """The settings that `to_name` wrote.
-
-        Raises:
-            ValueError: It is no such name.
-        """
-        return engine_settings(json.loads(bytes.fromhex(name)))
 
 
 def engine_settings(given: Any) -> EngineSettings:
