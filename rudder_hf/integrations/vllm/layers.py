@@ -1,4 +1,4 @@
-"""Where the operator meets the model: hooks on the target layer of a model that vLLM has built.
+"""Where the operator meets the model: the target layer of a model that vLLM has built.
 
 Models of vLLM's transformers back end keep the layers of transformers, whose input is h. vLLM's own classes carry a
 pair (output so far, residual) from layer to layer, which `input_layernorm` adds up to h; that is known for the classes
@@ -7,6 +7,7 @@ in `NATIVE` and for no other.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def is_back_end(architecture: str) -> bool:
 
 
 class Target:
-    """The hooks of the target layer; carries h from one to the other, within one call of the layer.
+    """The target layer; carries h from the layer's input to the output of its self-attention, within one call.
 
     Attributes:
         multiplier: Factor that the layer applies to what self-attention returned.
@@ -40,36 +41,43 @@ class Target:
     """
 
     buffers: Buffers
+    h: Tensor | None = None
 
     def __init__(self, multiplier: float) -> None:
         self.multiplier = multiplier
-        self.h: Tensor | None = None
 
-    def before_layer(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    # Each replaces a module's forward: a hook costs more than what it does. Of the instance, since transformers has
+    # put one there for some modules, which would go before that of a class.
+
+    def keep_input(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
         """Keep what enters a layer of transformers."""
         self.h = args[0] if args else kwargs["hidden_states"]
+        return forward(*args, **kwargs)
 
-    def after_norm(self, module: nn.Module, args: Any, output: Any) -> None:
+    def keep_residual(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
         """Keep the residual that a norm of vLLM has added up, or what the first layer's norm was given."""
+        output = forward(*args, **kwargs)
         self.h = output[1] if isinstance(output, tuple) else args[0]
+        return output
 
-    def after_update(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """Read and steer what self-attention returned."""
+    def steer_update(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        """Read and steer what self-attention adds to the residual stream."""
+        output = forward(*args, **kwargs)
+        if isinstance(output, tuple):
+            return (self._steer(output[0]), *output[1:])
+        return self._steer(output)
+
+    def _steer(self, update: Tensor) -> Tensor:
         h, self.h = self.h, None
         assert h is not None
-        if isinstance(output, tuple):
-            return (self.steer(h, output[0]), *output[1:])
-        return self.steer(h, output)
-
-    def steer(self, h: Tensor, update: Tensor) -> Tensor:
-        """Through torch's dispatcher for a compiler, which takes it as one operator; without one that would cost."""
+        # A compiler takes it as one operator; without one, the way through torch's dispatcher would cost.
         if torch.compiler.is_compiling():
             return torch.ops.rudder_hf.steer(h, update)  # type: ignore[no-any-return]
         return read_and_steer(h, update, self.buffers)
 
 
 def install(model: nn.Module, architecture: str, layer: int) -> Target | None:
-    """Put the hooks on the target layer.
+    """Make the target layer one that steers.
 
     Args:
         model: What vLLM runs.
@@ -77,7 +85,7 @@ def install(model: nn.Module, architecture: str, layer: int) -> Target | None:
         layer: The target layer, perhaps negative.
 
     Returns:
-        The hooks; None if another stage of the pipeline has the layer.
+        It; None if another stage of the pipeline has the layer.
 
     Raises:
         ValueError: There is no such layer, or its forward is not known.
@@ -91,7 +99,7 @@ def install(model: nn.Module, architecture: str, layer: int) -> Target | None:
     update = attention_update(module)
     target = Target(update.multiplier)
     if is_back_end(architecture):
-        module.register_forward_pre_hook(target.before_layer, with_kwargs=True)
+        module.forward = partial(target.keep_input, module.forward)
     else:
         known = NATIVE[architecture]
         if type(module).__name__ not in known:
@@ -100,6 +108,6 @@ def install(model: nn.Module, architecture: str, layer: int) -> Target | None:
                 f"{type(module).__name__}. Use vLLM's transformers back end: --model-impl transformers."
             )
         norm: Any = module.input_layernorm
-        norm.register_forward_hook(target.after_norm)
-    update.module.register_forward_hook(target.after_update)
+        norm.forward = partial(target.keep_residual, norm.forward)
+    update.module.forward = partial(target.steer_update, update.module.forward)
     return target

@@ -37,15 +37,16 @@ def show_counters() -> None:
             atexit.register(_remove, os.environ[_OWN], os.getpid())
         _collect(os.environ[_OWN])
     # The counters are there from the beginning, at zero.
-    count("steered", requests=0)
+    count("steered")
 
 
 def count(outcome: str, requests: int = 0, tokens: int = 0) -> None:
     """Add to the counters of one of `OUTCOMES`."""
     counters = _counters(os.environ.get(_OF_VLLM) or os.environ[_OWN], os.getpid())
     for name, more in zip(_COUNTERS, (requests, tokens), strict=True):
-        key = _key(name, outcome)
-        counters.write_value(key, counters.read_value(key)[0] + more, 0.0)
+        if more:
+            key = _key(name, outcome)
+            counters.write_value(key, counters.read_value(key)[0] + more, 0.0)
 
 
 @cache
@@ -58,6 +59,7 @@ def _counters(folder: str, process: int) -> MmapedDict:
     return counters
 
 
+@cache
 def _key(name: str, outcome: str) -> Any:
     return mmap_key(name, f"{name}_total", ("outcome",), (outcome,), _COUNTERS[name])
 

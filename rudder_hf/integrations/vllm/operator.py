@@ -36,14 +36,20 @@ def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     Returns:
         The steered update; rows that are not steered are `update` bit for bit.
     """
-    rows = (-1, 1, update.shape[-1])
+    h, flat = _by_row(h), _by_row(update)
     if buffers.reads or buffers.block_sums is not None or not buffers.branches:
-        for start, part in _parts(update.reshape(rows)):
+        for start, part in _parts(flat):
             _read(part.squeeze(1), start, buffers)
     # Everything is read before anything is steered: the last position of a prompt may be both.
     buffers.refresh()
-    push = _push_some if buffers.branches else _push_all
-    return push(h.reshape(rows), update.reshape(rows), buffers).view(update.shape)
+    out = _push_some(h, flat, buffers) if buffers.branches else _push_all(h, flat, buffers)
+    return out if flat is update else out.view(update.shape)
+
+
+def _by_row(tokens: Tensor) -> Tensor:
+    """One token after the other as (tokens, 1, hidden size), which a single one often is already."""
+    fits = tokens.dim() == 3 and tokens.shape[1] == 1
+    return tokens if fits else tokens.reshape(-1, 1, tokens.shape[-1])
 
 
 def _parts(tokens: Tensor) -> Iterator[tuple[int, Tensor]]:
