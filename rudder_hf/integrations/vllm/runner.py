@@ -1,7 +1,6 @@
 """The plan of each step, made where vLLM knows which request is in which row of the batch: in its model runner.
 
-`steer_runner` turns a runner that vLLM has built into one that plans; the layer's own context knows neither the
-request nor the length of its prompt.
+The layer's own context knows neither the request nor the length of its prompt.
 """
 
 from __future__ import annotations
@@ -17,18 +16,12 @@ from ...core.backbones import image_token_ids
 from ...core.call import CallSettings
 from . import misfit
 from .buffers import Buffers
-from .engine import logger, refuse, require
+from .engine import logger, refuse
 from .layers import install
 from .operator import CONTEXT_NAME, define_operator
 from .planning import Planned, Planner
 from .requests import check_name
 from .settings import KEY, EngineSettings, decide, engine_settings, operator_row
-
-# What vLLM's runner has to have: most of it is overridden below.
-_OF_RUNNER = (
-    *("load_model", "get_model", "initialize_kv_cache", "get_kv_cache_spec"),
-    *("_update_states", "_model_forward", "_dummy_run"),
-)
 
 
 class SteeredRunner:
@@ -36,12 +29,11 @@ class SteeredRunner:
 
     planner_class: type[Planner] = Planner
     planner: Planner
-    buffers: Buffers | None
+    buffers: Buffers | None = None
     settings: EngineSettings
-    _scheduled: dict[str, int]
-    _total: int
-    _unplanned: bool
-    _blocks_kept: bool
+    _step: Any = None
+    _unplanned: bool = False
+    _blocks_kept: bool = False
 
     # Of vLLM's runner.
     vllm_config: Any
@@ -69,11 +61,6 @@ class SteeredRunner:
         tokens = int(max(config.scheduler_config.max_num_batched_tokens, captured))
         self.planner = self.planner_class(slots, tokens)
         self.planner.answers_count = rudder.span != "image"
-        self.buffers = None
-        self._scheduled = {}
-        self._total = 0
-        self._unplanned = False
-        self._blocks_kept = False
         model = self.get_model()  # type: ignore[attr-defined]
         target = install(model, self.model_config.architecture, rudder.layer)
         if target is None:
@@ -140,9 +127,7 @@ class SteeredRunner:
                 self._admit(new.req_id, state)
         for name in scheduler_output.scheduled_cached_reqs.resumed_req_ids:
             self._admit(name, self.requests[name])
-        self._scheduled = scheduler_output.num_scheduled_tokens
-        self._total = scheduler_output.total_num_scheduled_tokens
-        self._unplanned = self._total > 0
+        self._step, self._unplanned = scheduler_output, scheduler_output.total_num_scheduled_tokens > 0
         return found
 
     def _admit(self, name: str, state: Any) -> None:
@@ -208,11 +193,11 @@ class SteeredRunner:
     def _plan(self, buffers: Buffers, position_ids: Any) -> None:
         """Bring the buffers to the state that the coming forward starts from."""
         self._unplanned = False
-        names, total = self.input_batch.req_ids, self._total
+        names, total = self.input_batch.req_ids, self._step.total_num_scheduled_tokens
         padded = total if position_ids is None else max(total, position_ids.shape[-1])
         if not self._blocks_kept and self.planner.goes_on(names, total, padded):
             return
-        counts = np.array([self._scheduled[name] for name in names], dtype=np.int64)
+        counts = np.array([self._step.num_scheduled_tokens[name] for name in names], dtype=np.int64)
         computed = self.input_batch.num_computed_tokens_cpu[: len(names)].astype(np.int64)
         blocks_of = (lambda name: self.requests[name].block_ids[0]) if self._blocks_kept else None
         buffers.apply(self.planner, self.planner.plan(names, computed, counts, blocks_of, padded), padded)
@@ -222,10 +207,3 @@ class SteeredRunner:
         if self.buffers is not None:
             self.buffers.neutral(self.planner)
         return super()._dummy_run(*args, **kwargs)  # type: ignore[misc]
-
-
-def steer_runner(runner: Any) -> None:
-    """Make a runner plan, before it loads its model."""
-    stock = type(runner)
-    require(stock, *_OF_RUNNER)
-    runner.__class__ = type(f"Steered{stock.__name__}", (SteeredRunner, stock), {})
