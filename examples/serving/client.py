@@ -1,4 +1,4 @@
-"""Ask a server about images, all at the same time. Needs openai and a server, see README.md beside this file.
+"""Ask `transformers serve` or vLLM about images, all at the same time. Needs openai and a server, see README.md.
 
 python examples/serving/client.py photo.jpg other.jpg --model my-settings
 python examples/serving/client.py photo.jpg --model my-settings --rudder false
@@ -11,6 +11,8 @@ import argparse
 import base64
 import json
 import mimetypes
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,18 +40,38 @@ def as_url(path: Path) -> str:
     return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
-def ask(client: OpenAI, image: Path, given: argparse.Namespace) -> str:
+def page(client: OpenAI, path: str) -> bytes:
+    """What the server shows beside its OpenAI interface; nothing where it has no such page."""
+    try:
+        with urllib.request.urlopen(str(client.base_url).removesuffix("/v1/") + path, timeout=60) as answer:
+            return bytes(answer.read())
+    except urllib.error.HTTPError:
+        return b""
+
+
+def rudder_fields(client: OpenAI, given: argparse.Namespace) -> dict[str, Any]:
+    """The field of a request that carries its settings, which is another for each server.
+
+    vLLM passes over fields that it does not know, and settings too if it runs without RUDDER: it is asked first.
+    """
+    if not page(client, "/version"):
+        return {} if given.rudder is None else {"generation_config": json.dumps({"rudder": given.rudder})}
+    if given.rudder is not False and b"vllm:rudder_requests" not in page(client, "/metrics"):
+        raise SystemExit("This vLLM runs without RUDDER and would answer unsteered. If it may: --rudder false.")
+    if isinstance(given.rudder, dict):
+        return {"vllm_xargs": {f"rudder_{name}": value for name, value in given.rudder.items()}}
+    return {} if given.rudder is None else {"vllm_xargs": {"rudder": given.rudder}}
+
+
+def ask(client: OpenAI, image: Path, given: argparse.Namespace, fields: dict[str, Any]) -> str:
     """The answer to one request, which is put together from its pieces if it is streamed."""
     content = [
         {"type": "image_url", "image_url": {"url": as_url(image)}},
         {"type": "text", "text": given.question},
     ]
     options: dict[str, Any] = {"max_tokens": given.max_tokens, "temperature": 0, "stream": given.stream}
-    if given.rudder is not None:
-        # A field that transformers serve hands to `generate`; what it does not know itself, it refuses.
-        options["extra_body"] = {"generation_config": json.dumps({"rudder": given.rudder})}
     answer: Any = client.chat.completions.create(
-        model=given.model, messages=[{"role": "user", "content": content}], **options
+        model=given.model, messages=[{"role": "user", "content": content}], extra_body=fields, **options
     )
     if given.stream:
         return "".join(chunk.choices[0].delta.content or "" for chunk in answer)
@@ -59,7 +81,8 @@ def ask(client: OpenAI, image: Path, given: argparse.Namespace) -> str:
 def main() -> None:
     given = arguments()
     with OpenAI(base_url=given.base_url, api_key="none") as client, ThreadPoolExecutor(len(given.images)) as pool:
-        answers = pool.map(lambda image: ask(client, image, given), given.images)
+        fields = rudder_fields(client, given)
+        answers = pool.map(lambda image: ask(client, image, given, fields), given.images)
         for image, answer in zip(given.images, answers, strict=True):
             print(f"{image.name}: {answer}")
 

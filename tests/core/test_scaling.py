@@ -17,7 +17,7 @@ from accelerate.commands.launch import launch_command_parser
 from rudder_hf.cli.main import app
 from tests.support.evaluating import loaded
 from tests.support.serving import FOLDER, PAGE, free_port, page_commands, with_package
-from tests.vllm.tables import growth_table, load_table, parity_table, recorded
+from tests.vllm.tables import TABLES
 
 LAUNCHED = [command for command in page_commands() if command.split()[0] in ("rudder", "accelerate", "srun")]
 
@@ -63,18 +63,11 @@ def test_files_and_places_that_the_page_names_exist() -> None:
     assert set(re.findall(r"\]\(#([\w-]+)\)", text)) <= headings
 
 
-@pytest.mark.parametrize("name", ["parity", "load", "growth"])
+@pytest.mark.parametrize("name", TABLES)
 def test_tables_are_the_recorded_results(name: str) -> None:
-    table = {"parity": parity_table, "load": load_table, "growth": growth_table}[name]
     found = re.search(rf"<!-- vllm {name} -->\n(.*?)\n<!-- end of vllm {name} -->", PAGE.read_text(), re.DOTALL)
     assert found is not None
-    assert found[1] == table()
-
-
-def test_recorded_results_passed() -> None:
-    for part in ("client", "refusals"):
-        assert recorded(part)["passed"]
-    assert {name for name, found in recorded("parity")["configurations"].items() if not found["passed"]} == set()
+    assert found[1] == TABLES[name]()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,10 @@ from rudder_hf.core.configuration import CALL_SETTINGS
 from rudder_hf.integrations.vllm.settings import (
     REQUEST_SETTINGS,
     EngineSettings,
+    check_base,
+    check_keys,
+    decide,
     engine_settings,
-    has_evidence,
     operator_row,
     request_settings,
 )
@@ -52,32 +55,72 @@ def test_a_model_instead_of_settings_is_refused(tmp_path: Path) -> None:
         engine_settings(str(tmp_path))
 
 
-def test_requests_without_an_image_are_steered_only_by_force() -> None:
+def test_what_becomes_of_a_request() -> None:
     image, audio = SimpleNamespace(modality="image"), SimpleNamespace(modality="audio")
-    silent, forced = request_settings(ENGINE, None), request_settings(ENGINE, {"rudder_force": 1})
-    assert silent is not None
-    assert forced is not None
-    assert has_evidence(silent, [audio, image])
-    assert not has_evidence(silent, [audio])
-    assert has_evidence(forced, [])
+    assert decide(ENGINE, None, [audio, image]) == ("steered", request_settings(ENGINE, None))
+    assert decide(ENGINE, None, [audio]) == ("no_image", None)
+    assert decide(ENGINE, {"rudder": False}, [image]) == ("unsteered", None)
+    assert decide(EngineSettings(ENGINE.config, steer_by_default=False), None, [image]) == ("unsteered", None)
+    assert decide(ENGINE, {"rudder_force": 1}, [])[0] == "steered"
 
 
-def test_settings_survive_their_name() -> None:
-    named = EngineSettings.from_name(ENGINE.to_name())
-    assert named == ENGINE
-    assert ENGINE.to_name().isalnum()
+@pytest.mark.parametrize("name", ["ruder", "RUDDER", "Rudder", "rudder-alpha_max", "rudderless", "ruder_alpha_max"])
+def test_a_key_that_is_almost_rudders(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' in the engine's is not understood"):
+        check_keys(["cudagraph", name], "the engine's")
+    with pytest.raises(ValueError, match="not understood"):
+        request_settings(ENGINE, {name: 1})
+
+
+def test_keys_of_others_are_let_pass() -> None:
+    check_keys(["rudder", "rudder_alpha_max", "runner", "render", "under", "kv_transfer_params", ""], "the request")
+
+
+@pytest.mark.parametrize(
+    ("served", "fits"),
+    [
+        ("llava-hf/llava-1.5-7b-hf", True),
+        ("/models/llava-1.5-7b-hf", True),
+        ("/cache/hub/models--llava-hf--llava-1.5-7b-hf/snapshots/0123", True),
+        ("llava-hf/llava-1.5-13b-hf", False),
+        ("HuggingFaceM4/idefics2-8b", False),
+        ("/models", False),
+    ],
+)
+def test_settings_of_another_model(served: str, fits: bool, tmp_path: Path) -> None:
+    write_repo(RudderConfig(layer=2, base_model_name_or_path="llava-hf/llava-1.5-7b-hf"), tmp_path)
+    if fits:
+        check_base(engine_settings(str(tmp_path)), served)
+    else:
+        with pytest.raises(ValueError, match=r"are for 'llava-hf/llava-1.5-7b-hf', but the engine serves"):
+            check_base(engine_settings(str(tmp_path)), served)
+    check_base(engine_settings({"settings": str(tmp_path), "other_base": True}), served)
+
+
+def test_settings_of_a_folder_and_settings_of_no_model(tmp_path: Path) -> None:
+    write_repo(RudderConfig(layer=2, base_model_name_or_path=str(tmp_path / "base")), tmp_path / "settings")
+    check_base(engine_settings(str(tmp_path / "settings")), str(tmp_path / "settings" / ".." / "base"))
+    with pytest.raises(ValueError, match="the engine serves"):
+        check_base(engine_settings(str(tmp_path / "settings")), str(tmp_path / "other"))
+    check_base(ENGINE, "anything")
+
+
+def test_settings_survive_as_plain_values() -> None:
+    assert engine_settings(json.loads(json.dumps(ENGINE.to_dict()))) == ENGINE
 
 
 @pytest.mark.parametrize(
     ("given_settings", "said"),
     [
         (7, "has to be the id or folder"),
+        (None, "Leave it out for an engine without RUDDER"),
         ({}, "needs the layer"),
         ({"layer": 1, "alpha": 3}, "'alpha' is not a RUDDER setting"),
         ({"layer": 1, "alpha_max": -3}, "`alpha_max` is -3"),
         ({"layer": 1.5}, "`layer` is 1.5"),
         ({"layer": 1, "g_min": 0.8, "g_max": 0.2}, "g_min <= g_max"),
         ({"layer": 1, "steer_by_default": "yes"}, "steer_by_default"),
+        ({"layer": 1, "other_base": 1}, "other_base"),
         ({"settings": 3}, '"settings" is 3'),
     ],
 )
@@ -135,7 +178,7 @@ def test_flat_and_nested_settings_mean_the_same(
     [
         ({"rudder_alpha": 3}, "'alpha' is not a RUDDER setting of a request"),
         ({"rudder": {"alpha": 3}}, "'alpha' is not a RUDDER setting of a request"),
-        ({"rudderless": 1}, "'rudderless' is not understood"),
+        ({"rudderless": 1}, "'rudderless' in the request is not understood"),
         ({"rudder": 7}, "`rudder` is 7"),
         ({"rudder": None}, "`rudder` is None"),
         ({"rudder": [False]}, "`rudder` is"),

@@ -5,10 +5,12 @@
     python -m tests.vllm refusals
     python -m tests.vllm client
     python -m tests.vllm load --repeats 9
-    python -m tests.vllm table                     # the recorded results as tables
+    python -m tests.vllm memory --requests 2000
+    python -m tests.vllm table                     # puts the recorded results into the page on serving
 
-Results are JSON, one file for each part, in benchmarks/vllm; a result is replaced only when its part has ended. The
-exit code is 1 if anything differs from plain transformers, or a control does not.
+Results are JSON, one file for each part and release of vLLM, in benchmarks/vllm; a result is replaced only when its
+part has ended. A run that was stopped goes on where it was: what has passed with the same code and versions is not run
+again, except by --again. The exit code is 1 if anything differs from plain transformers, or a control does not.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _ENVIRONMENT = {
     "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
     "OMP_NUM_THREADS": "1",
 }
-PARTS = ("parity", "refusals", "client", "load")
+PARTS = ("parity", "refusals", "client", "load", "memory")
 _FIRST = "expected"
 
 
@@ -47,14 +49,16 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="configurations of parity; all if none is given")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--repeats", type=int, default=9, help="of load")
+    parser.add_argument("--requests", type=int, default=2000, help="of memory")
+    parser.add_argument("--again", action="store_true", help="also what has passed already")
     parser.add_argument("--compiled", action="store_true", help="compile the models that load measures")
     parser.add_argument("--scratch", type=Path, help="keep checkpoints and expected answers here for later runs")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part == "table":
-        from tests.vllm.tables import growth_table, load_table, parity_table
+        from tests.vllm.tables import put_tables
 
-        print(parity_table(), load_table(), growth_table(), sep="\n\n")
+        put_tables()
         return 0
     if options.inside:
         return 0 if _run(options) else 1
@@ -63,7 +67,8 @@ def main() -> int:
     parts = PARTS[:3] if options.part == "all" else (options.part,)
     with tempfile.TemporaryDirectory() as temporary:
         shared = [*options.names, "--inside", "--out", str(options.out), "--repeats", str(options.repeats)]
-        shared += ["--scratch", str(options.scratch or temporary), *(["--compiled"] if options.compiled else [])]
+        shared += ["--scratch", str(options.scratch or temporary), "--requests", str(options.requests)]
+        shared += [f"--{name}" for name in ("compiled", "again") if getattr(options, name)]
         codes = []
         for part in parts if "parity" not in parts else (_FIRST, *parts):
             # The server splits into processes, as it does in production.
@@ -77,7 +82,6 @@ def _run(options: argparse.Namespace) -> bool:
     from tests.support.toy import words
     from tests.vllm.cases import make_cases
     from tests.vllm.checkpoints import CHECKPOINTS
-    from tests.vllm.environment import code, versions
 
     options.out.mkdir(parents=True, exist_ok=True)
 
@@ -90,6 +94,10 @@ def _run(options: argparse.Namespace) -> bool:
     store = options.scratch / "expected.json"
     if options.part in ("parity", _FIRST):
         return _parity(options, checkpoint, store)
+    path = _path(options)
+    if path.exists() and options.part in ("refusals", "client") and _holds(json.loads(path.read_text()), options):
+        print(f"{path.name}: passed with this code")
+        return True
     if options.part == "refusals":
         from tests.vllm.refusals import check_refusals
 
@@ -99,13 +107,38 @@ def _run(options: argparse.Namespace) -> bool:
 
         cases = make_cases(words(), 40)
         result = compare_client(checkpoint("llava"), cases, store, options.scratch / "server.log")
+    elif options.part == "memory":
+        from tests.vllm.load import run_memory
+
+        result = run_memory(checkpoint("llava"), words(), options.requests)
     else:
         from tests.vllm.load import run_load
 
         result = run_load(checkpoint("llava"), words(), options.repeats, options.compiled)
-    _write(options.out / f"{options.part}{'-compiled' if options.compiled else ''}.json", versions() | code() | result)
+    _write(path, _stamp() | result)
     print(json.dumps({name: value for name, value in result.items() if name != "said"}))
     return bool(result.get("passed", True))
+
+
+def _path(options: argparse.Namespace) -> Path:
+    """Where the result of a part is kept."""
+    from tests.vllm.environment import release
+
+    part: str = options.part + ("-compiled" if options.compiled else "")
+    return Path(options.out / f"{part}-{release()}.json")
+
+
+def _stamp() -> dict[str, Any]:
+    """What a result holds for."""
+    from tests.vllm.environment import code, versions
+
+    return {**versions(), **code()}
+
+
+def _holds(result: dict[str, Any], options: argparse.Namespace) -> bool:
+    """Whether a recorded result has passed with the present code and versions, and need not be run again."""
+    stamp = _stamp()
+    return bool(result.get("passed")) and not options.again and {name: result.get(name) for name in stamp} == stamp
 
 
 def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
@@ -114,15 +147,17 @@ def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
     from tests.vllm.cases import make_cases
     from tests.vllm.checkpoints import CHECKPOINTS
     from tests.vllm.engines import CONFIGURATIONS, compare, wanted
-    from tests.vllm.environment import code, versions
+    from tests.vllm.environment import release
 
     if unknown := sorted(set(options.names) - set(CONFIGURATIONS)):
         print(f"No such configuration: {', '.join(unknown)}. There are {', '.join(CONFIGURATIONS)}.", file=sys.stderr)
         return False
-    path = options.out / "parity.json"
+    path = options.out / f"parity-{release()}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"configurations": {}}
     passed = True
     for name in options.names or CONFIGURATIONS:
+        if _holds(found["configurations"].get(name, {}), options):
+            continue
         configuration = CONFIGURATIONS[name]
         folder = checkpoint(configuration.checkpoint)
         cases = make_cases(words(), placeholder=CHECKPOINTS[configuration.checkpoint].placeholder)
@@ -134,7 +169,7 @@ def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
         except Exception as error:
             traceback.print_exc()
             outcome = {"name": name, "passed": False, "error": f"{type(error).__name__}: {error}"}
-        outcome |= {"options": configuration.options, "settings": configuration.settings, **versions(), **code()}
+        outcome |= {"options": configuration.options, "settings": configuration.settings, **_stamp()}
         known = {**found["configurations"], name: outcome}
         found["configurations"] = {name: known[name] for name in CONFIGURATIONS if name in known}
         _write(path, found)

@@ -7,11 +7,13 @@ import base64
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,11 +35,14 @@ _BAD: tuple[tuple[dict[str, Any], str], ...] = (
     ({"rudder_span": "text"}, "span"),
     ({"rudder": 7}, "rudder"),
     ({"rudderless": 1}, "rudderless"),
+    ({"ruder": 0}, "ruder"),
+    ({"RUDDER": 0}, "RUDDER"),
 )
+_SCRIPT = Path(__file__).parent.parent.parent / "examples" / "serving" / "client.py"
 
 
 @contextmanager
-def server(folder: Path, log: Path, patience: float = 1800.0) -> Iterator[str]:
+def server(folder: Path, log: Path, rudder: dict[str, Any], patience: float = 1800.0) -> Iterator[str]:
     """vLLM's server on a free port, ended with its workers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -46,7 +51,7 @@ def server(folder: Path, log: Path, patience: float = 1800.0) -> Iterator[str]:
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)),
         *("--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
         *("--max-model-len", "256", "--max-num-seqs", str(_SLOTS), "--block-size", "32", "--enforce-eager"),
-        *("--additional-config", json.dumps({"rudder": SETTINGS})),
+        *("--additional-config", json.dumps({"rudder": rudder})),
     ]
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
@@ -160,15 +165,86 @@ async def _session(address: str, cases: Sequence[Case], wanted: Sequence[list[in
     }
 
 
+def counters(address: str) -> dict[str, int]:
+    """What `/metrics` says of requests, by outcome."""
+    with urllib.request.urlopen(address.removesuffix("v1") + "metrics", timeout=60) as page:
+        found = re.findall(
+            r'^vllm:rudder_requests_total\{outcome="(\w+)"\} (\S+)$', page.read().decode(), re.MULTILINE
+        )
+    return {outcome: int(float(value)) for outcome, value in found}
+
+
+def right_counters(cases: Sequence[Case]) -> dict[str, int]:
+    """What they have to be after a session: all cases twice, the steered ones twice more, and the bad requests."""
+    steered = sum(not case.says_no for case in cases)
+    unsteered = sum(case.rudder is False for case in cases)
+    no_image = len(cases) - steered - unsteered
+    return {"steered": 4 * steered, "unsteered": 2 * unsteered, "no_image": 2 * no_image, "refused": len(_BAD)}
+
+
+def run_script(address: str, image: Path, case: Case) -> str:
+    """What examples/serving/client.py prints for a case."""
+    rudder = [] if case.rudder is None else ["--rudder", json.dumps(case.rudder)]
+    command = [sys.executable, str(_SCRIPT), str(image), "--model", "tiny", "--base-url", address]
+    command += ["--question", case.text.removeprefix("<image> "), "--max-tokens", str(case.length), *rudder]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.removeprefix(f"{image.name}: ").strip()
+
+
+def post(address: str, case: Case, **more: Any) -> tuple[int, str]:
+    """Status and answer, or reason, of a request with fields of vLLM's own."""
+    body = {"model": "tiny", "messages": chat(case), "max_tokens": 4, "temperature": 0.0, **more}
+    request = urllib.request.Request(
+        f"{address}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            return answer.status, json.load(answer)["choices"][0]["message"]["content"]
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
 def compare_client(folder: Path, cases: Sequence[Case], store: Path, log: Path) -> dict[str, Any]:
     """Run the server and the client and count what came back right."""
     expected = Expected(folder, SETTINGS, store)
     rendered_cases = [rendered(case, expected.processor) for case in cases]
     wanted = expected.answers(rendered_cases)
-    with server(folder, log) as address:
+    # The same image and question for the script of the page: as the engine has it, unsteered, and stronger.
+    first = next(case for case in cases if case.image is not None)
+    asked = [replace(first, length=16, rudder=rudder) for rudder in (None, False, {"alpha_max": 40.0, "k": 1.0})]
+    told = [
+        expected.processor.tokenizer.decode(answer, skip_special_tokens=True).strip()
+        for answer in expected.answers([rendered(case, expected.processor) for case in asked])
+    ]
+    image = log.with_name("photo.png")
+    assert first.image is not None
+    first.image.save(image)
+    beams = {"use_beam_search": True, "n": 2}
+    with server(folder, log, SETTINGS) as address:
         found = asyncio.run(_session(address, cases, wanted))
+        found["counted"] = counters(address)
+        found["the page's client, right"] = sum(
+            run_script(address, image, case) == text for case, text in zip(asked, told, strict=True)
+        )
+        choice = post(address, first, structured_outputs={"choice": ["cat", "dog"]})
+        beam = post(address, first, **beams)
+    with server(folder, log.with_name("quiet.log"), {**SETTINGS, "steer_by_default": False}) as address:
+        quiet_beam = post(address, first, **beams)
+    found |= {
+        "structured output": choice[0],
+        "beam search": beam[0],
+        "beam search where steering is not the default": quiet_beam[0],
+        "the log says that it steers": "RUDDER steers layer" in log.read_text(),
+    }
     found["passed"] = (
         found["right"] == found["right after the aborts"] == len(cases)
         and found["answered with 400 and the reason"] == found["bad requests"]
+        and found["counted"] == right_counters(cases)
+        and found["the page's client, right"] == len(asked) == len(set(told))
+        and choice[0] == 200
+        and choice[1].strip() in ("cat", "dog")
+        and (beam[0], quiet_beam[0]) == (400, 200)
+        and "steer_by_default" in beam[1]
+        and found["the log says that it steers"]
     )
     return {"name": "openai-client", **found}

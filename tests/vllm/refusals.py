@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rudder_hf import RudderConfig, write_repo
 from tests.vllm.engines import SETTINGS
 
 # An architecture that is registered after RUDDER.
 _LATER = "LaterForConditionalGeneration"
+# Stands for the folder with settings that name another model.
+_OF_ANOTHER = "settings of another"
 # Options and RUDDER settings of an engine, and what the refusal has to say.
 REFUSED: tuple[tuple[str, dict[str, Any], Any, str], ...] = (
     ("no such layer", {}, {"layer": 99}, "`layer` is 99"),
@@ -17,6 +20,11 @@ REFUSED: tuple[tuple[str, dict[str, Any], Any, str], ...] = (
     ("no layer", {}, {"alpha_max": 4.0}, "needs the layer"),
     ("no such settings", {}, "no/such-folder", "no/such-folder"),
     ("not settings", {}, 7, "has to be the id or folder"),
+    ("null", {}, None, "Leave it out"),
+    ("typo in the key", {"additional_config": {"ruder": SETTINGS}}, None, "'ruder' in additional_config"),
+    ("key in capitals", {"additional_config": {"RUDDER": SETTINGS}}, None, "'RUDDER' in additional_config"),
+    ("settings of another model", {}, _OF_ANOTHER, "The RUDDER settings are for 'someone/another'"),
+    ("settings as a model", {"model": _OF_ANOTHER}, SETTINGS, "holds RUDDER settings, not a model"),
     (
         "speculative decoding",
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}},
@@ -62,13 +70,16 @@ def check_refusals(folder: Path) -> dict[str, Any]:
     load_general_plugins()
 
     ModelRegistry.register_model(_LATER, "vllm.model_executor.models.llava:LlavaForConditionalGeneration")
+    another = folder.with_name("settings-of-another")
+    write_repo(RudderConfig(**SETTINGS, base_model_name_or_path="someone/another"), another)
     said: dict[str, str] = {}
     failed = []
     for name, options, rudder, reason in REFUSED:
+        rudder = str(another) if rudder == _OF_ANOTHER else rudder
+        options = {key: str(another) if value == _OF_ANOTHER else value for key, value in options.items()}
+        common = {"model": str(folder), "dtype": "float32", "max_model_len": 256}
         try:
-            EngineArgs(
-                model=str(folder), dtype="float32", max_model_len=256, additional_config={"rudder": rudder}, **options
-            ).create_engine_config()
+            EngineArgs(**{**common, "additional_config": {"rudder": rudder}, **options}).create_engine_config()
             said[name] = "not refused"
         except ValueError as error:
             said[name] = str(error)

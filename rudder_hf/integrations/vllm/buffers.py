@@ -70,11 +70,6 @@ class Buffers:
         # What `whole` returns, as long as neither the steered tokens nor the sums change.
         self._kept: tuple[StepConstants, Tensor | None] | None = None
 
-    @property
-    def bytes_per_block(self) -> int:
-        """Memory for the sum of a block."""
-        return self.sums[0].nbytes
-
     def keep_blocks(self, blocks: int) -> None:
         """Make room for the sums of the prefix cache's blocks. Only before a graph is captured."""
         self.block_sums = torch.zeros(blocks + 1, self.sums.shape[1], dtype=torch.float32, device=self.device)

@@ -11,15 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from transformers import AutoConfig
+from vllm import __version__
 from vllm.logger import init_logger
 from vllm.model_executor.models import ModelRegistry, config
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
+from vllm.transformers_utils.config import _CONFIG_REGISTRY
 
+from ...core.configuration import RudderConfig
 from ...core.families import REFUSED
+from . import TESTED, misfit
 from .layers import NATIVE, is_back_end
-from .settings import KEY, EngineSettings, engine_settings
+from .settings import KEY, EngineSettings, check_base, check_keys, engine_settings
 
-logger = init_logger(__name__)
+# Below vLLM's own logger: others are not shown.
+logger = init_logger("vllm.plugins.rudder_hf")
 
 _HERE = __name__.rpartition(".")[0]
 WORKER = f"{_HERE}.worker.RudderWorker"
@@ -30,6 +36,22 @@ def register_checks() -> None:
     """Put RUDDER's check into vLLM's table; a second call changes nothing."""
     if not isinstance(config.MODELS_CONFIG_MAP, _Checks):
         config.MODELS_CONFIG_MAP = _Checks(config.MODELS_CONFIG_MAP)
+        _CONFIG_REGISTRY[RudderConfig.model_type] = _NoModel
+
+
+class _NoModel(RudderConfig):
+    """What vLLM finds where it is given settings as a model."""
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Refuse, with what to do."""
+        # vLLM has just put this class in the place of the real one.
+        AutoConfig.register(RudderConfig.model_type, RudderConfig, exist_ok=True)
+        name, base = kwargs.get("name_or_path", "SETTINGS"), config_dict.get("base_model_name_or_path", "BASE")
+        raise ValueError(
+            f"{name!r} holds RUDDER settings, not a model. Serve the model and name the settings beside it: "
+            f'--model {base} --additional-config \'{{"{KEY}": "{name}"}}\''
+        )
 
 
 class _Checks(dict[str, Any]):
@@ -55,8 +77,10 @@ class _Check(VerifyAndUpdateConfig):  # type: ignore[misc]
         # The stock checks are static methods.
         super().verify_and_update_config(vllm_config)
         given = vllm_config.additional_config
-        if isinstance(given, dict) and given.get(KEY) is not None:
-            prepare(vllm_config)
+        if isinstance(given, dict):
+            check_keys(given, "additional_config")
+            if KEY in given:
+                prepare(vllm_config)
 
 
 def prepare(vllm_config: Any) -> EngineSettings:
@@ -65,13 +89,48 @@ def prepare(vllm_config: Any) -> EngineSettings:
     Raises:
         ValueError: The settings are bad, or RUDDER cannot run beside another setting, which is named.
     """
+    from .metrics import show_counters
+    from .requests import check_name
+
     settings = engine_settings(vllm_config.additional_config[KEY])
     refuse(vllm_config)
-    check_layer(settings.config.layer, vllm_config.model_config.hf_text_config.num_hidden_layers)
+    check_base(settings, vllm_config.model_config.model)
+    check_version()
+    model, parallel, scheduler = vllm_config.model_config, vllm_config.parallel_config, vllm_config.scheduler_config
+    layer, count = settings.config.layer, model.hf_text_config.num_hidden_layers
+    if not -count <= layer < count:
+        raise ValueError(
+            f"RUDDER setting `layer` is {layer}, but the model has {count} decoder layers: choose from {-count} to "
+            f"{count - 1}."
+        )
     # Resolved once: workers need no network, and compiled graphs are kept apart by what the settings are.
     vllm_config.additional_config[KEY] = settings.to_dict()
-    _take_parts(vllm_config, settings)
+    parallel.worker_cls = WORKER if parallel.worker_cls == "auto" else parallel.worker_cls
+    scheduler.scheduler_cls = scheduler.scheduler_cls or SCHEDULER
+    model.logits_processors = [*(model.logits_processors or []), check_name(settings)]
+    show_counters()
     return settings
+
+
+def check_version() -> None:
+    """Warn of a vLLM that RUDDER was not tested with."""
+    oldest, newest = (tuple(map(int, release.split("."))) for release in TESTED)
+    numbers = [int(part) for part in __version__.split(".")[:2] if part.isdecimal()]
+    if not oldest <= tuple(numbers) <= newest:
+        logger.warning(
+            "RUDDER is tested with vLLM %s to %s, and this is %s: compare some answers with those of plain "
+            "transformers before you trust it.", *TESTED, __version__,
+        )  # fmt: skip
+
+
+def require(stock: type, *names: str) -> None:
+    """Refuse a class of vLLM that lacks what RUDDER puts itself in front of.
+
+    Raises:
+        RuntimeError: With what is missing.
+    """
+    if missing := [name for name in names if not callable(getattr(stock, name, None))]:
+        raise RuntimeError(misfit(f"{stock.__name__} has no {', '.join(missing)}"))
 
 
 def refuse(vllm_config: Any) -> None:
@@ -82,32 +141,6 @@ def refuse(vllm_config: Any) -> None:
     """
     if reasons := list(refusals(vllm_config)):
         raise ValueError("RUDDER cannot steer this engine: " + " ".join(reasons))
-
-
-def _take_parts(vllm_config: Any, settings: EngineSettings) -> None:
-    """Name RUDDER's worker, scheduler and check of requests in the config."""
-    from .requests import check_name
-
-    parallel = vllm_config.parallel_config
-    if parallel.worker_cls == "auto":
-        parallel.worker_cls = WORKER
-    if vllm_config.cache_config.enable_prefix_caching and vllm_config.scheduler_config.scheduler_cls is None:
-        vllm_config.scheduler_config.scheduler_cls = SCHEDULER
-    model = vllm_config.model_config
-    model.logits_processors = [*(model.logits_processors or []), check_name(settings)]
-
-
-def check_layer(layer: int, count: int) -> None:
-    """Refuse a layer that the model does not have.
-
-    Raises:
-        ValueError: It has none.
-    """
-    if not -count <= layer < count:
-        raise ValueError(
-            f"RUDDER setting `layer` is {layer}, but the model has {count} decoder layers: choose from {-count} to "
-            f"{count - 1}."
-        )
 
 
 def refusals(vllm_config: Any) -> Iterator[str]:
@@ -147,8 +180,8 @@ def refusals(vllm_config: Any) -> Iterator[str]:
     if parallel.worker_cls != "auto" and not _is_ours(parallel.worker_cls):
         yield f"It needs a worker of its own: leave out --worker-cls {parallel.worker_cls}."
     scheduler = vllm_config.scheduler_config.scheduler_cls
-    if cache.enable_prefix_caching and scheduler is not None and not _is_ours(scheduler):
-        yield f"With prefix caching it needs a scheduler of its own: leave out --scheduler-cls {scheduler}."
+    if scheduler is not None and not _is_ours(scheduler):
+        yield f"It needs a scheduler of its own: leave out --scheduler-cls {scheduler}."
 
 
 def _is_ours(name: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Where the operator meets the model: hooks on the target layer of a model that vLLM has built.
+"""Where the operator meets the model: the target layer of a model that vLLM has built.
 
 Models of vLLM's transformers back end keep the layers of transformers, whose input is h. vLLM's own classes carry a
 pair (output so far, residual) from layer to layer, which `input_layernorm` adds up to h; that is known for the classes
@@ -7,12 +7,15 @@ in `NATIVE` and for no other.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from ...core.backbones import AttentionUpdate, Backbone, attention_update, decoder_layers, resolve_layer
-from .operator import steer
+from ...core.backbones import Backbone, attention_update, decoder_layers, resolve_layer
+from .buffers import Buffers
+from .operator import read_and_steer
 
 # vLLM's own models and the class of their decoder layers whose forward was read and is tested.
 NATIVE = {
@@ -29,31 +32,52 @@ def is_back_end(architecture: str) -> bool:
     return architecture.startswith(_BACK_END)
 
 
-class _Target:
-    """Carries h from one hook to the other, within one call of the layer."""
+class Target:
+    """The target layer; carries h from the layer's input to the output of its self-attention, within one call.
 
-    def __init__(self) -> None:
-        self.h: Tensor | None = None
+    Attributes:
+        multiplier: Factor that the layer applies to what self-attention returned.
+        buffers: What the operator reads and writes, to be set before the first forward.
+    """
 
-    def before_layer(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    buffers: Buffers
+    h: Tensor | None = None
+
+    def __init__(self, multiplier: float) -> None:
+        self.multiplier = multiplier
+
+    # Each replaces a module's forward: a hook costs more than what it does. Of the instance, since transformers has
+    # put one there for some modules, which would go before that of a class.
+
+    def keep_input(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
         """Keep what enters a layer of transformers."""
         self.h = args[0] if args else kwargs["hidden_states"]
+        return forward(*args, **kwargs)
 
-    def after_norm(self, module: nn.Module, args: Any, output: Any) -> None:
+    def keep_residual(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
         """Keep the residual that a norm of vLLM has added up, or what the first layer's norm was given."""
+        output = forward(*args, **kwargs)
         self.h = output[1] if isinstance(output, tuple) else args[0]
+        return output
 
-    def after_update(self, module: nn.Module, args: Any, output: Any) -> Any:
-        """Read and steer what self-attention returned."""
+    def steer_update(self, forward: Any, *args: Any, **kwargs: Any) -> Any:
+        """Read and steer what self-attention adds to the residual stream."""
+        output = forward(*args, **kwargs)
+        if isinstance(output, tuple):
+            return (self._steer(output[0]), *output[1:])
+        return self._steer(output)
+
+    def _steer(self, update: Tensor) -> Tensor:
         h, self.h = self.h, None
         assert h is not None
-        if isinstance(output, tuple):
-            return (steer(h, output[0]), *output[1:])
-        return steer(h, output)
+        # A compiler takes it as one operator; without one, the way through torch's dispatcher would cost.
+        if torch.compiler.is_compiling():
+            return torch.ops.rudder_hf.steer(h, update)  # type: ignore[no-any-return]
+        return read_and_steer(h, update, self.buffers)
 
 
-def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate | None:
-    """Put the hooks on the target layer.
+def install(model: nn.Module, architecture: str, layer: int) -> Target | None:
+    """Make the target layer one that steers.
 
     Args:
         model: What vLLM runs.
@@ -61,7 +85,7 @@ def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate 
         layer: The target layer, perhaps negative.
 
     Returns:
-        The module that was hooked; None if another stage of the pipeline has the layer.
+        It; None if another stage of the pipeline has the layer.
 
     Raises:
         ValueError: There is no such layer, or its forward is not known.
@@ -71,10 +95,11 @@ def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate 
     path, layers = decoder_layers(loop)
     if type(layers[layer % len(layers)]).__name__ == _ELSEWHERE:
         return None
-    target, module = _Target(), layers[resolve_layer(Backbone(loop, loop, layers, path), layer)]
+    module = layers[resolve_layer(Backbone(loop, loop, layers, path), layer)]
     update = attention_update(module)
+    target = Target(update.multiplier)
     if is_back_end(architecture):
-        module.register_forward_pre_hook(target.before_layer, with_kwargs=True)
+        module.forward = partial(target.keep_input, module.forward)
     else:
         known = NATIVE[architecture]
         if type(module).__name__ not in known:
@@ -83,6 +108,6 @@ def install(model: nn.Module, architecture: str, layer: int) -> AttentionUpdate 
                 f"{type(module).__name__}. Use vLLM's transformers back end: --model-impl transformers."
             )
         norm: Any = module.input_layernorm
-        norm.register_forward_hook(target.after_norm)
-    update.module.register_forward_hook(target.after_update)
-    return update
+        norm.forward = partial(target.keep_residual, norm.forward)
+    update.module.forward = partial(target.steer_update, update.module.forward)
+    return target

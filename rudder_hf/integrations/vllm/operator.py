@@ -36,14 +36,20 @@ def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     Returns:
         The steered update; rows that are not steered are `update` bit for bit.
     """
-    rows = (-1, 1, update.shape[-1])
+    h, flat = _by_row(h), _by_row(update)
     if buffers.reads or buffers.block_sums is not None or not buffers.branches:
-        for start, part in _parts(update.reshape(rows)):
+        for start, part in _parts(flat):
             _read(part.squeeze(1), start, buffers)
     # Everything is read before anything is steered: the last position of a prompt may be both.
     buffers.refresh()
-    push = _push_some if buffers.branches else _push_all
-    return push(h.reshape(rows), update.reshape(rows), buffers).view(update.shape)
+    out = _push_some(h, flat, buffers) if buffers.branches else _push_all(h, flat, buffers)
+    return out if flat is update else out.view(update.shape)
+
+
+def _by_row(tokens: Tensor) -> Tensor:
+    """One token after the other as (tokens, 1, hidden size), which a single one often is already."""
+    fits = tokens.dim() == 3 and tokens.shape[1] == 1
+    return tokens if fits else tokens.reshape(-1, 1, tokens.shape[-1])
 
 
 def _parts(tokens: Tensor) -> Iterator[tuple[int, Tensor]]:
@@ -88,18 +94,11 @@ def _push_some(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     return out
 
 
-def steer(h: Tensor, update: Tensor) -> Tensor:
+def _steer(h: Tensor, update: Tensor) -> Tensor:
     """`read_and_steer` with the buffers of the running forward."""
-    # A compiler takes it as one operator; without one, the way through torch's dispatcher would cost a fifth of it.
-    if torch.compiler.is_compiling():
-        return torch.ops.rudder_hf.steer(h, update)  # type: ignore[no-any-return]
     from vllm.forward_context import get_forward_context
 
     return read_and_steer(h, update, get_forward_context().no_compile_layers[CONTEXT_NAME])
-
-
-def _shape(h: Tensor, update: Tensor) -> Tensor:
-    return torch.empty_like(update)
 
 
 def define_operator() -> None:
@@ -109,5 +108,5 @@ def define_operator() -> None:
     LIBRARY.define("steer(Tensor h, Tensor update) -> Tensor")
     # Not `torch.library.custom_op`, whose dispatch takes longer than the operator on a small batch.
     for key in ("CPU", "CUDA", "XPU"):
-        LIBRARY.impl("steer", steer, dispatch_key=key)
-    LIBRARY._register_fake("steer", _shape)
+        LIBRARY.impl("steer", _steer, dispatch_key=key)
+    LIBRARY._register_fake("steer", lambda h, update: torch.empty_like(update))

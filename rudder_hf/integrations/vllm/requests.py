@@ -7,11 +7,13 @@ the name alone to its processes.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
-from .settings import EngineSettings, request_settings
+from .metrics import count
+from .settings import EngineSettings, engine_settings, request_settings
 
 _NAME = "Settings_"
 
@@ -31,15 +33,13 @@ class RequestCheck(LogitsProcessor):  # type: ignore[misc]
         Raises:
             ValueError: A setting is unknown or out of range, or the request is a step of vLLM's beam search.
         """
-        settings = request_settings(cls.engine, sampling_params.extra_args)
-        if settings is None:
-            return
-        if sampling_params.max_tokens == 1 and sampling_params.logprobs and not sampling_params.detokenize:
-            raise ValueError(
-                "RUDDER does not steer vLLM's beam search: each step sends the answer so far as a prompt, so that "
-                "prompt and answer cannot be told apart. Use greedy decoding or sampling, or send rudder=false. Send "
-                "it too if this is no beam search but asks for one token, which RUDDER would not change."
-            )
+        try:
+            settings = request_settings(cls.engine, sampling_params.extra_args)
+            if settings is not None:
+                _refuse_beams(sampling_params)
+        except ValueError:
+            count("refused", requests=1)
+            raise
 
     def is_argmax_invariant(self) -> bool:
         """Logits stay as they are."""
@@ -53,13 +53,25 @@ class RequestCheck(LogitsProcessor):  # type: ignore[misc]
         return logits
 
 
+def _refuse_beams(params: Any) -> None:
+    """Refuse a step of vLLM's beam search, which is known by its parameters alone."""
+    if params.max_tokens == 1 and params.logprobs and not params.detokenize:
+        raise ValueError(
+            "RUDDER does not steer vLLM's beam search: each step sends the answer so far as a prompt, so that prompt "
+            "and answer cannot be told apart. Use greedy decoding or sampling. For unsteered beam search the engine "
+            'has to be started with "steer_by_default": false, since vLLM keeps nothing of what a request with beam '
+            "search says of RUDDER, rudder=false included. If this is no beam search but asks for one token, which "
+            "RUDDER would not change: send rudder=false."
+        )
+
+
 def check_name(engine: EngineSettings) -> str:
     """The name under which vLLM finds the check of an engine."""
-    return f"{__name__}:{_NAME}{engine.to_name()}"
+    return f"{__name__}:{_NAME}{json.dumps(engine.to_dict(), sort_keys=True).encode().hex()}"
 
 
 def __getattr__(name: str) -> Any:
     if not name.startswith(_NAME):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    engine = EngineSettings.from_name(name.removeprefix(_NAME))
+    engine = engine_settings(json.loads(bytes.fromhex(name.removeprefix(_NAME))))
     return type("RudderRequestCheck", (RequestCheck,), {"engine": engine})

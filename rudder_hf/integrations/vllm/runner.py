@@ -1,7 +1,6 @@
 """The plan of each step, made where vLLM knows which request is in which row of the batch: in its model runner.
 
-`steer_runner` turns a runner that vLLM has built into one that plans; the layer's own context knows neither the
-request nor the length of its prompt.
+The layer's own context knows neither the request nor the length of its prompt.
 """
 
 from __future__ import annotations
@@ -11,26 +10,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from ...core.backbones import image_token_ids
 from ...core.call import CallSettings
+from . import misfit
 from .buffers import Buffers
-from .engine import refuse
+from .engine import logger, refuse
 from .layers import install
 from .operator import CONTEXT_NAME, define_operator
 from .planning import Planned, Planner
-from .settings import (
-    KEY,
-    EngineSettings,
-    engine_settings,
-    has_evidence,
-    operator_row,
-    request_settings,
-)
-
-logger = init_logger(__name__)
+from .requests import check_name
+from .settings import KEY, EngineSettings, decide, engine_settings, operator_row
 
 
 class SteeredRunner:
@@ -38,10 +29,11 @@ class SteeredRunner:
 
     planner_class: type[Planner] = Planner
     planner: Planner
-    buffers: Buffers | None
+    buffers: Buffers | None = None
     settings: EngineSettings
-    _scheduled: dict[str, int]
-    _blocks_kept: bool
+    _step: Any = None
+    _unplanned: bool = False
+    _blocks_kept: bool = False
 
     # Of vLLM's runner.
     vllm_config: Any
@@ -61,29 +53,36 @@ class SteeredRunner:
         if len(self.model_config.logits_processors or ()) == 1:
             # RUDDER's, which looks at no tokens: vLLM need not gather them for it at each step.
             self.input_batch.logitsprocs_need_output_token_ids = False
-        self.settings = engine_settings(config.additional_config[KEY])
+        self.settings = self._prepared()
         rudder = self.settings.config
-        slots, tokens = config.scheduler_config.max_num_seqs, self._largest_batch()
+        slots = config.scheduler_config.max_num_seqs
+        # Most positions that a forward can have, padding included.
+        captured = config.compilation_config.max_cudagraph_capture_size or 0
+        tokens = int(max(config.scheduler_config.max_num_batched_tokens, captured))
         self.planner = self.planner_class(slots, tokens)
         self.planner.answers_count = rudder.span != "image"
-        self.buffers = None
-        self._scheduled = {}
-        self._blocks_kept = False
         model = self.get_model()  # type: ignore[attr-defined]
-        update = install(model, self.model_config.architecture, rudder.layer)
-        if update is None:
+        target = install(model, self.model_config.architecture, rudder.layer)
+        if target is None:
             logger.info("RUDDER: layer %d is in another stage of the pipeline.", rudder.layer)
             return
         hidden_size = self.model_config.hf_text_config.hidden_size
-        self.buffers = Buffers(slots, hidden_size, tokens, self.device, rudder.pool == "norm", update.multiplier)
+        self.buffers = Buffers(slots, hidden_size, tokens, self.device, rudder.pool == "norm", target.multiplier)
         self.buffers.neutral(self.planner)
+        target.buffers = self.buffers
         config.compilation_config.static_forward_context[CONTEXT_NAME] = self.buffers
         logger.info("RUDDER steers layer %d (%s).", rudder.layer, self.settings.to_dict())
 
-    def _largest_batch(self) -> int:
-        """Most positions that a forward can have, padding included."""
-        captured = self.vllm_config.compilation_config.max_cudagraph_capture_size or 0
-        return int(max(self.vllm_config.scheduler_config.max_num_batched_tokens, captured))
+    def _prepared(self) -> EngineSettings:
+        """The engine's settings; refused where the worker was named to vLLM and its config was not prepared."""
+        given = self.vllm_config.additional_config
+        settings = engine_settings(given.get(KEY) if isinstance(given, dict) else None)
+        if check_name(settings) not in (self.model_config.logits_processors or ()):
+            raise ValueError(
+                "RUDDER's plugin is switched off: the environment variable VLLM_PLUGINS names other plugins. Add "
+                "rudder_hf to it, separated by a comma, or unset it."
+            )
+        return settings
 
     def initialize_kv_cache(self, kv_cache_config: Any, *args: Any, **kwargs: Any) -> None:
         """Make room for the sums of the prefix cache's blocks."""
@@ -109,13 +108,15 @@ class SteeredRunner:
             return available
         specs = self.get_kv_cache_spec().values()  # type: ignore[attr-defined]
         block: int = sum(spec.page_size_bytes for spec in specs)
-        return available * block // (block + self.buffers.bytes_per_block)
+        return available * block // (block + self.buffers.sums[0].nbytes)
 
     def _update_states(self, scheduler_output: Any) -> Any:
         """Follow requests as they come, go and come back."""
         found = super()._update_states(scheduler_output)  # type: ignore[misc]
         if self.buffers is None:
             return found
+        if self._unplanned:
+            raise RuntimeError(misfit("its model ran without GPUModelRunner._model_forward being called"))
         for name in (*scheduler_output.finished_req_ids, *(scheduler_output.preempted_req_ids or ())):
             self.planner.release(name)
         for new in scheduler_output.scheduled_new_reqs:
@@ -126,7 +127,7 @@ class SteeredRunner:
                 self._admit(new.req_id, state)
         for name in scheduler_output.scheduled_cached_reqs.resumed_req_ids:
             self._admit(name, self.requests[name])
-        self._scheduled = scheduler_output.num_scheduled_tokens
+        self._step, self._unplanned = scheduler_output, scheduler_output.total_num_scheduled_tokens > 0
         return found
 
     def _admit(self, name: str, state: Any) -> None:
@@ -151,15 +152,13 @@ class SteeredRunner:
 
     def _settings_of(self, state: Any) -> CallSettings | None:
         """The request's settings, None if it is not steered."""
-        params = state.sampling_params
-        settings = None if params is None else request_settings(self.settings, params.extra_args)
-        if settings is None or has_evidence(settings, state.mm_features):
-            return settings
-        logger.warning_once(
-            "RUDDER leaves requests without an image unsteered: there is no visual evidence to anchor to. "
-            "Send rudder_force to steer them all the same, or rudder=false."
-        )
-        return None
+        outcome, settings = decide(self.settings, state.sampling_params.extra_args, state.mm_features)
+        if outcome == "no_image":
+            logger.warning_once(
+                "RUDDER leaves requests without an image unsteered: there is no visual evidence to anchor to. "
+                "Send rudder_force to steer them all the same, or rudder=false."
+            )
+        return settings
 
     def _planned(self, state: Any, settings: CallSettings | None) -> Planned:
         first_token = settings is not None and settings.steer_first_token
@@ -193,27 +192,18 @@ class SteeredRunner:
 
     def _plan(self, buffers: Buffers, position_ids: Any) -> None:
         """Bring the buffers to the state that the coming forward starts from."""
-        names, scheduled = self.input_batch.req_ids, self._scheduled
-        total = sum(scheduled.values())
+        self._unplanned = False
+        names, total = self.input_batch.req_ids, self._step.total_num_scheduled_tokens
         padded = total if position_ids is None else max(total, position_ids.shape[-1])
         if not self._blocks_kept and self.planner.goes_on(names, total, padded):
             return
-        counts = np.array([scheduled[name] for name in names], dtype=np.int64)
+        counts = np.array([self._step.num_scheduled_tokens[name] for name in names], dtype=np.int64)
         computed = self.input_batch.num_computed_tokens_cpu[: len(names)].astype(np.int64)
-        blocks_of = self._blocks_of if self._blocks_kept else None
+        blocks_of = (lambda name: self.requests[name].block_ids[0]) if self._blocks_kept else None
         buffers.apply(self.planner, self.planner.plan(names, computed, counts, blocks_of, padded), padded)
-
-    def _blocks_of(self, name: str) -> list[int]:
-        return self.requests[name].block_ids[0]  # type: ignore[no-any-return]
 
     def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
         """A forward of nobody reads and steers nothing."""
         if self.buffers is not None:
             self.buffers.neutral(self.planner)
         return super()._dummy_run(*args, **kwargs)  # type: ignore[misc]
-
-
-def steer_runner(runner: Any) -> None:
-    """Make a runner plan, before it loads its model."""
-    stock = type(runner)
-    runner.__class__ = type(f"Steered{stock.__name__}", (SteeredRunner, stock), {})

@@ -1,4 +1,4 @@
-"""The prefix cache: what steering changed is not shared with others.
+"""The prefix cache: what steering changed is not shared with others. And the counting of requests.
 
 Up to the target layer nothing depends on steering, and behind it only positions that were steered do. So the blocks of
 a prompt are shared as ever, between settings too, and a block that holds a steered position is known by a name that no
@@ -14,8 +14,10 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from ...core.call import CallSettings
+from .engine import require
+from .metrics import count
 from .planning import private_hashes
-from .settings import KEY, engine_settings, has_evidence, request_settings
+from .settings import KEY, decide, engine_settings
 
 
 class RudderScheduler(Scheduler):  # type: ignore[misc]
@@ -27,13 +29,16 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
         return super().__new__(RudderAsyncScheduler if ahead and cls is RudderScheduler else cls)
 
     def __init__(self, vllm_config: Any, *args: Any, hash_block_size: int, **kwargs: Any) -> None:
+        require(Scheduler, "add_request", "_preempt_request", "_free_request")
         super().__init__(vllm_config, *args, hash_block_size=hash_block_size, **kwargs)
         self.hashed_tokens = hash_block_size
         self.engine = engine_settings(vllm_config.additional_config[KEY])
 
     def add_request(self, request: Any) -> None:
         """Take up a request, and see to the names of its blocks if it is steered."""
-        settings = self._steered(request)
+        outcome, settings = self._decide(request)
+        if request.request_id not in self.requests:
+            count(outcome, requests=1)
         if settings is not None and request._block_hasher is not None:
             # The position that emits the first token needs the sums of all blocks before it in the same forward.
             request.skip_reading_prefix_cache |= settings.steer_first_token
@@ -55,14 +60,16 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """A steered request that comes back reads its prompt anew, with its answer in the same forward."""
         super()._preempt_request(request, *args, **kwargs)
-        if self._steered(request) is not None:
+        if self._decide(request)[1] is not None:
             request.skip_reading_prefix_cache = True
 
-    def _steered(self, request: Any) -> CallSettings | None:
-        """The settings of a request that is steered."""
-        params = request.sampling_params
-        settings = None if params is None else request_settings(self.engine, params.extra_args)
-        return settings if settings is not None and has_evidence(settings, request.mm_features) else None
+    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Count the answer of a request that ended, whoever ended it."""
+        count(self._decide(request)[0], tokens=request.num_output_tokens)
+        return super()._free_request(request, *args, **kwargs)
+
+    def _decide(self, request: Any) -> tuple[str, CallSettings | None]:
+        return decide(self.engine, request.sampling_params.extra_args, request.mm_features)
 
 
 class RudderAsyncScheduler(RudderScheduler, AsyncScheduler):  # type: ignore[misc]

@@ -5,10 +5,13 @@ Nothing here needs vLLM. The names, ranges and messages are those of `RudderConf
 
 from __future__ import annotations
 
-import json
+import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ...core.call import CallSettings, resolve_settings
@@ -23,7 +26,7 @@ ENGINE_ONLY = ("layer", "pool", "span")
 REQUEST_SETTINGS = (*(name for name in CALL_SETTINGS if name not in ENGINE_ONLY), "force")
 _FLAGS = ("steer_first_token", "force")
 # What `additional_config` may hold beside settings of RUDDER.
-_SOURCE = ("settings", "revision", "steer_by_default")
+_SOURCE = ("settings", "revision", "steer_by_default", "other_base")
 
 
 @dataclass(frozen=True)
@@ -33,28 +36,22 @@ class EngineSettings:
     Attributes:
         config: RUDDER's settings; its layer may be negative.
         steer_by_default: Whether a request that says nothing of RUDDER is steered.
+        other_base: Whether the engine may serve another model than the one that the settings name.
     """
 
     config: RudderConfig
     steer_by_default: bool = True
+    other_base: bool = False
+
+    @cached_property
+    def of_silent_request(self) -> CallSettings | None:
+        """What holds for a request that says nothing of RUDDER, as most do."""
+        return resolve_settings(self.config, None, batch=1) if self.steer_by_default else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, from which `engine_settings` makes the same settings."""
         values = {name: getattr(self.config, name) for name in ("layer", *CALL_SETTINGS)}
         return {**values, "steer_by_default": self.steer_by_default}
-
-    def to_name(self) -> str:
-        """The settings as an identifier, see `from_name`."""
-        return json.dumps(self.to_dict(), sort_keys=True).encode().hex()
-
-    @classmethod
-    def from_name(cls, name: str) -> EngineSettings:
-        """The settings that `to_name` wrote.
-
-        Raises:
-            ValueError: It is no such name.
-        """
-        return engine_settings(json.loads(bytes.fromhex(name)))
 
 
 def engine_settings(given: Any) -> EngineSettings:
@@ -62,8 +59,9 @@ def engine_settings(given: Any) -> EngineSettings:
 
     Args:
         given: The id or folder of RUDDER settings; or a dictionary of settings, in which `"settings"` (and
-            `"revision"`) may name such a repository, whose values the others override, and `"steer_by_default"`
-            says whether requests that say nothing are steered.
+            `"revision"`) may name such a repository, whose values the others override, `"steer_by_default"` says
+            whether requests that say nothing are steered, and `"other_base"` lets settings be used for another model
+            than theirs.
 
     Raises:
         ValueError: A setting is unknown or out of range, or there is no layer.
@@ -73,12 +71,14 @@ def engine_settings(given: Any) -> EngineSettings:
     if not isinstance(given, Mapping):
         raise ValueError(
             f'additional_config["rudder"] is {given!r}, but has to be the id or folder of RUDDER settings, or a '
-            'dictionary such as {"settings": "org/name"} or {"layer": 30, "alpha_max": 20.0, "k": 5.0}.'
+            'dictionary such as {"settings": "org/name"} or {"layer": 30, "alpha_max": 20.0, "k": 5.0}. Leave it out '
+            "for an engine without RUDDER."
         )
     overrides = {name: check_setting(name, value) for name, value in given.items() if name not in _SOURCE}
-    by_default = given.get("steer_by_default", True)
-    if not isinstance(by_default, bool):
-        raise ValueError(f'"steer_by_default" is {by_default!r}, but has to be true or false.')
+    by_default, other_base = given.get("steer_by_default", True), given.get("other_base", False)
+    for name, value in (("steer_by_default", by_default), ("other_base", other_base)):
+        if not isinstance(value, bool):
+            raise ValueError(f'"{name}" is {value!r}, but has to be true or false.')
     if given.get("settings") is not None:
         config = _stored_settings(given["settings"], given.get("revision"))
         config.take(overrides)
@@ -89,7 +89,44 @@ def engine_settings(given: Any) -> EngineSettings:
             "RUDDER needs the layer to steer: give the id or folder of RUDDER settings as "
             'additional_config={"rudder": "org/name"}, or at least {"rudder": {"layer": 30}}.'
         )
-    return EngineSettings(config, by_default)
+    return EngineSettings(config, by_default, other_base)
+
+
+def check_keys(given: Iterable[str], where: str) -> None:
+    """Refuse a key that is almost RUDDER's, which vLLM would pass over in silence.
+
+    Raises:
+        ValueError: There is one (`ruder`, `RUDDER`, `rudder-alpha_max`).
+    """
+    for name in given:
+        word = re.split(r"[^A-Za-z]", name)[0]
+        ours = name == KEY or name.startswith(PREFIX)
+        if not ours and (difflib.get_close_matches(word.lower(), [KEY], cutoff=0.75) or name.startswith(KEY)):
+            flat = ", ".join(repr(PREFIX + setting) for setting in REQUEST_SETTINGS)
+            raise ValueError(
+                f"{name!r} in {where} is not understood. RUDDER takes {KEY!r}, and of a request also {flat}."
+            )
+
+
+def check_base(settings: EngineSettings, served: str) -> None:
+    """Refuse settings that were found for another model than the one that is served.
+
+    A folder is taken for the model if it is the one that the settings name, bears the name of its repository, or is
+    its place in the cache of the Hub.
+
+    Raises:
+        ValueError: They are another's, and it was not said that they may be.
+    """
+    base = settings.config.base_model_name_or_path
+    if base is None or settings.other_base:
+        return
+    name = base.rstrip("/").rpartition("/")[2]
+    same = base == served or Path(base).resolve() == Path(served).resolve()
+    if not (same or Path(served).name == name or f"models--{base.replace('/', '--')}" in Path(served).parts):
+        raise ValueError(
+            f"The RUDDER settings are for {base!r}, but the engine serves {served!r}. Serve the former or, if the "
+            f'settings suit the latter as well, say so: {{"{KEY}": {{"settings": ..., "other_base": true}}}}.'
+        )
 
 
 def _stored_settings(repository: Any, revision: str | None) -> RudderConfig:
@@ -116,11 +153,11 @@ def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | Non
     Raises:
         ValueError: A setting is unknown, out of range, or one that a request cannot change.
     """
+    check_keys(extra_args or (), "the request")
     ours = {name: value for name, value in (extra_args or {}).items() if name.startswith(KEY)}
-    asked = ours.pop(KEY, True if ours else engine.steer_by_default)
-    if unknown := [name for name in ours if not name.startswith(PREFIX)]:
-        flat = ", ".join(repr(PREFIX + name) for name in REQUEST_SETTINGS)
-        raise ValueError(f"{unknown[0]!r} is not understood. RUDDER takes {KEY!r} and {flat}.")
+    if not ours:
+        return engine.of_silent_request
+    asked = ours.pop(KEY, True)
     overrides = {name.removeprefix(PREFIX): value for name, value in ours.items()}
     if isinstance(asked, Mapping):
         overrides |= asked
@@ -131,9 +168,19 @@ def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | Non
     return settings if steered else None
 
 
-def has_evidence(settings: CallSettings, features: Iterable[Any]) -> bool:
-    """Whether a request with these multimodal features is steered: with an image or a video, or by force."""
-    return settings.force or any(feature.modality in ("image", "video") for feature in features)
+def decide(
+    engine: EngineSettings, extra_args: Mapping[str, Any] | None, features: Iterable[Any]
+) -> tuple[str, CallSettings | None]:
+    """What becomes of a request with these multimodal features, and its settings if it is steered.
+
+    Steered is what has an image or a video, or comes by force: `metrics.OUTCOMES` has the words.
+    """
+    settings = request_settings(engine, extra_args)
+    if settings is None:
+        return "unsteered", None
+    if settings.force or any(feature.modality in ("image", "video") for feature in features):
+        return "steered", settings
+    return "no_image", None
 
 
 def operator_row(settings: CallSettings) -> tuple[float, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vllm.platforms import current_platform
 
-from .runner import steer_runner
+from .engine import require
+from .runner import SteeredRunner
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as Worker
@@ -18,7 +19,10 @@ class RudderWorker(Worker):  # type: ignore[misc]
     def init_device(self) -> None:
         """Build vLLM's runner and put RUDDER's plan in front of it."""
         super().init_device()
-        steer_runner(self.model_runner)
+        stock = type(self.model_runner)
+        require(stock, "load_model", "get_model", "initialize_kv_cache", "get_kv_cache_spec")
+        require(stock, "_update_states", "_model_forward", "_dummy_run")
+        self.model_runner.__class__ = type(f"Steered{stock.__name__}", (SteeredRunner, stock), {})
 
     def determine_available_memory(self) -> int:
         """Leave room for the sums of the prefix cache's blocks."""
