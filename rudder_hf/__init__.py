@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,8 @@ def _is_command() -> bool:
     if program != "-m":
         # As installers name the command; a script of the user's that is called rudder.py is none.
         return Path(program).name in ("rudder", "rudder.exe")
-    module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+    # The module stands before its arguments: `-m NAME`, `-um NAME` or `-mNAME`.
+    module = re.sub("^-[a-zA-Z]*?m", "", sys.orig_argv[-len(sys.argv)])
     return module.split(".")[0] == __name__
 
 

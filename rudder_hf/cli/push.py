@@ -42,8 +42,8 @@ def push(
 ) -> None:
     """Push settings to the Hub: config.json, the code that loads it, and a model card; no weights.
 
-    A card (README.md) that you edited in the folder is pushed as it is; otherwise it is written anew, unless it was
-    edited on the Hub.
+    A card (README.md) that you edited in the folder is pushed as it is; otherwise it is written anew. One that was
+    edited on the Hub is replaced with --replace-card only.
     """
     with refusing_bad_input():
         from ..core.trust import check_revision

@@ -161,13 +161,15 @@ def find_base(config: RudderConfig, arguments: LoadArguments) -> Base:
         location |= {} if revision is None else {"revision": revision}
     base = Base(name, location, _adapter_base(name, location))
     if base.adapter_of is None:
-        subfolder = {key: value for key, value in arguments.base.items() if key == "subfolder"}
-        stored, _ = PreTrainedConfig.get_config_dict(name, **location, **subfolder)
-        if stored.get("model_type") == RudderConfig.model_type:
-            raise ValueError(
-                f"The settings name {name!r} as their base model, but that holds RUDDER settings itself. "
-                "base_model_name_or_path has to name the model that is steered."
-            )
+        model, where = name, location | {key: value for key, value in arguments.base.items() if key == "subfolder"}
+    else:
+        model, where = base.adapter_of, dict(arguments.shared)
+    stored, _ = PreTrainedConfig.get_config_dict(model, **where)
+    if stored.get("model_type") == RudderConfig.model_type:
+        raise ValueError(
+            f"The settings lead to {model!r} as their base model, but that holds RUDDER settings itself. "
+            "base_model_name_or_path has to name the model that is steered."
+        )
     return base
 
 

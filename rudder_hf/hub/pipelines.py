@@ -92,6 +92,7 @@ def _settings_of(model: Any) -> RudderConfig:
             f"{type(base).__name__} is not steered: wrap it with RudderForConditionalGeneration.from_base(model, ...) "
             "or attach(model, ...) first."
         )
-    if handle.config.base_model_name_or_path is None:
+    if base.config.name_or_path not in ("", handle.config.base_model_name_or_path):
+        # Settings of another model: the processor belongs to the one that is steered.
         return RudderConfig(base_model_name_or_path=base.config.name_or_path)
     return handle.config  # type: ignore[no-any-return]

@@ -26,8 +26,12 @@ from .card import Provenance, is_rendered, render_card
 _HUB_PATIENCE = 10.0
 # What a new repository may hold, beside settings.
 _HARMLESS = (".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt")
-# The code of version 0.1 was 43 files.
-_OUTDATED = re.compile(r"[a-z]+(_[a-z]+)*_rudder\.py|custom_generate/([a-z]+(_[a-z]+)*_rudder|settings)\.py")
+# The code of version 0.1, by name: a user's own file may be called much the same.
+_OUTDATED = re.compile(
+    r"(custom_generate/)?(attach|backbones|base|card|cardtext|configuration|custom_generate|generation|hooks|inplace|"
+    r"loop|pipeline|presets|processing|request|settings|sharing|state|steering|trace|trust|version|warnings)_rudder\.py"
+    r"|custom_generate/settings\.py"
+)
 
 _MODEL = "modeling_rudder.RudderForConditionalGeneration"
 _OF_TRANSFORMERS = {
@@ -154,7 +158,8 @@ def push_repo(
         commit_description: More of it.
         evaluation: Measured results for the card, see [`render_card`].
         card: A card to use instead of one that is rendered.
-        replace_card: Whether a card that was edited on the Hub is replaced; by default it is kept, with a warning.
+        replace_card: Whether a card that was edited on the Hub is replaced. By default it is kept, with a warning, and
+            a push of another `card` is refused.
 
     Raises:
         ValueError: The settings name no base on the Hub, so that nobody else could load them; or the repository holds
@@ -166,11 +171,17 @@ def push_repo(
     with _connected(api.endpoint, repo_id):
         repo_id, names = _ready_repo(api, repo_id, private, revision)
         files = repo_files(with_pinned_base(config, token), repo_id, evaluation, card)
-        if card is None and not replace_card and "README.md" in names and not is_rendered(names["README.md"]):
+        there = names.get("README.md", files["README.md"])
+        if there != files["README.md"] and not is_rendered(there) and not replace_card:
+            if card is not None:
+                raise ValueError(
+                    f"The card of {repo_id} was edited on the Hub, and would be lost for the one that you push. Join "
+                    "the two, then pass replace_card=True (--replace-card)."
+                )
             del files["README.md"]
             logger.warning(
                 f"The card of {repo_id} was edited on the Hub and is kept as it is; it may say something else than "
-                "the settings. Pass replace_card=True for a new one, or card=... for one of your own."
+                "the settings. Pass replace_card=True for a new one."
             )
         if revision is not None and not revision.startswith("refs/pr/"):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
@@ -212,7 +223,8 @@ def _ready_repo(api: HfApi, repo_id: str, private: bool | None, revision: str | 
         found = None
     if found is None or "/" not in repo_id:
         # A name without namespace is in the user's own, whatever else is called so.
-        return api.create_repo(repo_id, private=private, exist_ok=True).repo_id, {}
+        made = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        return (made, {}) if made == repo_id else _ready_repo(api, made, private, revision)
     if private and not found.private:
         raise ValueError(f"{repo_id} exists and is public: make it private in its settings on the Hub first.")
     if revision is not None and api.revision_exists(repo_id, revision):

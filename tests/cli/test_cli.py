@@ -25,9 +25,10 @@ def test_help_does_not_import_torch(arguments: tuple[str, ...]) -> None:
 
 
 def test_module_runs_as_a_program(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rudder_hf"]
-    helped = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
-    assert "Usage: rudder" in helped.stdout
+    for options in (["-um", "rudder_hf"], ["-mrudder_hf"], ["-m", "rudder_hf"]):
+        command = [sys.executable, *options]
+        helped = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
+        assert "Usage: rudder" in helped.stdout
     failed = subprocess.run([*command, "generate", str(tmp_path / "no.png")], capture_output=True, text=True)
     assert (failed.returncode, failed.stdout) == (2, "")
     assert failed.stderr == f"Error: there is no image {tmp_path / 'no.png'}\n"

@@ -353,13 +353,30 @@ def test_a_push_never_overwrites_a_model(elsewhere: Elsewhere, hub: LocalHub, tm
     assert hub.store.files(f"org/foreign-{kind}") == before
 
 
+def test_a_name_without_namespace_is_looked_at_in_the_users_own(
+    elsewhere: Elsewhere, hub: LocalHub, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llava"}')
+    hub.store.add("org/bare-model", tmp_path)
+    before = hub.store.files("org/bare-model")
+    refused(push(elsewhere, "'bare-model'"), "org/bare-model holds something else than RUDDER settings")
+    assert hub.store.files("org/bare-model") == before
+    assert push(elsewhere, "'bare'").status == 0
+    refused(push(elsewhere, "'bare', private=True"), "org/bare exists and is public")
+    (tmp_path / "README.md").write_text("My own words.")
+    (tmp_path / "config.json").unlink()
+    hub.store.add("org/bare", tmp_path)
+    assert "was edited on the Hub and is kept" in push(elsewhere, "'bare'", "layer=1").err
+    assert hub.store.files("org/bare")["README.md"] == b"My own words."
+
+
 def test_a_push_keeps_an_edited_card_and_removes_old_code(elsewhere: Elsewhere, hub: LocalHub, tmp_path: Path) -> None:
     assert push(elsewhere, "'org/edited'").status == 0
     card = hub.store.files("org/edited")["README.md"].decode()
     (tmp_path / "README.md").write_text(card + "\nMy own words.\n")
     (tmp_path / "custom_generate").mkdir()
     old = ["attach_rudder.py", "custom_generate/settings.py", "custom_generate/state_rudder.py"]
-    for name in (*old, "notes.md", "my_rudder_plot.py"):
+    for name in (*old, "notes.md", "plot_rudder.py"):
         (tmp_path / name).write_text("x")
     hub.store.add("org/edited", tmp_path)
     pushed = push(elsewhere, "'org/edited'", "layer=1")
@@ -370,7 +387,7 @@ def test_a_push_keeps_an_edited_card_and_removes_old_code(elsewhere: Elsewhere, 
     assert json.loads(files["config.json"])["layer"] == 1
     assert set(files) == {
         *(".gitattributes", "README.md", "config.json", "modeling_rudder.py", "custom_generate/generate.py"),
-        *("notes.md", "my_rudder_plot.py"),
+        *("notes.md", "plot_rudder.py"),
     }
     assert push(elsewhere, "'org/edited', replace_card=True", "layer=1").status == 0
     assert "My own words" not in hub.store.files("org/edited")["README.md"].decode()
@@ -378,6 +395,21 @@ def test_a_push_keeps_an_edited_card_and_removes_old_code(elsewhere: Elsewhere, 
     again = push(elsewhere, "'org/edited'", "layer=0")
     assert "was edited" not in again.err
     assert "| `layer` | 0 |" in hub.store.files("org/edited")["README.md"].decode()
+
+
+def test_of_two_edited_cards_none_is_lost(elsewhere: Elsewhere, hub: LocalHub, tmp_path: Path) -> None:
+    """The one on the Hub is not replaced by one from a folder, unless that is asked for."""
+    cards = {name: f"---\nlicense: mit\n---\nWords of {name}.\n" for name in ("the folder", "the Hub", "both")}
+    given = f"'org/two', card={cards['the folder']!r}"
+    assert push(elsewhere, given).status == 0
+    # The same again is no conflict.
+    assert push(elsewhere, given, "layer=1").status == 0
+    (tmp_path / "README.md").write_text(cards["the Hub"])
+    before = hub.store.add("org/two", tmp_path).sha
+    refused(push(elsewhere, given), "org/two was edited on the Hub", "replace_card")
+    assert hub.store.repos["org/two"].refs["refs/heads/main"] == before
+    assert push(elsewhere, f"'org/two', card={cards['both']!r}, replace_card=True").status == 0
+    assert hub.store.files("org/two")["README.md"].decode() == cards["both"]
 
 
 def test_large_files_are_refused_by_this_hub(elsewhere: Elsewhere) -> None:
@@ -617,6 +649,19 @@ except OSError as error:
         value = elsewhere.run(code, package=package).value
         assert value[1] is True
         assert "Rudder" not in value[0]
+
+
+def test_settings_that_lead_in_a_circle_through_an_adapter(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+    folder = make_settings(home / "around", "stranger/its-adapter")
+    hub.store.add("stranger/around", folder)
+    # An adapter of these settings; and settings that are an adapter of their own.
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "stranger/around"}))
+    hub.store.add("stranger/its-adapter", folder)
+    for auto_class in ("AutoModel", "AutoProcessor", "AutoTokenizer"):
+        hub.counted()
+        code = f"import rudder_hf\nfrom transformers import {auto_class}\n{auto_class}.from_pretrained("
+        refused(elsewhere.run(f"{code}'stranger/around')", package=True), "holds RUDDER settings itself")
+        assert len(hub.counted()) < 30
 
 
 @pytest.mark.slow

@@ -242,6 +242,20 @@ def test_attached_model(model: Any, repo: Path, processor: Any) -> None:
         assert pipe(picture()) == [{"generated_text": answer(model, processor, picture())}]
 
 
+@pytest.mark.parametrize("named", [None, "models/secret"])
+def test_an_attached_model_has_its_own_processor(
+    named: str | None, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the settings call their base: they may have come from the Hub, and lead to no folder here."""
+    config = RudderConfig.from_pretrained(repo)
+    base = transformers.AutoModelForImageTextToText.from_pretrained(config.base_model_name_or_path)
+    config.base_model_name_or_path = named
+    (tmp_path / "models" / "secret").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with attach(base, config):
+        assert rudder_hf.pipeline("image-to-text", base).processor.tokenizer.name_or_path == base.config.name_or_path
+
+
 def test_by_name(repo: Path, pipe: Pipeline) -> None:
     named = rudder_hf.pipeline("image-to-text", str(repo), dtype=torch.float32, model_kwargs={"alpha_max": 2.0})
     assert named.model.config.alpha_max == 2.0

@@ -401,6 +401,7 @@ ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("POST", "/api/validate-yaml", _Handler.validate_yaml),
     ("POST", "/api/repos/create", _Handler.create_repo),
     ("GET", _MODELS, _Handler.info),
+    ("GET", "/api/models/([^/]+)", _Handler.info),  # nobody's, unless it has a namespace
     ("GET", rf"{_MODELS}/revision/([^/]+)", _Handler.info),
     ("POST", rf"{_MODELS}/preupload/([^/]+)", _Handler.preupload),
     ("POST", rf"{_MODELS}/commit/([^/]+)", _Handler.commit),
