@@ -10,6 +10,7 @@ from ..benchmark.costs import CostSettings
 from ..benchmark.timing import VANILLA
 from ..calibrate.data import CalibrationData, find_data
 from ..calibrate.settings import CalibrationOptions
+from ..evaluate.statements import MARGIN
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..methods import NAMES
 from ..metrics.errors import InputError, check_least
@@ -35,6 +36,7 @@ class CompareOptions:
         top_p: Of nucleus sampling.
         batch_size: Images per batch.
         bootstrap: Draws for intervals.
+        margin: Share of RUDDER's own change within which a control counts as without effect.
         seed: Of everything that is drawn.
         command: What the user typed.
     """
@@ -52,6 +54,7 @@ class CompareOptions:
     top_p: float = 0.9
     batch_size: int = 50
     bootstrap: int = SAMPLES
+    margin: float = MARGIN
     seed: int = 0
     command: str = ""
 

@@ -102,7 +102,7 @@ def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path:
     built = rudder(*base, "--data", coco, "--out", tmp_path / "built", "--parser", "official")
     assert built.exit_code == 0, built.output
     result = EvaluationResult.load(tmp_path / "built")
-    assert result.scoring == {"parser": "official", "bootstrap": 100}
+    assert result.scoring == {"parser": "official", "bootstrap": 100, "margin": 1 / 3}
     assert {"accuracy", "f1", "random/accuracy", "adversarial/f1"} <= set(result.methods[0].metrics)
     questions = [json.loads(line) for line in (tmp_path / "built" / "questions.jsonl").read_text().splitlines()]
     assert questions[0]["prompt"] == f"{questions[0]['reference']['question']} yes or no"
