@@ -160,6 +160,8 @@ def test_rescore_compare_and_tables(done: Path, coco: Path, tmp_path: Path) -> N
     assert compared.exit_code == 0, compared.output
     assert "CHAIR_S ↓" in compared.stdout
     assert "p " in compared.stdout
+    assert f"to {done}:vanilla cut to its recall" in compared.stdout
+    assert f"{done}:vanilla uncut" in compared.stdout or "cut to the same recall: " in compared.stdout
     table = rudder("--table", done, "--latex")
     assert table.exit_code == 0, table.output
     assert table.stdout.count(r"\begin{tabular}") == 1
