@@ -150,11 +150,13 @@ class Outcome:
         row: The row.
         skipped: Why it did not run, or None.
         ours: Measured numbers.
+        how: On how many images and by which lineage or parser.
     """
 
     row: Row
     skipped: str | None
     ours: dict[str, float]
+    how: str = ""
 
 
 def run_rows(
@@ -174,24 +176,25 @@ def run_rows(
     for row in sorted(wanted, key=lambda row: row.model):
         reason = obstacle(row, machine)
         ours: dict[str, float] = {}
+        how = ""
         if reason is None and dry:
             say(f"would run {row.name}")
         elif reason is None:
             say(f"running {row.name}")
             try:
                 if row.task == "speed":
-                    ours = run_speed(row, machine, out / row.name)
+                    ours, how = run_speed(row, machine, out / row.name), "one prompt"
                 else:
                     if loaded is None or loaded[0] != row.model:
                         loaded = None  # One model at a time is in memory.
                         loaded = (row.model, load(row.model, machine))
-                    ours = run_row(row, machine, loaded[1], out / row.name)
+                    ours, how = run_row(row, machine, loaded[1], out / row.name)
             except Exception as error:
                 # One row that fails must not cost the others.
                 reason = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
         if reason is not None:
             say(f"skipped {row.name}: {reason}")
-        outcomes.append(Outcome(row, reason, ours))
+        outcomes.append(Outcome(row, reason, ours, how))
     return outcomes
 
 
@@ -202,8 +205,11 @@ def load(model: str, machine: Machine) -> Any:
     return load_model(model, machine.dtype, machine.device)
 
 
-def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> dict[str, float]:
-    """Measure one row; its numbers by the paper's metrics."""
+def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> tuple[dict[str, float], str]:
+    """Measure one row: its numbers by the paper's metrics, and what they are about.
+
+    The paper says neither which images nor which lineage of CHAIR or parser of POPE its numbers are about.
+    """
     from rudder_hf.evaluate.methods import make_methods
     from rudder_hf.evaluate.run import RunOptions, evaluate
     from rudder_hf.evaluate.tasks import DataOptions, make_task
@@ -225,7 +231,12 @@ def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> dict[str, flo
     result = evaluate(task, loaded, methods, decoding, out, options)
     if result is None:
         raise RuntimeError("other processes have not finished; repeat the command to gather the result")
-    return {name: result.methods[0].metrics[name].value for name in row.paper}
+    images, wanted = len(result.image_ids), row.images
+    how = [f"{images} of {wanted} images" if wanted is not None and images < wanted else f"{images} images"]
+    if machine.limit is not None and wanted is None:
+        how[0] += " only"
+    how += [f"{name} {result.scoring[name]}" for name in ("lineage", "parser") if name in result.scoring]
+    return {name: result.methods[0].metrics[name].value for name in row.paper}, ", ".join(how)
 
 
 def run_speed(row: Row, machine: Machine, out: Path) -> dict[str, float]:
@@ -249,7 +260,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
 
     ran = [outcome for outcome in outcomes if outcome.skipped is None and outcome.ours]
     numbers = [
-        [outcome.row.name, metric, f"{outcome.ours[metric]:.2f}", f"{value:.2f}"]
+        [outcome.row.name, metric, f"{outcome.ours[metric]:.2f}", outcome.how, f"{value:.2f}"]
         for outcome in ran
         for metric, value in outcome.row.paper.items()
     ]
@@ -259,7 +270,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
             reasons.setdefault(outcome.skipped, []).append(outcome.row.name)
     parts = [f"{len(ran)} of {len(outcomes)} rows were run."]
     if numbers:
-        parts.append(Table(["row", "metric", "ours", "paper"], numbers).markdown())
+        parts.append(Table(["row", "metric", "ours", "measured on", "paper"], numbers).markdown())
     if reasons:
         skipped = [[reason, str(len(names)), ", ".join(names)] for reason, names in reasons.items()]
         parts.append(Table(["skipped because", "rows", "which"], skipped).markdown())

@@ -54,6 +54,7 @@ def compare(
     rounds: Annotated[int, typer.Option(min=1, help="Timed rounds of the costs.")] = 8,
     cost_tokens: Annotated[int, typer.Option(min=2, help="Length of the timed answers.")] = 64,
     bootstrap: shared.BootstrapOption = 10_000,
+    margin: shared.MarginOption = 1 / 3,
     seed: shared.SeedOption = 0,
     device: shared.DeviceOption = "auto",
     dtype: shared.DtypeOption = "auto",
@@ -96,7 +97,7 @@ def _options(given: dict[str, Any]) -> CompareOptions:
     limits = Limits(recall_floor=given["recall_floor"], nll_rise=given["nll_rise"])
     same = (
         *("limit", "beam_limit", "pope_limit", "tune_limit", "tune_beam_limit", "everywhere"),
-        *("top_p", "batch_size", "bootstrap", "seed"),
+        *("top_p", "batch_size", "bootstrap", "margin", "seed"),
     )
     return CompareOptions(
         methods=tuple(parse_names(given["methods"])),

@@ -66,8 +66,9 @@ def evaluate(
     dtype: options.DtypeOption = "auto",
     revision: options.RevisionOption = None,
     lineage: options.LineageOption = "pattern",
-    parser: Annotated[Literal["robust", "official"], typer.Option(help="Of POPE's answers.")] = "robust",
+    parser: Annotated[Literal["robust", "official", "opera"], typer.Option(help="Of POPE's answers.")] = "robust",
     bootstrap: options.BootstrapOption = 10_000,
+    margin: options.MarginOption = 1 / 3,
     rescore: Annotated[
         Path | None, typer.Option(help="Score saved answers again: a results folder, or captions with --data.")
     ] = None,
@@ -93,7 +94,7 @@ def evaluate(
             raise ValueError("--rescore, --compare and --table are different commands: give one of them.")
         from ..evaluate.scoring import Scoring
 
-        scoring = Scoring(lineage, parser, bootstrap)
+        scoring = Scoring(lineage, parser, bootstrap, margin)
     if table:
         _print_tables(table, latex)
     elif compare is not None:
@@ -183,12 +184,10 @@ def _print_tables(paths: list[Path], latex: bool) -> None:
 def _compare(sides: tuple[str, str], scoring: Scoring) -> None:
     with refusing_bad_input():
         from ..evaluate.folder import compare_runs
-        from ..evaluate.tables import difference
-        from ..runtime.report import Table, heading
+        from ..evaluate.tables import compared_markdown
 
-        for name, differences in compare_runs(*sides, scoring).items():
-            rows = [[heading(d.label, d.direction), difference(d)] for d in differences.values()]
-            typer.echo(Table([name, "difference [95 % interval]"], rows).markdown() + "\n")
+        for pair in compare_runs(*sides, scoring):
+            typer.echo(compared_markdown(pair) + "\n")
 
 
 def _rescore(given: dict[str, Any], scoring: Scoring) -> None:

@@ -56,6 +56,14 @@ MethodsOption = Annotated[
 ]
 LineageOption = Annotated[Literal["pattern", "wordnet", "strict"], typer.Option(help="Of CHAIR.")]
 BootstrapOption = Annotated[int, typer.Option(min=1, help="Bootstrap draws for intervals.")]
+MarginOption = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        help="RUDDER's controls are without effect within this share of its own change.",
+        show_default="a third",
+    ),
+]
 _OUT = typer.Option(help="A new folder, or that of the same run, which is continued.")
 OutOption = Annotated[Path, _OUT]
 OptionalOutOption = Annotated[Path | None, _OUT]

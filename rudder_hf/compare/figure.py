@@ -11,8 +11,8 @@ from typing import Any
 
 from ..methods import GROUPS
 from ..runtime.figures import DARK, GREY, LIGHT, new_figure, save_figure, styled
-from .table import DECODINGS, Comparison, Row
-from .variants import CALIBRATED, CONTROL, PUBLISHED, TUNED
+from .table import CONTROL, DECODINGS, Comparison, Row
+from .variants import CALIBRATED, PUBLISHED, TUNED
 
 _ORDER = (TUNED, CALIBRATED, PUBLISHED, CONTROL, "")
 # Marker, filling, legend.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -10,8 +10,11 @@ from ..benchmark.costs import CostSettings
 from ..benchmark.timing import VANILLA
 from ..calibrate.data import CalibrationData, find_data
 from ..calibrate.settings import CalibrationOptions
+from ..evaluate.statements import MARGIN
 from ..evaluate.tasks import DataOptions, Task, make_task
+from ..evaluate.tasks.captions import coco_annotations, has_annotations
 from ..methods import NAMES
+from ..metrics.coco import read_coco
 from ..metrics.errors import InputError, check_least
 from ..metrics.statistics import SAMPLES
 from .table import DECODINGS
@@ -35,6 +38,7 @@ class CompareOptions:
         top_p: Of nucleus sampling.
         batch_size: Images per batch.
         bootstrap: Draws for intervals.
+        margin: Share of RUDDER's own change within which a control counts as without effect.
         seed: Of everything that is drawn.
         command: What the user typed.
     """
@@ -52,6 +56,7 @@ class CompareOptions:
     top_p: float = 0.9
     batch_size: int = 50
     bootstrap: int = SAMPLES
+    margin: float = MARGIN
     seed: int = 0
     command: str = ""
 
@@ -88,19 +93,27 @@ class ComparisonData:
 def find_images(source: DataOptions, options: CompareOptions) -> ComparisonData:
     """The embedded scenes, or COCO if the source has data.
 
+    Images to evaluate on are those that `rudder evaluate` draws; settings are chosen on none of them.
+
     Raises:
         InputError: There are too few images, or they have no annotations.
     """
-    calibration = find_data(source, options.tune_limit, 0)
-    if not calibration.labelled:
+    if source.data is not None and source.data.is_dir() and not has_annotations(source.data):
         raise InputError("methods are compared on annotated images: give COCO's folder")
     captions, questions = ("scenes", "scenes-pope") if source.data is None else ("chair", "pope")
-    # The scenes to calibrate on are a split of their own; COCO's are kept apart by `find_data`.
+    # The scenes to calibrate on are a split of their own.
     split = None if source.data is None else source.split
     given = replace(source, seed=options.seed, split=split)
     sizes = {name: options.beam_limit if name == "beam" else options.limit for name in options.decodings}
-    return ComparisonData(
-        calibration,
-        captions={name: make_task(captions, replace(given, limit=size)) for name, size in sizes.items()},
-        questions=make_task(questions, replace(given, limit=options.pope_limit, prompt=None)),
-    )
+    described = {name: make_task(captions, replace(given, limit=size)) for name, size in sizes.items()}
+    asked = make_task(questions, replace(given, limit=options.pope_limit, prompt=None))
+    evaluated = {sample.image for task in (*described.values(), asked) for sample in task.samples}
+    return ComparisonData(find_data(source, options.tune_limit, 0, _ids(source, evaluated)), described, asked)
+
+
+def _ids(source: DataOptions, files: Collection[str]) -> set[str]:
+    """The ids of COCO's images by their files, which questions know alone."""
+    if source.data is None:
+        return set()
+    instances, _ = coco_annotations(source)
+    return {str(image) for image, file in read_coco(instances).files.items() if file in files}

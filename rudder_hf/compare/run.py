@@ -87,6 +87,7 @@ def compare(
             "versions": versions(),
             "hardware": hardware(),
         },
+        margin=options.margin,
     )
     write_new(out / TABLE, markdown(comparison))
     if figures_available():

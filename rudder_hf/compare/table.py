@@ -14,16 +14,20 @@ from typing import Any
 from ..benchmark import report as benchmark
 from ..benchmark.costs import Cost
 from ..benchmark.table import COST_COLUMNS, NONE
-from ..evaluate.result import EvaluationResult, MetricDifference, MetricValue
-from ..evaluate.tables import with_change
+from ..evaluate.result import ControlResult, EvaluationResult, MetricDifference, MetricValue
+from ..evaluate.statements import MARGIN, against_control, verdict, without_effect
+from ..evaluate.tables import control_label, with_change
+from ..metrics.chair import CAPTION_COLUMNS
 from ..runtime.report import Table, heading, with_interval
 from ..runtime.store import read_json, to_json
 
-FORMAT = "rudder-comparison-1"
+FORMAT = "rudder-comparison-2"
+# The first format had no truncated controls; it is read as a comparison without them.
+_READ = ("rudder-comparison-1", FORMAT)
 DECODINGS = {"greedy": "Greedy search", "beam": "Beam search", "nucleus": "Nucleus sampling"}
-CAPTIONS = ("chair_s", "chair_i", "recall", "length")
 QUESTIONS = ("accuracy", "f1")
-WINS, TIES, LOSES = "wins", "ties", "loses"
+CONTROL = "control"
+_JUDGED = ("chair_s", "chair_i")
 Values = dict[str, MetricValue]
 Changes = dict[str, MetricDifference]
 
@@ -43,6 +47,7 @@ class Row:
         ours: RUDDER minus this method, paired by image; which RUDDER, the comparison says.
         answers: Metrics of yes/no questions.
         answer_changes: Their changes against vanilla.
+        control: Vanilla's captions cut to this method's recall, and this method minus them; None for vanilla itself.
     """
 
     method: str
@@ -55,6 +60,12 @@ class Row:
     ours: Changes = field(default_factory=dict)
     answers: Values = field(default_factory=dict)
     answer_changes: Changes = field(default_factory=dict)
+    control: ControlResult | None = None
+
+    @property
+    def label(self) -> str:
+        """Method and settings, in words."""
+        return f"{self.method}, {self.variant}" if self.variant else self.method
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,7 @@ class Comparison:
         notes: What has to be said below the tables.
         tunings: How settings were chosen, by method.
         record: Model, data, versions, hardware, command.
+        margin: Share of RUDDER's own change within which a control counts as without effect.
         format: Version of this layout.
     """
 
@@ -79,6 +91,7 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     tunings: dict[str, dict[str, Any]] = field(default_factory=dict)
     record: dict[str, Any] = field(default_factory=dict)
+    margin: float = MARGIN
     format: str = FORMAT
 
     def decodings(self) -> list[str]:
@@ -102,7 +115,7 @@ class Comparison:
             ValueError: It is not a result of rudder compare.
         """
         record = read_json(Path(path))
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
+        if not isinstance(record, dict) or record.get("format") not in _READ:
             raise ValueError(f"{path} is not a result of rudder compare ({FORMAT}).")
         comparison: Comparison = read_json(Path(path), cls)
         return comparison
@@ -147,7 +160,7 @@ def joined(results: Sequence[EvaluationResult], reports: Sequence[benchmark.Benc
             if row.metrics if result.kind == "chair" else row.answers:
                 raise ValueError(f"Two results of one kind are about {method.name}, {key[0]}.")
             if result.kind == "chair":
-                rows[key] = replace(row, metrics=method.metrics, changes=method.differences)
+                rows[key] = replace(row, metrics=method.metrics, changes=method.differences, control=method.control)
             else:
                 rows[key] = replace(row, answers=method.metrics, answer_changes=method.differences)
     order = list(DECODINGS)
@@ -163,9 +176,9 @@ def joined(results: Sequence[EvaluationResult], reports: Sequence[benchmark.Benc
 
 
 def decoding_table(comparison: Comparison, decoding: str) -> Table:
-    """All methods under one decoding; columns that no row has anything for are left out."""
+    """All methods under one decoding, each followed by its truncated control; empty columns are left out."""
     rows = [row for row in comparison.rows if row.decoding == decoding]
-    captions = _headings([row.metrics for row in rows], CAPTIONS)
+    captions = _headings([row.metrics for row in rows], CAPTION_COLUMNS)
     questions = _headings([row.answers for row in rows], QUESTIONS)
     costs = {row.method: comparison.cost(row.method, decoding) for row in rows}
     columns = COST_COLUMNS if any(cost is not None for cost in costs.values()) else {}
@@ -183,6 +196,10 @@ def decoding_table(comparison: Comparison, decoding: str) -> Table:
         cost = costs[row.method]
         cells += [NONE if cost is None or cost.refusal else cell(cost) for cell in columns.values()]
         table.append(cells)
+        if row.control is not None:
+            cut = [control_label(row.method), *([row.variant or NONE] if variants else [])]
+            cut += [_cell(row.control.metrics, {}, name) for name in captions]
+            table.append([*cut, *[NONE] * (len(headings) - len(cut))])
     return Table(headings, table, labels=1 + variants)
 
 
@@ -198,17 +215,26 @@ def _cell(values: Values, changes: Changes, name: str) -> str:
     return with_change(values[name], changes.get(name)) if name in values else NONE
 
 
-def verdict(change: MetricDifference) -> str:
-    """Whether RUDDER wins, ties or loses, by the interval of RUDDER minus the other."""
-    if change.low <= 0.0 <= change.high:
-        return TIES
-    return WINS if (change.value < 0) == (change.direction == "lower") else LOSES
+def statements(comparison: Comparison, decoding: str) -> list[str]:
+    """What the intervals allow to be said of each method against its truncated control, and of RUDDER's controls."""
+    rows = [row for row in comparison.rows if row.decoding == decoding]
+    lines = [against_control(row.label, row.control) for row in rows if row.control is not None]
+    # Controls have the calibrated settings of rudder-beta.
+    ours = {row.label: row for row in rows if row.method == "rudder-beta" and row.changes}
+    steered = ours.get("rudder-beta, calibrated") or next(iter(ours.values()), None)
+    for row in rows:
+        if row.variant == CONTROL and row.changes and steered is not None:
+            lines += [
+                without_effect(row.method, row.changes[name], steered.changes[name], steered.label, comparison.margin)
+                for name in _JUDGED
+            ]
+    return lines
 
 
 def duel_table(comparison: Comparison, decoding: str) -> Table:
     """RUDDER minus each method: how much, and whether it wins, ties or loses."""
     rows = [row for row in comparison.rows if row.decoding == decoding and row.ours]
-    headings = _headings([row.ours for row in rows], CAPTIONS)
+    headings = _headings([row.ours for row in rows], CAPTION_COLUMNS)
     table = [[row.method, row.variant or NONE, *(_duel(row.ours[name]) for name in headings)] for row in rows]
     return Table(["Method", "Settings", *headings.values()], table, labels=2)
 
@@ -223,6 +249,8 @@ def markdown(comparison: Comparison) -> str:
     parts = [f"**{comparison.title}**"]
     for decoding in comparison.decodings():
         parts += [DECODINGS.get(decoding, decoding), decoding_table(comparison, decoding).markdown()]
+        if said := statements(comparison, decoding):
+            parts.append("\n".join(f"- {line}" for line in said))
     parts.append(
         "In parentheses the change against vanilla under the same decoding with its paired 95 % bootstrap interval "
         "over images; in brackets alone, intervals. Throughput is the median over interleaved rounds; forwards are "

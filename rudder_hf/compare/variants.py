@@ -18,20 +18,21 @@ from ..evaluate.run import RunOptions
 from ..evaluate.scoring import Scored, Scoring
 from ..evaluate.tasks import Task
 from ..methods import GROUPS, Method, Sources, method_class
+from ..metrics.chair import CHAIR_METRICS
 from ..runtime.decoding import Decoding
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress
 from .options import CompareOptions, ComparisonData
-from .table import Row
+from .table import CONTROL, Row
 
-PUBLISHED, TUNED, CALIBRATED, CONTROL = "published", "tuned", "calibrated", "control"
+PUBLISHED, TUNED, CALIBRATED = "published", "tuned", "calibrated"
 NOTHING_BETTER = "no setting within the limits is better than vanilla"
 _SETTINGS = {"rudder": CALIBRATED, "peers": PUBLISHED, "controls": CONTROL}
 # Which RUDDER is compared with each method: the first of these that can be run.
 _REFERENCES = (("rudder-beta", TUNED), ("rudder-beta", CALIBRATED), ("rudder-add", TUNED), ("rudder-add", CALIBRATED))
 # What a result keeps: POPE has a set of metrics for each of its splits beside these.
 _KEPT = (
-    *("chair_s", "chair_i", "recall", "precision", "f1", "length", "chair_i_distinct", "distinct_objects"),
+    *(metric.name for metric in CHAIR_METRICS),
     *("distinct_2", "repeated_sentences", "broken_sentences", "log_likelihood", "empty"),
     *("accuracy", "yes_ratio", "unclear"),
 )
@@ -187,6 +188,8 @@ class Runs:
                 own, vanilla = scored[key], scored[VANILLA]
                 found[values] = own.values(*draws)
                 found[changes] = {} if own is vanilla else own.minus(vanilla, *draws)
+        if key in captions:
+            found["control"] = captions[key].control(captions[VANILLA], *draws)
         if ours is not None and captions.get(key, ours) is not ours:
             found["ours"] = ours.minus(captions[key], *draws)
         settings = {} if variant.method is None else settings_record(variant.method)

@@ -10,7 +10,7 @@ result.json      metrics, and how they came about  } never overwritten
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -19,7 +19,7 @@ from ..metrics.coco import read_captions_file, read_coco
 from ..metrics.errors import InputError
 from ..runtime.environment import Process, timestamp
 from ..runtime.store import Store, numbered_path, read_json_lines, to_json_lines, write_new
-from .result import RESULT_FILE, EvaluationResult, MetricDifference
+from .result import RESULT_FILE, ControlResult, EvaluationResult, MetricDifference
 from .scoring import Scoring, build_result, score_run
 from .tasks.base import Sample
 from .tasks.captions import chair_sample
@@ -192,7 +192,24 @@ def score_captions(
     return build_result(plan, samples, rows, scoring, {"rescored": True})
 
 
-def compare_runs(left: str, right: str, scoring: Scoring) -> dict[str, dict[str, MetricDifference]]:
+@dataclass(frozen=True)
+class Compared:
+    """Two methods compared.
+
+    Attributes:
+        left: Folder and method.
+        right: The same.
+        differences: Right minus left, by metric.
+        control: Of captions: those of the left one cut to the recall of the right one.
+    """
+
+    left: str
+    right: str
+    differences: dict[str, MetricDifference]
+    control: ControlResult | None
+
+
+def compare_runs(left: str, right: str, scoring: Scoring) -> list[Compared]:
     """Right minus left, on the same images and questions.
 
     Args:
@@ -201,7 +218,7 @@ def compare_runs(left: str, right: str, scoring: Scoring) -> dict[str, dict[str,
         scoring: Both are scored anew in this way, so that lineages never mix.
 
     Returns:
-        Differences by metric, for each pair of methods.
+        One entry for each pair of methods.
 
     Raises:
         InputError: The runs have different samples, or no method in common.
@@ -223,10 +240,16 @@ def compare_runs(left: str, right: str, scoring: Scoring) -> dict[str, dict[str,
     pairs = [(names_a[0], names_b[0])] if alone else [(name, name) for name in names_a if name in names_b]
     if not pairs:
         raise InputError(f"{path_a} and {path_b} have no method in common: write FOLDER:METHOD")
-    return {
-        f"{path_b}:{b} - {path_a}:{a}": scores_b[b].minus(scores_a[a], scoring.bootstrap, plan_a["seed"])
+    draws = scoring.bootstrap, plan_a["seed"]
+    return [
+        Compared(
+            f"{path_a}:{a}",
+            f"{path_b}:{b}",
+            scores_b[b].minus(scores_a[a], *draws),
+            scores_b[b].control(scores_a[a], *draws),
+        )
         for a, b in pairs
-    }
+    ]
 
 
 def _split_reference(text: str) -> tuple[RunFolder, str | None]:

@@ -9,8 +9,12 @@ from typing import Any
 from ..metrics.errors import InputError
 from ..runtime.store import read_json, to_json
 
-FORMAT = "rudder-evaluation-1"
+FORMAT = "rudder-evaluation-2"
+# The first format had no controls; it is read as a run without them.
+_READ = ("rudder-evaluation-1", FORMAT)
 RESULT_FILE = "result.json"
+VANILLA = "vanilla"
+"""The method whose captions are cut as a control of the others."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,23 @@ class MetricDifference(MetricValue):
 
 
 @dataclass(frozen=True)
+class ControlResult:
+    """Vanilla's captions cut until their recall is a method's (`rudder_hf.metrics.truncation`).
+
+    Attributes:
+        mentions: After how many mentions captions are cut; None if the method recalls as much as vanilla or more.
+        shorter: How many captions are cut one mention earlier.
+        metrics: Of the cut captions, by name.
+        differences: The method minus its control, by metric.
+    """
+
+    mentions: int | None
+    shorter: int
+    metrics: dict[str, MetricValue]
+    differences: dict[str, MetricDifference]
+
+
+@dataclass(frozen=True)
 class MethodResult:
     """All numbers of one method.
 
@@ -56,6 +77,7 @@ class MethodResult:
         counts: What the metrics were computed from.
         differences: To the first method of the run, by metric; empty for the first one.
         notes: Counted warnings about its answers.
+        control: Of captions: vanilla's, cut to this method's recall; None for vanilla itself and without vanilla.
     """
 
     name: str
@@ -64,6 +86,7 @@ class MethodResult:
     counts: dict[str, int]
     differences: dict[str, MetricDifference] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    control: ControlResult | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +100,7 @@ class EvaluationResult:
         data: Where samples come from, with a hash of them.
         prompt: The prompt, or its form with {question} in it.
         decoding: Name and options.
-        scoring: Lineage or parser, draws of the bootstrap.
+        scoring: Lineage or parser, draws of the bootstrap, margin of controls.
         seed: Of the choice of images, of sampling and of the bootstrap.
         image_ids: The images that were evaluated.
         samples: How many questions each method answered.
@@ -130,7 +153,7 @@ class EvaluationResult:
         if not path.is_file():
             raise InputError(f"there is no result {path}: the run has not finished, or this is no results folder")
         record = read_json(path)
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
+        if not isinstance(record, dict) or record.get("format") not in _READ:
             raise InputError(f"{path} is not a result of rudder evaluate ({FORMAT})")
         result: EvaluationResult = read_json(path, cls)
         return result

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..metrics.chair import CHAIR_METRICS, chair, ground_truth
+from ..metrics.chair import CHAIR_METRICS, CaptionDetail, chair, ground_truth
 from ..metrics.chair_parsers import Lineage, check_lineage
 from ..metrics.coco import CocoData
 from ..metrics.errors import InputError
@@ -17,7 +17,9 @@ from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetitio
 from ..metrics.mme import MmeQuestion, mme, mme_metrics
 from ..metrics.pope import Parser, Question, pope, pope_mean
 from ..metrics.statistics import SAMPLES, Counts, Metric, compare, interval, share
-from .result import EvaluationResult, MethodResult, MetricDifference, MetricValue
+from ..metrics.truncation import CONTROL_METRICS, cut_to_recall
+from .result import VANILLA, ControlResult, EvaluationResult, MethodResult, MetricDifference, MetricValue
+from .statements import MARGIN
 from .tasks.base import Sample
 
 Rows = Sequence[dict[str, Any]]
@@ -34,18 +36,20 @@ class Scoring:
 
     Attributes:
         lineage: Of CHAIR: "pattern", "wordnet" or "strict".
-        parser: Of POPE: "robust" or "official".
+        parser: Of POPE: "robust", "official" or "opera".
         bootstrap: Draws for intervals and p-values.
+        margin: Share of RUDDER's own change within which a control counts as without effect.
     """
 
     lineage: str = "pattern"
     parser: Parser = "robust"
     bootstrap: int = SAMPLES
+    margin: float = MARGIN
 
     def record(self, kind: str) -> dict[str, Any]:
         """The options that matter for a kind of task."""
         mine = {"chair": "lineage", "pope": "parser"}.get(kind)
-        return {name: value for name, value in asdict(self).items() if name in (mine, "bootstrap")}
+        return {name: value for name, value in asdict(self).items() if name in (mine, "bootstrap", "margin")}
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,13 @@ class Scored:
         counts: One row for each image: images are what the bootstrap draws, their questions hang together.
         metrics: In the order of the tables.
         notes: Counted warnings.
+        details: Of captions: what was found in each.
     """
 
     counts: Counts
     metrics: tuple[Metric, ...]
     notes: list[str] = field(default_factory=list)
+    details: tuple[CaptionDetail, ...] = ()
 
     def values(self, draws: int, seed: int) -> dict[str, MetricValue]:
         """Every metric with its interval, as results have it: percent instead of fractions."""
@@ -77,6 +83,15 @@ class Scored:
             metric.name: MetricDifference(**_shown(metric, changes[metric.name]), p_value=changes[metric.name].p_value)
             for metric in metrics
         }
+
+    def control(self, vanilla: Scored, draws: int, seed: int) -> ControlResult | None:
+        """Vanilla's captions cut to this method's recall, and this method minus them; None if there are none."""
+        if self is vanilla or not vanilla.details:
+            return None
+        cut = cut_to_recall(vanilla.details, self.counts, seed)
+        scored = Scored(cut.counts, CONTROL_METRICS)
+        values, differences = scored.values(draws, seed), self.minus(scored, draws, seed)
+        return ControlResult(cut.mentions, cut.shorter, values, differences)
 
 
 def _shown(metric: Metric, estimate: Any) -> dict[str, Any]:
@@ -109,7 +124,8 @@ def score_answers(task: str, kind: str, samples: Sequence[Sample], rows: Rows, s
         values = np.asarray([[row["log_likelihood"], row["tokens"]] for row in rows], dtype=np.float64)
         counts = counts.joined(Counts(ids, ("log_likelihood", "tokens"), values))
         metrics = (*metrics, *LIKELIHOOD_METRICS)
-    return Scored(scored.counts.joined(_by_image(counts, samples)), metrics, notes + scored.notes)
+    joined = scored.counts.joined(_by_image(counts, samples))
+    return Scored(joined, metrics, notes + scored.notes, scored.details)
 
 
 def _by_image(counts: Counts, samples: Sequence[Sample]) -> Counts:
@@ -137,7 +153,7 @@ def _score_chair(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Sco
     captions = [(int(sample.image_id), row["answer"]) for sample, row in zip(samples, rows, strict=True)]
     result = chair(captions, chair_truth(samples, lineage), lineage)
     silent = f"{result.silent} captions mention no object: they count for CHAIR_S and recall only"
-    return Scored(result.counts, CHAIR_METRICS, [silent] if result.silent else [])
+    return Scored(result.counts, CHAIR_METRICS, [silent] if result.silent else [], result.details)
 
 
 def _score_pope(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
@@ -202,7 +218,7 @@ def build_result(
 ) -> EvaluationResult:
     """Put a result together; arguments as for `score_run`, and how the run came about."""
     scored = score_run(plan, samples, rows, scoring)
-    first = next(iter(scored.values()))
+    first, vanilla = next(iter(scored.values())), scored.get(VANILLA)
     draws, seed = scoring.bootstrap, plan["seed"]
     methods = [
         MethodResult(
@@ -212,6 +228,7 @@ def build_result(
             counts={column: round(float(total)) for column, total in entry.counts.total().items()},
             differences={} if entry is first else entry.minus(first, draws, seed),
             notes=entry.notes,
+            control=None if vanilla is None else entry.control(vanilla, draws, seed),
         )
         for name, entry in scored.items()
     ]

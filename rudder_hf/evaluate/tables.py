@@ -8,25 +8,27 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ..methods import GROUPS
+from ..metrics.chair import CAPTION_COLUMNS
 from ..metrics.errors import InputError
 from ..presets import PRESETS
 from ..runtime.report import Table, heading, number, p_value, with_interval
-from .result import EvaluationResult, MethodResult, MetricDifference, MetricValue
+from .folder import Compared
+from .result import VANILLA, EvaluationResult, MethodResult, MetricDifference, MetricValue
+from .statements import MARGIN, against_control, without_effect
 
 METHOD_LABELS = {"vanilla": "Vanilla", "rudder-beta": "RUDDER-Beta", "rudder-add": "RUDDER-Add"}
 DECODING_LABELS = {"greedy": "Greedy", "beam": "Beam Search", "nucleus": "Nucleus Sampling"}
 COLUMNS: dict[str, tuple[str, ...]] = {
-    "chair": (
-        "chair_s", "chair_i", "recall", "length", "distinct_2", "repeated_sentences", "broken_sentences",
-        "log_likelihood",
-    ),
+    "chair": (*CAPTION_COLUMNS, "distinct_2", "repeated_sentences", "broken_sentences", "log_likelihood"),
     "pope": ("accuracy", "f1", "yes_ratio", "unclear"),
     "mme": ("total",),
-}  # fmt: skip
+}
 """The metrics of a table with one row for each method, by kind of task; those that a run lacks are left out."""
 _HEADLINES = {"chair": ("chair_s", "chair_i"), "pope": ("accuracy", "f1"), "mme": ("total",)}
-# Methods up to which a run has a column for each; beyond, it has a row for each.
+# Methods and controls up to which a run has a column for each; beyond, it has a row for each.
 _MOST_COLUMNS = 3
+_NONE = "-"
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,33 @@ def method_label(name: str) -> str:
     return METHOD_LABELS.get(name, name)
 
 
-def difference(change: MetricDifference) -> str:
+def control_label(method: str) -> str:
+    """The name in tables of the truncated control of a method."""
+    return f"vanilla cut to {method_label(method)}'s recall"
+
+
+def with_controls(result: EvaluationResult) -> list[MethodResult]:
+    """The methods of a run, each followed by its truncated control as a method of its own."""
+    found = []
+    for method in result.methods:
+        found.append(method)
+        if method.control is not None:
+            found.append(MethodResult(control_label(method.name), {}, method.control.metrics, {}))
+    return found
+
+
+def difference(change: MetricDifference | None) -> str:
     """A difference, its interval and its p-value."""
+    if change is None:
+        return _NONE
     text = with_interval(change.value, change.low, change.high, change.unit, sign=True)
     return f"{text}, p {p_value(change.p_value)}"
 
 
-def with_change(metric: MetricValue, change: MetricDifference | None) -> str:
+def with_change(metric: MetricValue | None, change: MetricDifference | None) -> str:
     """A metric with the paired interval of its change; with its own interval where there is nothing to compare."""
+    if metric is None:
+        return _NONE
     if change is None:
         return with_interval(metric.value, metric.low, metric.high, metric.unit)
     text = with_interval(change.value, change.low, change.high, metric.unit, sign=True)
@@ -85,7 +106,7 @@ def with_change(metric: MetricValue, change: MetricDifference | None) -> str:
 
 def title(result: EvaluationResult) -> str:
     """One line about what was measured."""
-    how = ", ".join(f"{name} {value}" for name, value in result.scoring.items() if name != "bootstrap")
+    how = ", ".join(f"{name} {value}" for name, value in result.scoring.items() if name not in ("bootstrap", "margin"))
     decoding = ", ".join(str(v) if k == "name" else f"{k} {v}" for k, v in result.decoding.items())
     images = len(result.image_ids)
     questions = f", {result.samples} questions" if result.samples != images else ""
@@ -101,54 +122,101 @@ def notes(result: EvaluationResult) -> list[str]:
     ]
     for method in result.methods:
         lines += [f"{method_label(method.name)}: {note}" for note in method.notes]
+    return lines + _control_notes(result)
+
+
+def _control_notes(result: EvaluationResult) -> list[str]:
+    """What the intervals allow to be said about the truncated control and about RUDDER's controls."""
+    lines = []
+    names = {method.name: method for method in result.methods}
+    if result.kind == "chair" and VANILLA not in names:
+        lines.append(
+            "The truncated control is missing, because the run has no vanilla: whether CHAIR is lower than by saying "
+            "less is not known."
+        )
+    elif result.kind == "chair" and any(m.control is None for m in result.methods if m.name != VANILLA):
+        lines.append("The truncated control is missing, because the result is older than it: use --rescore.")
+    lines += [against_control(method_label(m.name), m.control) for m in result.methods if m.control is not None]
+    steered = next((names[name] for name in GROUPS["rudder"] if name in names), None)
+    for method in result.methods:
+        if method.name in GROUPS["controls"] and steered is not None and steered.differences:
+            share = result.scoring.get("margin", MARGIN)
+            lines += [
+                without_effect(
+                    method.name, method.differences[name], steered.differences[name], method_label(steered.name), share
+                )
+                for name in _headlines(result)
+                if name in method.differences
+            ]
     return lines
 
 
 def run_table(result: EvaluationResult) -> Table:
     """A run with one row per metric, so that fluency always stands beside the score.
 
-    Each method has its value with interval; methods after the first also their paired difference to it.
+    Each method has its value with interval; methods after the first also their paired difference to it, and of
+    captions to their truncated control.
     """
     first, *others = result.methods
-    headings = ["", *(method_label(method.name) for method in result.methods)]
-    headings += [f"{method_label(method.name)} - {method_label(first.name)}" for method in others]
+    columns = with_controls(result)
+    headings = ["", *(method_label(method.name) for method in columns)]
+    changes: dict[str, dict[str, MetricDifference]] = {}
+    for method in others:
+        changes[f"{method_label(method.name)} - {method_label(first.name)}"] = method.differences
+    for method in result.methods:
+        if method.control is not None:
+            changes[f"{method_label(method.name)} - {control_label(method.name)}"] = method.control.differences
     rows = [
         [
             heading(metric.label, metric.direction),
-            *(with_change(method.metrics[name], None) for method in result.methods),
-            *(difference(method.differences[name]) for method in others),
+            *(with_change(method.metrics.get(name), None) for method in columns),
+            *(difference(found.get(name)) for found in changes.values()),
         ]
         for name, metric in first.metrics.items()
     ]
-    return Table(headings, rows, title(result))
+    return Table([*headings, *changes], rows, title(result))
 
 
 def method_table(result: EvaluationResult) -> Table:
-    """A run of many methods: one row for each, with its change against the first."""
+    """A run of many methods: one row for each, with its change against the first, and for each truncated control."""
     first = result.methods[0].metrics
     shown = [name for name in COLUMNS[result.kind] if name in first]
     headings = ["", *(heading(first[name].label, first[name].direction) for name in shown)]
     rows = [
-        [method_label(m.name), *(with_change(m.metrics[n], m.differences.get(n)) for n in shown)]
-        for m in result.methods
+        [method_label(m.name), *(with_change(m.metrics.get(n), m.differences.get(n)) for n in shown)]
+        for m in with_controls(result)
     ]
     return Table(headings, rows, title(result))
 
 
 def terminal_table(result: EvaluationResult) -> Table:
     """The table of a run that fits a terminal best."""
-    return method_table(result) if len(result.methods) > _MOST_COLUMNS else run_table(result)
+    return method_table(result) if len(with_controls(result)) > _MOST_COLUMNS else run_table(result)
 
 
 def run_markdown(result: EvaluationResult) -> str:
     """A run as Markdown: the tables, and below them what has to be said."""
     parts = [f"**{title(result)}**"]
-    if len(result.methods) > _MOST_COLUMNS:
+    if len(with_controls(result)) > _MOST_COLUMNS:
         parts.append(method_table(result).markdown())
     parts.append(run_table(result).markdown())
     if any(_paper(result, method, metric) is not None for method in result.methods for metric in _headlines(result)):
         parts.append(paper_table([result]).markdown())
     return "\n\n".join([*parts, *notes(result)]) + "\n"
+
+
+def compared_markdown(pair: Compared) -> str:
+    """Two methods compared, as Markdown: right minus left, and of captions minus the left one cut to its recall."""
+    headings, control = [f"{pair.right} - {pair.left}", "difference [95 % interval]"], pair.control
+    cut = {} if control is None else control.differences
+    rows = [
+        [heading(change.label, change.direction), difference(change), *([difference(cut.get(name))] if cut else [])]
+        for name, change in pair.differences.items()
+    ]
+    if control is None:
+        return Table(headings, rows).markdown()
+    told = against_control(pair.right, control, pair.left)
+    return Table([*headings, f"to {pair.left} cut to its recall"], rows).markdown() + f"\n\n{told}"
 
 
 def paper_table(results: Sequence[EvaluationResult]) -> Table:
@@ -165,20 +233,24 @@ def paper_table(results: Sequence[EvaluationResult]) -> Table:
         raise InputError(f"results of different kinds do not fit into one table: {names}")
     cells: dict[tuple[str, str, str], tuple[EvaluationResult, MethodResult]] = {}
     for result in results:
-        for method in result.methods:
+        for method in with_controls(result):
             cell = (result.model["name"], result.decoding["name"], method.name)
             if cell in cells:
                 raise InputError(f"two results are about the same cell of the table: {', '.join(cell)}")
             cells[cell] = (result, method)
     models = list(dict.fromkeys(model for model, _, _ in cells))
-    metrics = _headlines(results[0])
-    first = results[0].methods[0].metrics
-    headings = [f"{heading(first[metric].label, first[metric].direction)} ours (paper)" for metric in metrics]
+    kind, first = results[0].kind, results[0].methods[0].metrics
+    shown = CAPTION_COLUMNS if kind == "chair" else _HEADLINES[kind]
+    metrics = [name for name in shown if name in first]
+    headings = [
+        heading(first[name].label, first[name].direction) + (" ours (paper)" if name in _HEADLINES[kind] else "")
+        for name in metrics
+    ]
     rows = []
     for decoding in dict.fromkeys([*DECODING_LABELS, *(decoding for _, decoding, _ in cells)]):
         for name in dict.fromkeys(method for _, how, method in cells if how == decoding):
             found = [cells.get((model, decoding, name)) for model in models]
-            numbers = ["- (-)" if one is None else _cell(*one, metric) for one in found for metric in metrics]
+            numbers = [_NONE if one is None else _cell(*one, metric) for one in found for metric in metrics]
             rows.append([DECODING_LABELS.get(decoding, decoding), method_label(name), *numbers])
     groups = [("", 2), *((model, len(metrics)) for model in models)]
     return Table(["Decoding", "Method", *headings * len(models)], rows, labels=2, groups=groups)
@@ -187,14 +259,20 @@ def paper_table(results: Sequence[EvaluationResult]) -> Table:
 def paper_latex(results: Sequence[EvaluationResult]) -> str:
     """`paper_table` in LaTeX, with a line above that says what it is."""
     text = f"% {title(results[0])}; in parentheses: numbers printed in the RUDDER paper" if results else ""
-    return f"{text}\n{paper_table(results).latex()}"
+    said = "".join(f"% {line}\n" for result in results for line in _control_notes(result))
+    return f"{text}\n{paper_table(results).latex()}{said}"
 
 
 def _cell(result: EvaluationResult, method: MethodResult, metric: str) -> str:
-    """Our number and the paper's."""
+    """Our number, and the paper's where the paper has the metric."""
+    if metric not in method.metrics:
+        return _NONE
     digits = 1 if result.kind == "chair" else 2
+    ours = f"{method.metrics[metric].value:.{digits}f}"
+    if metric not in _HEADLINES[result.kind]:
+        return ours
     paper = _paper(result, method, metric)
-    return f"{method.metrics[metric].value:.{digits}f} ({'-' if paper is None else f'{paper:.{digits}f}'})"
+    return f"{ours} ({_NONE if paper is None else f'{paper:.{digits}f}'})"
 
 
 def _headlines(result: EvaluationResult) -> list[str]:

@@ -23,6 +23,16 @@ PAPER_TITLE = (
 _DIGEST = "\n\n<!-- Written by rudder_hf; without edits its digest is "
 # Longer lists of a calibration record (the ids of its images) stand in config.json; the card says how many they are.
 _LONGEST_LIST = 8
+# Metrics of captions by their names in a calibration record, which holds fractions; the card has percent.
+_METRICS = {
+    "chair_s": "CHAIR_S",
+    "chair_i": "CHAIR_I",
+    "chair_i_distinct": "CHAIR_I distinct",
+    "recall": "recall",
+    "precision": "precision",
+    "f1": "F1",
+}
+_DIFFERENCE = ("left", "right", "value", "low", "high")
 _MEANINGS = {
     "layer": "decoder layer that is read and steered, from 0",
     "alpha_max": "strength of the push, in units of the hidden state",
@@ -217,12 +227,21 @@ def _result_row(result: EvalResult) -> tuple[str, str, str]:
     return _cell(dataset), _cell(result.metric_name or result.metric_type), _cell(result.metric_value)
 
 
+def _difference(name: Any, part: Any) -> str:
+    """A metric before and after, with the interval of its change; empty if this is something else."""
+    found: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
+    if name not in _METRICS or not all(isinstance(found.get(key), (int, float)) for key in _DIFFERENCE):
+        return ""
+    left, right, value, low, high = (100 * found[key] for key in _DIFFERENCE)
+    return f"{_METRICS[name]} {left:.1f} to {right:.1f} ({value:+.1f} [{low:+.1f}, {high:+.1f}])"
+
+
 def _cell(value: Any) -> str:
     """A value on one line that cannot break a table or a list."""
     if isinstance(value, float):
         text = f"{value:g}"
     elif isinstance(value, Mapping):
-        text = ", ".join(f"{name} {_cell(part)}" for name, part in value.items())
+        text = ", ".join(_difference(name, part) or f"{name} {_cell(part)}" for name, part in value.items())
     elif isinstance(value, (list, tuple)):
         long = len(value) > _LONGEST_LIST
         text = f"{len(value)} entries, in config.json" if long else ", ".join(_cell(part) for part in value)

@@ -8,9 +8,11 @@ result.details[0].hallucinated  # (Mention('bench', 'bench', 41),)
 ```
 
 CHAIR_S is the share of captions with a mention that is not in the ground truth, CHAIR_I the share of such mentions
-among all mentions of the corpus (repetitions counted). Recall, precision and F1 are by type: distinct categories of
-a caption, summed over captions. `rudder_hf.metrics.chair_parsers` says how mentions are found; scores of different
-lineages are not comparable, so the result carries its lineage.
+among all mentions of the corpus (repetitions counted). Recall, precision, F1 and the distinct CHAIR_I count objects,
+the distinct categories of a caption, summed over captions (micro): recall is the share of the images' objects that are
+named, precision the share of named objects that are there, F1 their harmonic mean, distinct CHAIR_I one minus
+precision. `rudder_hf.metrics.chair_parsers` says how mentions are found; scores of different lineages are not
+comparable, so the result carries its lineage.
 """
 
 from __future__ import annotations
@@ -51,13 +53,16 @@ def _recall(sums: Sums) -> Floats:
 CHAIR_METRICS: tuple[Metric, ...] = (
     Metric("chair_s", "CHAIR_S", share("hallucinated_captions", "captions"), False),
     Metric("chair_i", "CHAIR_I", share("hallucinated_mentions", "mentions"), False),
+    Metric("chair_i_distinct", "CHAIR_I distinct", share("hallucinated_objects", "objects"), False),
     Metric("recall", "Recall", _recall, True),
     Metric("precision", "Precision", _precision, True),
     Metric("f1", "F1", lambda sums: f1(_precision(sums), _recall(sums)), True),
     Metric("length", "Len", share("words", "captions"), None, "words"),
-    Metric("chair_i_distinct", "CHAIR_I distinct", share("hallucinated_objects", "objects"), False),
     Metric("distinct_objects", "Objects", share("objects", "captions"), None, "words"),
 )
+
+CAPTION_COLUMNS = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1", "length")
+"""The metrics that every table of captions has: without recall and F1, saying less looks like hallucinating less."""
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,11 @@ class MmeResult:
 
 
 def parse_mme_answer(text: str) -> Reply:
-    """The official parser: yes or no if the first four characters hold it, otherwise other, which is wrong."""
-    answer = text.lower()
+    """The official parser: yes or no if the first four characters hold it, otherwise other, which is wrong.
+
+    White space around the answer is no part of it: a tokenizer's leading spaces are not to cost a right answer.
+    """
+    answer = text.strip().lower()
     if answer in ("yes", "no"):
         return answer  # type: ignore[return-value]
     start = answer[:4]

@@ -6,10 +6,13 @@ result = pope(questions, ["Yes, there is a snowboard.", "No", ...])  # in the or
 result.scores["accuracy"], result.scores["f1"], result.unclear
 ```
 
-"Yes" is the positive class. `parse_answer` has two parsers: `official` is that of the published evaluation, to the
-letter, so that its scores are comparable (whatever does not say no counts as yes, even an empty answer); `robust`, the
-default, also understands "isn't", "NO" and whole sentences, and calls an answer that says neither *unclear*: it is
-counted wrong and reported.
+"Yes" is the positive class. `parse_answer` has three parsers. `official` is that of the published evaluation, to the
+letter, and `opera` the one that OPERA and VISTA publish with their code, so that scores are comparable with theirs
+(whatever does not say no counts as yes, even an empty answer). `robust`, the default, understands whole sentences, and
+calls an answer that says neither *unclear*: it is counted wrong and reported.
+
+- `official`: "No", "no" or "not" among the words of the first sentence;
+- `opera`: these, "NO" or a word that ends in "n't" among all words of the answer.
 
 `build_questions` makes questions from annotations: three objects of an image, each followed by one that is not in it.
 
@@ -39,8 +42,8 @@ from .statistics import Counts, Floats, Metric, Sums, ratio, scores
 
 Label = Literal["yes", "no"]
 Reply = Literal["yes", "no", "unclear"]
-Parser = Literal["robust", "official"]
-PARSERS: tuple[Parser, ...] = ("robust", "official")
+Parser = Literal["robust", "official", "opera"]
+PARSERS: tuple[Parser, ...] = ("robust", "official", "opera")
 Strategy = Literal["random", "popular", "adversarial"]
 STRATEGIES: tuple[Strategy, ...] = ("random", "popular", "adversarial")
 _PER_IMAGE = 3  # objects that are there, each followed by one that is not
@@ -155,6 +158,8 @@ def check_answers(questions: Sequence[object], answers: Sequence[str]) -> None:
 
 
 _QUOTED = re.compile(r'"[^"]*(?:"|$)|“[^”]*(?:”|$)')
+# Words of denial that confirm what is said.
+_NO_DOUBT = re.compile(r"\b(?:no|without(?: a| any)?(?: shadow of a)?) doubt\b")
 _STATED = re.compile(r"\banswer\b(?:\s+is|\s+would\s+be)?\s*[:,]?\s*(yes|no)\b")
 _BOTH = re.compile(r"^\W*yes\s*(?:/|or)\s*no\b")
 _YES_WORDS = frozenset({"yes", "yeah", "yep", "yup", "affirmative"})
@@ -178,9 +183,12 @@ def parse_answer(text: str, parser: Parser = "robust") -> Reply:
     if parser == "official":
         words = text.split(".")[0].replace(",", "").split(" ")
         return "no" if {"No", "not", "no"} & set(words) else "yes"
+    if parser == "opera":
+        words = text.replace(".", "").replace(",", "").split(" ")
+        return "no" if {"No", "not", "no", "NO"} & set(words) or any(w.endswith("n't") for w in words) else "yes"
     if parser != "robust":
         raise InputError(f"unknown parser {parser!r}; choose {listed(PARSERS)}")
-    plain = _QUOTED.sub(" ", text.lower().replace("\u2019", "'")).replace("no doubt", " ")
+    plain = _NO_DOUBT.sub(" ", _QUOTED.sub(" ", text.lower().replace("\u2019", "'")))
     words = re.findall(r"[a-z']+", plain)
     if not words or _BOTH.match(plain):
         return "unclear"

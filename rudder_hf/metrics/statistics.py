@@ -76,7 +76,7 @@ class Counts:
 
     def joined(self, other: Counts) -> Counts:
         """The columns of both, for the same samples: CHAIR and fluency of one run, say."""
-        _check_same_samples(self, other)
+        check_same_samples(self, other)
         both = set(self.columns) & set(other.columns)
         if both:
             raise InputError(f"both counts have the columns {listed(sorted(both))}")
@@ -147,7 +147,7 @@ def compare(
     p-value comes from a permutation test that swaps the two runs' rows sample by sample; it is never 0, because the
     observed assignment counts as one of the permutations.
     """
-    _check_same_samples(left, right)
+    check_same_samples(left, right)
     if left.columns != right.columns:
         raise InputError("the two runs count different things; compare runs of one task")
     _check_draws(left, samples)
@@ -223,7 +223,8 @@ def _check_draws(counts: Counts, samples: int) -> None:
         raise InputError(f"samples is {samples}; draw at least one")
 
 
-def _check_same_samples(left: Counts, right: Counts) -> None:
+def check_same_samples(left: Counts, right: Counts) -> None:
+    """See that two runs have the same samples, in whatever order."""
     only = sorted(set(left.ids) ^ set(right.ids))
     if only:
         raise InputError(

@@ -104,7 +104,8 @@ def test_rows_that_can_run_do_and_one_that_fails_does_not_stop_the_others(
     assert set(outcomes[2].ours) == {"chair_s", "chair_i"}
     text = paper.summary(outcomes)
     assert "2 of 3 rows were run." in text
-    assert f"| chair_s | {outcomes[2].ours['chair_s']:.2f} | 42.10 |" in text
+    how = "2 of 500 images, lineage pattern"
+    assert f"| chair_s | {outcomes[2].ours['chair_s']:.2f} | {how} | 42.10 |" in text
 
 
 @pytest.mark.slow
@@ -113,6 +114,8 @@ def test_rows_have_the_published_settings_of_their_task(tmp_path: Path) -> None:
     write_split(tmp_path / "coco", "examples", split_scenes("examples")[:6])
     for task, paper_metrics, strength in (("chair", {"chair_s": 1.0}, 0.17), ("pope", {"accuracy": 1.0}, 0.01)):
         machine = paper.Machine(data={task: tmp_path / "coco"}, split="examples", limit=6)
-        tested = row(task=task, method="vista", settings={}, paper=paper_metrics)
-        paper.run_row(tested, machine, loaded(), tmp_path / task)
+        images = 500 if task == "chair" else None
+        tested = row(task=task, method="vista", settings={}, images=images, paper=paper_metrics)
+        _, how = paper.run_row(tested, machine, loaded(), tmp_path / task)
+        assert how == {"chair": "6 of 500 images, lineage pattern", "pope": "6 images only, parser robust"}[task]
         assert EvaluationResult.load(tmp_path / task).method("vista").settings["strength"] == strength

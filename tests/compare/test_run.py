@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from rudder_hf.benchmark.costs import CostSettings
 from rudder_hf.calibrate import CalibrationOptions
 from rudder_hf.compare import CompareOptions, Comparison, ComparisonData, compare, find_images, markdown
 from rudder_hf.compare.variants import TUNED, untuned
-from rudder_hf.evaluate.tasks import DataOptions
+from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.methods import BUDGET, Sources
 from rudder_hf.metrics.errors import InputError
+from rudder_hf.runtime.answers import synthetic_image
 from tests.support.command import refused, rudder
 from tests.support.evaluating import loaded
 
@@ -72,6 +74,8 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
     assert (("beam", "vcd", "published") in rows) == (comparison.tunings["vcd"]["chosen"] is None)
     assert ("beam", "rudder-random", "control") not in rows
     assert not rows["greedy", "vanilla", ""].changes
+    assert rows["greedy", "vanilla", ""].control is None
+    assert all(bool(row.control) == bool(row.changes) for row in comparison.rows)
     assert set(comparison.tunings) == {"rudder-beta", "vcd", "opera"}
     assert {len(tuning["tried"]) for tuning in comparison.tunings.values()} == {BUDGET}
     assert comparison.tunings["opera"]["decoding"]["name"] == "beam"
@@ -82,6 +86,49 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
         compare(loaded(), few_images(other), tmp_path / "c", other)
     # What is complete is read, not done again.
     assert compare(loaded(), data, tmp_path / "c", OPTIONS) == comparison
+
+
+@pytest.fixture(scope="module")
+def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More images than twice an evaluation, whose files are never opened."""
+    folder = tmp_path_factory.mktemp("coco")
+    images = [{"id": number, "file_name": f"{number}.jpg"} for number in range(1100)]
+    things = [
+        {"image_id": image["id"], "category_id": category}
+        for image in images
+        for category in (1, 2, 3 + image["id"] % 4)
+    ]
+    names = ["dog", "cat", "bench", "car", "person", "bus"]
+    categories = [{"id": number + 1, "name": name} for number, name in enumerate(names)]
+    (folder / "annotations").mkdir()
+    (folder / "val2014").mkdir()
+    content = {"images": images, "annotations": things, "categories": categories}
+    (folder / "annotations" / "instances_val2014.json").write_text(json.dumps(content))
+    picture = synthetic_image(0, size=8)
+    picture.save(folder / "val2014" / "0.jpg")
+    for image in images[1:]:
+        (folder / "val2014" / str(image["file_name"])).hardlink_to(folder / "val2014" / "0.jpg")
+    return folder
+
+
+@pytest.mark.parametrize(("seed", "limit", "pope_limit"), [(0, 500, 40), (1, 500, 40), (2, 900, 300), (3, 20, 400)])
+def test_no_image_is_evaluated_that_settings_are_chosen_on(coco: Path, seed: int, limit: int, pope_limit: int) -> None:
+    options = replace(OPTIONS, seed=seed, limit=limit, beam_limit=30, pope_limit=pope_limit, tune_limit=20)
+    data = find_images(DataOptions(coco, seed=seed), options)
+    evaluated = {s.image for task in (*data.captions.values(), data.questions) for s in task.samples}
+    chosen = {sample.image for sample in data.calibration.choosing}
+    assert len(chosen) == options.tune_limit
+    assert not chosen & evaluated
+    # The images to evaluate on are those that `rudder evaluate` draws.
+    own = make_task("chair", DataOptions(coco, seed=seed, limit=limit))
+    assert data.captions["greedy"].image_ids() == own.image_ids()
+
+
+def test_too_few_images_for_both_are_refused(coco: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"0 images to calibrate on .* lower --limit"):
+        find_images(DataOptions(coco), replace(OPTIONS, limit=1100))
+    with pytest.raises(InputError, match="annotated images"):
+        find_images(DataOptions(tmp_path), OPTIONS)
 
 
 def test_questions_are_asked_with_the_published_settings_for_them() -> None:

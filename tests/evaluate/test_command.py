@@ -102,7 +102,7 @@ def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path:
     built = rudder(*base, "--data", coco, "--out", tmp_path / "built", "--parser", "official")
     assert built.exit_code == 0, built.output
     result = EvaluationResult.load(tmp_path / "built")
-    assert result.scoring == {"parser": "official", "bootstrap": 100}
+    assert result.scoring == {"parser": "official", "bootstrap": 100, "margin": 1 / 3}
     assert {"accuracy", "f1", "random/accuracy", "adversarial/f1"} <= set(result.methods[0].metrics)
     questions = [json.loads(line) for line in (tmp_path / "built" / "questions.jsonl").read_text().splitlines()]
     assert questions[0]["prompt"] == f"{questions[0]['reference']['question']} yes or no"
@@ -160,6 +160,8 @@ def test_rescore_compare_and_tables(done: Path, coco: Path, tmp_path: Path) -> N
     assert compared.exit_code == 0, compared.output
     assert "CHAIR_S ↓" in compared.stdout
     assert "p " in compared.stdout
+    assert f"to {done}:vanilla cut to its recall" in compared.stdout
+    assert f"{done}:vanilla uncut" in compared.stdout or "cut to the same recall: " in compared.stdout
     table = rudder("--table", done, "--latex")
     assert table.exit_code == 0, table.output
     assert table.stdout.count(r"\begin{tabular}") == 1

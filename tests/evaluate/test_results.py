@@ -18,6 +18,7 @@ from rudder_hf.evaluate.scoring import Scoring, score_answers
 from rudder_hf.evaluate.tables import paper_rows, paper_value
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import get
+from rudder_hf.metrics.chair import CAPTION_COLUMNS
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
@@ -40,7 +41,7 @@ def test_a_result_says_how_it_came_about(run: Path) -> None:
     assert record["task"], record["kind"] == ("scenes", "chair")
     assert record["model"]["revision"] == "test"
     assert record["decoding"] == {"name": "greedy", "max_new_tokens": 6}
-    assert record["scoring"] == {"lineage": "pattern", "bootstrap": 200}
+    assert record["scoring"] == {"lineage": "pattern", "bootstrap": 200, "margin": 1 / 3}
     assert record["prompt"] == "Please help me describe the image in detail"
     assert len(record["image_ids"]) == record["samples"] == 5
     assert record["image_ids"] == sorted(record["image_ids"])
@@ -146,12 +147,15 @@ def test_damaged_files_are_named(
 
 def test_comparing_within_a_run_is_what_the_run_says(run: Path) -> None:
     result = EvaluationResult.load(run)
-    ((name, found),) = compare_runs(f"{run}:vanilla", f"{run}:rudder-add", SCORING).items()
-    assert name == f"{run}:rudder-add - {run}:vanilla"
-    assert found == result.method("rudder-add").differences
+    (pair,) = compare_runs(f"{run}:vanilla", f"{run}:rudder-add", SCORING)
+    assert (pair.left, pair.right) == (f"{run}:vanilla", f"{run}:rudder-add")
+    assert pair.differences == result.method("rudder-add").differences
+    assert pair.control == result.method("rudder-add").control
     # Two runs: methods that both have are compared each with itself, and equal ones do not differ.
-    for differences in compare_runs(str(run), str(run), SCORING).values():
-        assert all((d.value, d.low, d.high, d.p_value) == (0, 0, 0, 1) for d in differences.values())
+    for pair in compare_runs(str(run), str(run), SCORING):
+        assert pair.control is not None
+        for differences in (pair.differences, pair.control.differences):
+            assert all((d.value, d.low, d.high, d.p_value) == (0, 0, 0, 1) for d in differences.values())
 
 
 def test_comparing_different_things_is_refused(run: Path, tmp_path: Path) -> None:
@@ -253,7 +257,7 @@ def test_latex_has_as_many_cells_in_every_row(run: Path) -> None:
     results = [as_llava(run), as_llava(run, "nucleus"), EvaluationResult.load(run)]
     text = tables.paper_latex(results)
     columns = len(re.search(r"begin\{tabular\}\{(\w+)\}", text).group(1))  # type: ignore[union-attr]
-    assert columns == 2 + 2 * 2
+    assert columns == 2 + 2 * len(CAPTION_COLUMNS)
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     for line in body:
         spans = sum(int(n) - 1 for n in re.findall(r"multicolumn\{(\d)\}", line))

@@ -109,6 +109,14 @@ def test_the_calibration_is_told_but_not_its_long_lists() -> None:
     assert "[!WARNING]" not in text
 
 
+def test_metrics_of_held_out_images_have_their_names_and_percent() -> None:
+    change = {"left": 0.573, "right": 0.433, "value": -0.14, "low": -0.18, "high": -0.1, "p_value": 0.001}
+    card = render_card(calibrated(held_out={"chair_s": change, "f1": {**change, "value": 0.0123}, "length": change}))
+    assert "CHAIR_S 57.3 to 43.3 (-14.0 [-18.0, -10.0])" in card
+    assert "F1 57.3 to 43.3 (+1.2 [-18.0, -10.0])" in card
+    assert "length left 0.573" in card
+
+
 def test_settings_changed_after_calibration_are_not_called_calibrated() -> None:
     config = get_preset("llava-1.5-7b").config()
     assert "48.6" in render_card(config)

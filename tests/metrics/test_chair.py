@@ -21,7 +21,7 @@ from rudder_hf.metrics.statistics import scores
 from rudder_hf.scenes import coco as scene_files
 from rudder_hf.scenes.captions import mentions
 from rudder_hf.scenes.images import split_scenes
-from tests.support.evaluation_data import PUBLISHED, needs_published
+from tests.support.evaluation_data import PUBLISHED, needs_published, skip_without_wordnet, wordnet_missing
 from tools.train_scenes.drift import STRONG, drifting_caption
 
 CAPTION_SETS = ("opera__llava-1.5__greedy", "opera__instructblip__beam5", "opera__minigpt4__greedy")
@@ -36,14 +36,6 @@ COUNTS = {
 }
 
 
-def has_wordnet() -> bool:
-    try:
-        parse("a dog", "wordnet")
-    except InputError:
-        return False
-    return True
-
-
 def published(name: str, lineage: Any) -> tuple[Any, dict[str, Any]]:
     folder = PUBLISHED / "chair"
     truth = ground_truth(read_coco(folder / f"instances_{lineage}.json"), lineage)
@@ -55,8 +47,7 @@ def published(name: str, lineage: Any) -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize("name", CAPTION_SETS)
 @pytest.mark.parametrize("lineage", ["pattern", "wordnet"])
 def test_equal_to_the_published_programs(name: str, lineage: str) -> None:
-    if lineage == "wordnet" and not has_wordnet():
-        pytest.skip("nltk or its data are absent")
+    skip_without_wordnet(lineage)
     result, expected = published(name, lineage)
     assert {key: result.totals[column] for key, column in COUNTS.items()} == {key: expected[key] for key in COUNTS}
     assert result.scores.chair_s == expected["CHAIRs"]
@@ -71,8 +62,7 @@ def test_equal_to_the_published_programs(name: str, lineage: str) -> None:
 @needs_published
 @pytest.mark.parametrize("lineage", ["pattern", "wordnet"])
 def test_edge_cases_of_the_published_programs(lineage: Any) -> None:
-    if lineage == "wordnet" and not has_wordnet():
-        pytest.skip("nltk or its data are absent")
+    skip_without_wordnet(lineage)
     for row in json.loads((PUBLISHED / "chair" / "edge_cases.json").read_text())["rows"]:
         parsed, expected = parse(row["caption"], lineage), row[lineage]
         assert [m.word for m in parsed.mentions] == expected["words"], row["caption"]
@@ -218,7 +208,7 @@ def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
 
 
 def test_without_nltk_the_error_says_what_to_run() -> None:
-    if has_wordnet():
+    if wordnet_missing() is None:
         pytest.skip("nltk and its data are here")
     with pytest.raises(InputError, match=r"pip install nltk.*averaged_perceptron_tagger_eng wordnet"):
         parse("a dog", "wordnet")

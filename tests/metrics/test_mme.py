@@ -33,7 +33,16 @@ def test_the_parser_is_the_published_one() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "reply"),
-    [("YES", "yes"), (" no", "no"), ("Nope", "no"), ("", "other"), ("The answer is yes", "other"), ("1. No", "other")],
+    [
+        ("YES", "yes"),
+        (" no", "no"),
+        ("   yes", "yes"),
+        ("\n\n\nNo.", "no"),
+        ("Nope", "no"),
+        ("", "other"),
+        ("The answer is yes", "other"),
+        ("1. No", "other"),
+    ],
 )
 def test_parser(answer: str, reply: str) -> None:
     assert parse_mme_answer(answer) == reply

@@ -32,50 +32,56 @@ from tests.support.evaluation_data import PUBLISHED, needs_published
 
 
 @needs_published
-def test_the_official_parser_is_the_published_one() -> None:
+@pytest.mark.parametrize(("parser", "name"), [("official", "pope_official"), ("opera", "vista_pope")])
+def test_the_parsers_are_the_published_ones(parser: Any, name: str) -> None:
     reference = json.loads((PUBLISHED / "pope" / "yesno_parser_reference.json").read_text())
     for row in reference["edge_cases"] + reference["disagreements"]:
-        assert parse_answer(row["answer"], "official") == row["pope_official"], row["answer"]
+        assert parse_answer(row["answer"], parser) == row[name], row["answer"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "official", "robust"),
+    ("answer", "official", "opera", "robust"),
     [
-        ("Yes", "yes", "yes"),
-        ("No.", "no", "no"),
-        ("NO", "yes", "no"),
-        ("no\n", "yes", "no"),
-        ("", "yes", "unclear"),
-        (" \n", "yes", "unclear"),
-        ("There isn't a dog.", "yes", "no"),
-        ("There isn\u2019t a dog.", "yes", "no"),
-        ("There is not a dog.", "no", "no"),
-        ("I cannot see a dog.", "yes", "no"),
-        ("Nope", "yes", "no"),
-        ("Absolutely none.", "yes", "no"),
-        ("Definitely not.", "no", "no"),
-        ("Definitely!", "yes", "yes"),
-        ("Yes, there is a dog.", "yes", "yes"),
-        ("Yes, but not a cat.", "no", "yes"),
-        ("Yes there is no doubt", "no", "yes"),
-        ("No doubt, there is a dog.", "no", "yes"),
-        ("There is a dog in the image.", "yes", "yes"),
-        ("A dog is visible.", "yes", "yes"),
-        ("**Yes**", "yes", "yes"),
-        ("Answer: No", "no", "no"),
-        ("The answer is yes.", "yes", "yes"),
-        ("Yes or no?", "yes", "unclear"),
-        ("It is not possible to determine.", "no", "unclear"),
-        ("I don't know.", "yes", "unclear"),
-        ("Maybe.", "yes", "unclear"),
-        ('The image shows a sign that says "no smoking".', "yes", "yes"),
-        ("The image shows nothing. No dog.", "yes", "no"),
-        ("dog", "yes", "unclear"),
-        ("...", "yes", "unclear"),
+        ("Yes", "yes", "yes", "yes"),
+        ("No.", "no", "no", "no"),
+        ("NO", "yes", "no", "no"),
+        ("no\n", "yes", "yes", "no"),
+        ("", "yes", "yes", "unclear"),
+        (" \n", "yes", "yes", "unclear"),
+        ("There isn't a dog.", "yes", "no", "no"),
+        ("There isn\u2019t a dog.", "yes", "yes", "no"),
+        ("There is not a dog.", "no", "no", "no"),
+        ("I cannot see a dog.", "yes", "yes", "no"),
+        ("Nope", "yes", "yes", "no"),
+        ("Absolutely none.", "yes", "yes", "no"),
+        ("Definitely not.", "no", "no", "no"),
+        ("Definitely!", "yes", "yes", "yes"),
+        ("Yes, there is a dog.", "yes", "yes", "yes"),
+        ("Yes, but not a cat.", "no", "no", "yes"),
+        ("Yes there is no doubt", "no", "no", "yes"),
+        ("No doubt, there is a dog.", "no", "no", "yes"),
+        ("Without a doubt, yes.", "yes", "yes", "yes"),
+        ("Without a doubt, no.", "no", "no", "no"),
+        ("There is without any doubt a dog.", "yes", "yes", "yes"),
+        ("The street is without a dog.", "yes", "yes", "no"),
+        ("There is a dog in the image.", "yes", "yes", "yes"),
+        ("A dog is visible.", "yes", "yes", "yes"),
+        ("**Yes**", "yes", "yes", "yes"),
+        ("Answer: No", "no", "no", "no"),
+        ("The answer is yes.", "yes", "yes", "yes"),
+        ("Yes or no?", "yes", "yes", "unclear"),
+        ("It is not possible to determine.", "no", "no", "unclear"),
+        ("I don't know.", "yes", "no", "unclear"),
+        ("Maybe.", "yes", "yes", "unclear"),
+        ('The image shows a sign that says "no smoking".', "yes", "yes", "yes"),
+        ("The image shows nothing. No dog.", "yes", "no", "no"),
+        ("dog", "yes", "yes", "unclear"),
+        ("...", "yes", "yes", "unclear"),
     ],
 )
-def test_parsers(answer: str, official: str, robust: str) -> None:
+def test_parsers(answer: str, official: str, opera: str, robust: str) -> None:
     assert parse_answer(answer, "official") == official
+    assert parse_answer(answer, "opera") == opera
     assert parse_answer(answer) == robust
 
 
@@ -85,7 +91,7 @@ def test_parsers(answer: str, official: str, robust: str) -> None:
 )
 def test_any_answer_can_be_parsed(text: str) -> None:
     assert parse_answer(text) in ("yes", "no", "unclear")
-    assert parse_answer(text, "official") in ("yes", "no")
+    assert {parse_answer(text, "official"), parse_answer(text, "opera")} <= {"yes", "no"}
 
 
 def ask(labels: str, image: str = "a.jpg") -> list[Question]:
@@ -131,7 +137,7 @@ def test_answers_that_do_not_match_are_refused() -> None:
         pope(ask("y"), [None])  # type: ignore[list-item]
     with pytest.raises(InputError, match="no question"):
         pope([], [])
-    with pytest.raises(InputError, match="robust, official"):
+    with pytest.raises(InputError, match="robust, official, opera"):
         pope(ask("y"), ["Yes"], "strict")  # type: ignore[arg-type]
 
 

@@ -1,0 +1,82 @@
+"""What intervals allow to be said, in words: one function for each kind of sentence, so that none is written by hand.
+
+A difference counts where its paired 95 % interval leaves 0 out, and an absence of effect where the whole interval lies
+within a margin that was stated before; anything else is open. Intervals are not corrected for number.
+"""
+
+from __future__ import annotations
+
+from ..runtime.report import number, with_interval
+from .result import ControlResult, MetricDifference
+
+WINS, TIES, LOSES = "wins", "ties", "loses"
+MARGIN = 1 / 3
+"""Share of RUDDER's own change within which the whole interval of a control has to lie to be without effect."""
+
+_JUDGED = ("chair_s", "chair_i", "chair_i_distinct", "f1")
+_GROUPS = {WINS: "better in", LOSES: "worse in", TIES: "not to be told apart in"}
+
+
+def verdict(change: MetricDifference) -> str:
+    """Whether the first of two wins, ties or loses, by the interval of the first minus the second."""
+    if change.low <= 0.0 <= change.high:
+        return TIES
+    return WINS if (change.value < 0) == (change.direction == "lower") else LOSES
+
+
+def against_control(label: str, control: ControlResult, vanilla: str = "vanilla") -> str:
+    """Whether a method is better than vanilla's captions cut to its recall: more than saying less.
+
+    Args:
+        label: The method, as the table calls it.
+        control: Its control.
+        vanilla: What was cut.
+    """
+    judged = {name: control.differences[name] for name in _JUDGED if name in control.differences}
+    found: dict[str, list[str]] = {}
+    for name, change in judged.items():
+        found.setdefault(verdict(change), []).append(name)
+    lead = "cannot be told from"
+    if WINS in found and LOSES in found:
+        lead = "is better in some and worse in others than"
+    elif WINS in found or LOSES in found:
+        better = WINS in found
+        absent = any(name != "f1" for name in found[WINS if better else LOSES])
+        fewer, good = ("fewer", "better") if better else ("more", "worse")
+        lead = f"names {fewer} absent objects than" if absent else f"is {good} than"
+    if control.mentions is None:
+        rival = f"{vanilla} uncut, which recalls no more"
+    else:
+        rival = f"{vanilla} cut to the same recall"
+    parts = []
+    for group, words in _GROUPS.items():
+        told = ", ".join(_told(judged[name]) for name in found.get(group, []))
+        if told:
+            parts.append(f"{words} {told}" if len(found) > 1 else told)
+    return f"{label} {lead} {rival}: {'; '.join(parts)}."
+
+
+def without_effect(label: str, change: MetricDifference, effect: MetricDifference, of: str, share: float) -> str:
+    """Whether a control does nothing: an equivalence, which a missing significance is not.
+
+    Args:
+        label: The control, as the table calls it.
+        change: Its change against vanilla.
+        effect: The change of the method that it is a control of.
+        of: That method, as the table calls it.
+        share: The margin, as a share of that change.
+    """
+    told = f"{label}: {_told(change)}"
+    if verdict(effect) == TIES:
+        return f"{told}: nothing to measure it by, because the change of {of} itself is open."
+    margin = share * abs(effect.value)
+    within = f"+-{number(margin, change.unit)} ({share:.0%} of the change of {of})"
+    if max(abs(change.low), abs(change.high)) <= margin:
+        return f"{told}: without effect, its interval lies within {within}."
+    if verdict(change) == TIES:
+        return f"{told}: open, its interval holds 0 and leaves {within}."
+    return f"{told}: not without effect, its interval leaves out 0 and leaves {within}."
+
+
+def _told(change: MetricDifference) -> str:
+    return f"{change.label} {with_interval(change.value, change.low, change.high, change.unit, sign=True)}"
