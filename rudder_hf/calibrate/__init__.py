@@ -7,7 +7,7 @@ from rudder_hf.runtime.models import load_model
 
 loaded = load_model("llava-hf/llava-1.5-7b-hf", dtype="bfloat16", device="cuda")
 data = find_data(DataOptions(Path("coco"), split="val2014"), limit=100, check=100)
-outcome = calibrate(loaded, data, Path("calibration"), CalibrationOptions(objective="chair_s"))
+outcome = calibrate(loaded, data, Path("calibration"), CalibrationOptions())
 save_outcome(outcome, Path("calibration"), "llava-hf/llava-1.5-7b-hf", loaded.revision)
 ```
 """

@@ -1,4 +1,4 @@
-"""The choice: the least of an objective within the limits, how sure that is, and which candidates have no chance.
+"""The choice: the best of an objective within the limits, how sure that is, and which candidates have no chance.
 
 Early stopping. The choice is made on N images; after m of them a candidate is dropped if, with high confidence, it
 will break a limit on all N. Each limit is a margin that has to stay above 0 (`Limits.margins`), a function of sums
@@ -16,7 +16,7 @@ order by construction (`find_data` shuffles with the seed).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any, Generic, TypeVar
@@ -27,7 +27,17 @@ from ..evaluate.scoring import LIKELIHOOD_METRICS, Scored
 from ..metrics.chair import CHAIR_METRICS
 from ..metrics.errors import InputError
 from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS
-from ..metrics.statistics import Counts, Floats, Metric, Sums, bootstrap_weights, ratio, scores, share
+from ..metrics.statistics import (
+    Counts,
+    Floats,
+    Metric,
+    Sums,
+    bootstrap_weights,
+    percentile_interval,
+    ratio,
+    scores,
+    share,
+)
 
 C = TypeVar("C", bound=Hashable)
 """A candidate: a `Setting`, or whatever else names what was run."""
@@ -59,14 +69,33 @@ _chair_s, _chair_i, _recall, _distinct, _log_likelihood = (
 )
 _length = share("words", "answers")
 
-OBJECTIVES: dict[str, Callable[[Sums], Floats]] = {
-    "chair_s": _chair_s,
-    "chair_i": _chair_i,
-    "mean": lambda sums: (_chair_s(sums) + _chair_i(sums)) / 2,
-    # Needs no labels; less is better for all objectives.
-    "grounding": lambda sums: -_grounding(sums),
+CHAIR_MEAN = Metric(
+    "chair_mean", "mean of CHAIR_S and CHAIR_I", lambda sums: (_chair_s(sums) + _chair_i(sums)) / 2, False
+)
+OBJECTIVES = {
+    "f1": METRICS["f1"],
+    # The paper does not say which CHAIR it minimises.
+    "paper": CHAIR_MEAN,
+    "mean": CHAIR_MEAN,
+    "chair_s": METRICS["chair_s"],
+    "chair_i": METRICS["chair_i"],
+    "grounding": GROUNDING,
 }
-LABELLED = ("chair_s", "chair_i", "mean")
+"""What settings can be chosen by: the most of F1 or grounding, the least of the others."""
+LABELLED = tuple(name for name in OBJECTIVES if name != "grounding")
+"""The objectives that need a ground truth."""
+
+
+def in_words(objective: str) -> str:
+    """What is looked for: "most F1", "least CHAIR_S"."""
+    metric = OBJECTIVES[objective]
+    return f"{'most' if metric.higher_is_better else 'least'} {metric.label}"
+
+
+def loss(objective: str, sums: Sums) -> Floats:
+    """An objective such that less is better."""
+    metric = OBJECTIVES[objective]
+    return -metric.compute(sums) if metric.higher_is_better else metric.compute(sums)
 
 
 @dataclass(frozen=True)
@@ -120,7 +149,7 @@ class Choice(Generic[C]):
 
     Attributes:
         best: The chosen candidate; None if no candidate within the limits is better than vanilla.
-        objective: What was minimised.
+        objective: What it was chosen by, one of `OBJECTIVES`.
         score: The chosen one's objective, on the images it was chosen on.
         vanilla: The unsteered model's.
         feasible: The candidates that may be chosen, best first: within the limits, and safely so.
@@ -147,7 +176,7 @@ class Choice(Generic[C]):
     def entry(self, candidate: C | None, scored: Scored, dropped: str | None = None) -> dict[str, Any]:
         """Scores of a candidate, or of vanilla, which is None, and what became of it, as JSON values."""
         entry = scores_entry(scored) | ({"dropped": dropped} if dropped else {})
-        entry["objective"] = round(float(OBJECTIVES[self.objective](scored.counts.total())), 6)
+        entry["objective"] = round(float(OBJECTIVES[self.objective].compute(scored.counts.total())), 6)
         if candidate is not None:
             entry["breaks"] = self.broken.get(candidate, [])
         if candidate in self.unsafe:
@@ -174,7 +203,7 @@ def choose(
     Args:
         candidates: Their counts, in the order of preference among equals.
         vanilla: The unsteered model's.
-        objective: What to minimise, one of `OBJECTIVES`.
+        objective: What to choose by, one of `OBJECTIVES`.
         limits: What a candidate must not break.
         labelled: Whether recall is known.
         bootstrap: Number of draws.
@@ -186,24 +215,24 @@ def choose(
     ids = vanilla.ids
     values = np.stack([vanilla.values, *(counts.ordered(ids).values for counts in candidates.values())])
     judge = _Judge(values, vanilla.columns, objective, limits, labelled)
-    scores, within, margins = judge(np.ones((1, len(ids))))
+    losses, within, margins = judge(np.ones((1, len(ids))))
     drawn, drawn_within, left_out = judge.drawn(bootstrap, seed)
     held = drawn_within.mean(1)
     safe = within[:, 0] & (held >= confidence)
     safe[0] = True
-    winner = int(_winners(scores, safe[:, None])[0])
+    winner = int(_winners(losses, safe[:, None])[0])
     won = _winners(drawn, drawn_within & safe[:, None])
     counted = np.bincount(won, minlength=len(order))
-    gain = left_out[won, np.arange(bootstrap)] - left_out[0]
+    sign = -1 if OBJECTIVES[objective].higher_is_better else 1  # from losses back to scores
+    change = sign * (left_out[won, np.arange(bootstrap)] - left_out[0])
     worse = np.quantile(drawn - drawn[winner], 0.025, axis=1) > 0
-    low, high = np.quantile(gain, (0.025, 0.975))
     places = {candidate: place for place, candidate in enumerate(order) if candidate is not None}
     return Choice(
         best=order[winner],
         objective=objective,
-        score=float(scores[winner, 0]),
-        vanilla=float(scores[0, 0]),
-        feasible=sorted((c for c, p in places.items() if safe[p]), key=lambda c: float(scores[places[c], 0])),
+        score=sign * float(losses[winner, 0]),
+        vanilla=sign * float(losses[0, 0]),
+        feasible=sorted((c for c, p in places.items() if safe[p]), key=lambda c: float(losses[places[c], 0])),
         broken={
             c: [name for name, margin in margins.items() if margin[p, 0] < -_SAME]
             for c, p in places.items()
@@ -212,7 +241,7 @@ def choose(
         unsafe={c: float(held[p]) for c, p in places.items() if within[p, 0] and not safe[p]},
         wins={order[place]: float(count / bootstrap) for place, count in enumerate(counted) if count},
         plateau=[c for c, p in places.items() if safe[p] and p != winner and not worse[p]],
-        out_of_bag=(float(gain.mean()), float(low), float(high)),
+        out_of_bag=(float(change.mean()), *percentile_interval(change)),
     )
 
 
@@ -223,20 +252,20 @@ class _Judge:
         self.places, self.size, _ = values.shape
         self.columns = columns
         self._flat = np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(self.size, -1)
-        self.objective, self.limits, self.labelled = OBJECTIVES[objective], limits, labelled
+        self.objective, self.limits, self.labelled = objective, limits, labelled
 
     def __call__(self, weights: Floats) -> tuple[Floats, Any, dict[str, Floats]]:
-        """Scores, whether within the limits, and margins: (candidates, draws) each."""
+        """Losses, whether within the limits, and margins: (candidates, draws) each."""
         sums = (weights @ self._flat).reshape(len(weights), self.places, len(self.columns)).transpose(2, 1, 0)
         by_column = dict(zip(self.columns, sums, strict=True))
         vanilla = {name: column[:1] for name, column in by_column.items()}
         margins = self.limits.margins(by_column, vanilla, self.labelled)
         within = np.logical_and.reduce([margin >= -_SAME for margin in margins.values()])
         within[0] = True
-        return self.objective(by_column), within, margins
+        return loss(self.objective, by_column), within, margins
 
     def drawn(self, draws: int, seed: int) -> list[Any]:
-        """Of bootstrap draws: scores, whether within the limits, and scores on the images that were left out."""
+        """Of bootstrap draws: losses, whether within the limits, and losses on the images that were left out."""
         blocks = []
         for weights in bootstrap_weights(self.size, draws, seed):
             for start in range(0, len(weights), _BLOCK):
@@ -245,9 +274,9 @@ class _Judge:
         return [np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)]
 
 
-def _winners(scores: Floats, within: Any) -> Any:
+def _winners(losses: Floats, within: Any) -> Any:
     """The best place within the limits for each draw; the first, which is preferred, among equals."""
-    allowed = np.where(within, scores, np.inf)
+    allowed = np.where(within, losses, np.inf)
     return (allowed <= allowed.min(0) + _SAME).argmax(0)
 
 

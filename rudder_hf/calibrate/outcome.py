@@ -1,9 +1,9 @@
-"""What a calibration found: whether settings may be called calibrated, their config, and how all of it is saved."""
+"""What a calibration found: the chosen settings as a config with their record, and how all of it is saved."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -14,47 +14,25 @@ from ..metrics.errors import InputError
 from ..metrics.statistics import Counts, ratio
 from ..runtime.figures import figures_available
 from ..runtime.store import numbered_path, read_json, to_json, write_new
-from .choice import LABELLED, METRICS, OBJECTIVES, Choice, Limits
+from .choice import METRICS, OBJECTIVES, Choice, Limits
 from .settings import VANILLA, Setting
+from .verdict import HeldOut, held_out_row, refusal
 
 NUMBERS, REPORT = "calibration.json", "report.md"
-# Recall on the held-out images may miss the floor by so much before the settings are refused: by chance it does.
-_SLACK = 0.02
 # Share of the gain that the criterion without labels has to keep to be called good enough.
 _ENOUGH = 0.8
 # What a config's record says of the held-out images.
 _RECORDED = (
-    "chair_s", "chair_i", "chair_i_distinct", "recall", "log_likelihood", "distinct_2", "broken_sentences",
-    "repeated_sentences", "length",
+    "chair_s", "chair_i", "chair_mean", "chair_i_distinct", "recall", "precision", "f1", "log_likelihood",
+    "distinct_2", "broken_sentences", "repeated_sentences", "length",
 )  # fmt: skip
 
-HeldOut = Sequence[Mapping[str, Any]]
-"""Rows of the held-out images, as JSON values."""
 
+def choice_record(choice: Choice[Setting], held_out: HeldOut, limits: Mapping[str, float]) -> dict[str, Any]:
+    """What `RudderConfig.calibration` says of a choice: metric, baseline, result, intervals, and what is missing.
 
-def held_out_row(held_out: HeldOut, setting: Setting | None) -> Mapping[str, Any]:
-    """What the held-out images say of a setting; empty if it was not checked."""
-    return next((row for row in held_out if setting and row["settings"] == setting.record()), {})
-
-
-def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Mapping[str, float]) -> str:
-    """Why what a choice found is not called calibrated; empty if it is."""
-    if choice.best is None:
-        return "no setting within the limits is better than vanilla"
-    if choice.objective not in LABELLED:
-        return "the criterion without labels chose them; it is no measurement of hallucination"
-    found = held_out_row(held_out, choice.best).get("minus_vanilla")
-    if not found:
-        return "there were no held-out images to check them on"
-    if all(found[name]["value"] >= 0 for name in ("chair_s", "chair_i")):
-        return "on the held-out images neither CHAIR_S nor CHAIR_I is better than vanilla"
-    if found["recall"]["right"] < limits["recall_floor"] * found["recall"]["left"] - _SLACK:
-        return "on the held-out images recall is below the floor"
-    return ""
-
-
-def choice_record(choice: Choice[Setting], held_out: HeldOut) -> dict[str, Any]:
-    """What `RudderConfig.calibration` says of a choice: metric, baseline, result, interval."""
+    Settings with a "refusal" are not calibrated.
+    """
     best, row = choice.best, held_out_row(held_out, choice.best)
 
     def recorded(differences: str) -> dict[str, Any]:
@@ -62,6 +40,7 @@ def choice_record(choice: Choice[Setting], held_out: HeldOut) -> dict[str, Any]:
 
     return {
         "settings": None if best is None else best.record(),
+        "refusal": refusal(choice, held_out, limits) or None,
         "metric": choice.objective,
         "baseline": round(choice.vanilla, 6),
         "result": round(choice.score, 6),
@@ -82,9 +61,9 @@ def judge_label_free(
         chose the same; and whether that is good enough: 80 % of the gain, within the recall floor.
     """
     chosen, vanilla = counts[free.best or VANILLA].total(), counts[VANILLA].total()
-    possible = labelled.vanilla - labelled.score
-    reached = labelled.vanilla - float(OBJECTIVES[labelled.objective](chosen))
-    kept = reached / possible if possible > 0 else 0.0
+    possible = labelled.score - labelled.vanilla
+    reached = float(OBJECTIVES[labelled.objective].compute(chosen)) - labelled.vanilla
+    kept = reached / possible if possible else 0.0
     found = float(ratio(METRICS["recall"].compute(chosen), METRICS["recall"].compute(vanilla)))
     return {
         "share_of_gain": round(kept, 4),
@@ -111,7 +90,7 @@ class Outcome:
     numbers: dict[str, Any]
 
     def config(self, base_model: str | None, revision: str | None, mode: str | None = None) -> RudderConfig:
-        """The chosen settings, with the record of how they were found if they may be called calibrated.
+        """The chosen settings, with the record of how they were found and of what they lack to be called calibrated.
 
         Args:
             base_model: Hub id or folder of the model.
@@ -122,18 +101,17 @@ class Outcome:
             ValueError: Nothing was chosen.
         """
         choice = self.choice if mode is None else self.by_mode[mode]
-        held_out = self.numbers["held_out"]
-        record = self.numbers["record"] | choice_record(choice, held_out)
-        refused = refusal(choice, held_out, record["limits"])
+        record = self.numbers["record"]
+        record = record | choice_record(choice, self.numbers["held_out"], record["limits"])
         if choice.best is None:
-            raise ValueError(f"there are no settings to write: {refused}")
+            raise ValueError(f"there are no settings to write: {record['refusal']}")
         # A record stands for the model that it names, so it names it as the config does.
         record["model"] = record["model"] | ({"name": base_model} if base_model else {})
         return RudderConfig(
             base_model_name_or_path=base_model,
             base_model_revision=revision,
             **choice.best.record(),
-            calibration=None if refused else record,
+            calibration=record,
         )
 
 
@@ -203,5 +181,6 @@ def read_result(path: Path) -> dict[str, Any]:
 def _lasting(numbers: dict[str, Any]) -> dict[str, Any]:
     """Numbers without what differs between two runs of the same command."""
     kept = {name: value for name, value in numbers.items() if name not in ("seconds", "environment")}
-    kept["record"] = {name: value for name, value in numbers["record"].items() if name not in ("date", "versions")}
+    passing = ("date", "versions", "held_out_looks")
+    kept["record"] = {name: value for name, value in numbers["record"].items() if name not in passing}
     return kept

@@ -89,7 +89,7 @@ class MethodSearch:
     ) -> None:
         self.options = options or CalibrationOptions()
         if self.options.objective not in LABELLED or not data.labelled:
-            raise InputError("methods are tuned on annotated images: use them, with chair_s, chair_i or mean")
+            raise InputError(f"methods are tuned on annotated images: use them, with one of {', '.join(LABELLED)}")
         self.loaded, self.folder, self.progress = loaded, folder, progress
         self.task = replace(data.task, samples=data.choosing)
         self.decoding = Decoding(decoding, self.options.max_new_tokens or data.task.max_new_tokens, num_beams)

@@ -9,29 +9,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..runtime.report import Table, number, with_interval
-from .choice import METRICS
+from .choice import METRICS, OBJECTIVES, in_words
 from .figures import Numbers, grids, mark, vanilla_row
 from .settings import Setting
 
-_OBJECTIVES = {
-    "chair_s": "CHAIR_S",
-    "chair_i": "CHAIR_I",
-    "mean": "mean of CHAIR_S and CHAIR_I",
-    "grounding": "negative grounding",
-}
 _GLOSSARY = (
     "CHAIR_S: share of captions that name an object which is not in the image. CHAIR_I: share of such objects among "
-    "all that are named. Recall: share of the objects in the image that are named. Log-likelihood: how likely the "
-    "answers are to the unsteered model, in nats per token; it falls when sentences break. Vanilla: the unsteered "
-    "model."
+    "all that are named. Recall: share of the objects in the image that are named. Precision: share of the "
+    "kinds of object named that are in the image. F1: harmonic mean of precision and recall. Log-likelihood: how "
+    "likely the answers are to the unsteered model, in nats per token; it falls when sentences break. Vanilla: the "
+    "unsteered model."
 )
 _GROUNDING = (
     "Grounding is how much likelier an answer is to the unsteered model given its own image than given another one, "
     "in nats per token: what is said from habit is as likely with any image, what is seen is not."
 )
-_MAIN = ("chair_s", "chair_i", "recall", "grounding")
+_MAIN = ("chair_s", "chair_i", "recall", "f1", "grounding")
 _COMPARED = (*_MAIN, "log_likelihood", "broken_sentences")
-_SHOWN = (*_COMPARED, "chair_i_distinct", "f1", "length", "distinct_2", "repeated_sentences")
+_SHOWN = (*_COMPARED, "chair_i_distinct", "precision", "length", "distinct_2", "repeated_sentences")
 
 
 def report(numbers: Numbers) -> str:
@@ -68,6 +63,8 @@ def summary(numbers: Numbers) -> Iterable[str]:
                     _shown(name, change[end]) for end in ("left", "right", "value", "low", "high")
                 )
                 yield f"  {METRICS[name].label}: {left} -> {right} ({value} [{low}, {high}]) on held-out images"
+    if numbers["record"]["held_out_looks"] > 1:
+        yield _looks(numbers)
     if numbers["refusal"]:
         yield f"Not called calibrated: {numbers['refusal']}."
 
@@ -105,6 +102,14 @@ def _objective(numbers: Numbers, value: float) -> str:
     return f"{value:.4f} nats" if numbers["record"]["metric"] == "grounding" else f"{100 * value:.1f} %"
 
 
+def _looks(numbers: Numbers) -> str:
+    times = numbers["record"]["held_out_looks"]
+    return (
+        f"{times} calibrations of this folder have looked at these held-out images: the more do, the likelier one of "
+        "them finds a lucky choice. New ones come with another --check-data or --seed."
+    )
+
+
 def _name(setting: Mapping[str, Any] | None) -> str:
     return Setting.of(setting or {}).describe()
 
@@ -120,8 +125,8 @@ def _verdict(numbers: Numbers) -> str:
     parts = [
         title,
         f"**Chosen: {_name(record['settings'])}.**",
-        f"It has the least {_OBJECTIVES[record['metric']]} of {len(numbers['settings']) - 1} settings within the "
-        f"limits, on {len(record['images'])} images: {_objective(numbers, record['result'])} against "
+        f"It has the {in_words(record['metric'])} of {len(numbers['settings']) - 1} settings within the limits, on "
+        f"{len(record['images'])} images: {_objective(numbers, record['result'])} against "
         f"{_objective(numbers, record['baseline'])} of the unsteered model.",
     ]
     for mode, setting in numbers["by_mode"].items():
@@ -140,6 +145,7 @@ def _held_out(numbers: Numbers) -> str:
     why = {"chosen": numbers["record"]["settings"]}
     why |= {f"best {mode}": setting for mode, setting in numbers["by_mode"].items()}
     why |= {"best without labels": numbers["without_labels"]["chosen"]} if numbers["without_labels"] else {}
+    looks = f"\n\n{_looks(numbers)}" if numbers["record"]["held_out_looks"] > 1 else ""
     rows = []
     for row in numbers["held_out"]:
         scores, change, own = row["scores"], row.get("minus_vanilla"), row.get("own_minus_other_card")
@@ -158,7 +164,7 @@ def _held_out(numbers: Numbers) -> str:
         f"{Table(['', *(METRICS[name].label for name in names)], rows).markdown()}\n\n"
         "In parentheses the change against vanilla; in brackets 95 % bootstrap intervals over images, paired for "
         "differences. What another image's CARD does as well (own minus other near 0) is not about this image: "
-        f"shorter captions, say. {_GLOSSARY}"
+        f"shorter captions, say. {_GLOSSARY}{looks}"
     )
 
 
@@ -173,7 +179,7 @@ def _certainty(numbers: Numbers) -> str:
     return (
         f"## How sure the choice is\n\nIn {numbers['bootstrap']} bootstrap draws of the images this would have "
         f"been chosen:\n\n{Table(['setting', 'draws'], rows).markdown()}\n\n"
-        f"What each draw chose changes {_OBJECTIVES[record['metric']]} by "
+        f"What each draw chose changes {OBJECTIVES[record['metric']].label} by "
         f"{with_interval(gain, low, high)} against vanilla on the images that were not in "
         "the draw: the gain to expect, without the optimism of choosing and measuring on the same images.\n\n"
         f"Plateau: {len(plateau)} other settings within the limits cannot be told from the chosen one (the paired 95 "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -11,20 +12,22 @@ from typing import Any
 from ..core.backbones import find_backbone, resolve_layer
 from ..evaluate.tasks import Task
 from ..metrics.errors import InputError
-from ..metrics.statistics import Counts, compare, interval
+from ..metrics.statistics import Counts, compare
 from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.report import with_interval
-from ..runtime.store import Store
-from .choice import LABELLED, OBJECTIVES, Choice, choose, scores_entry
+from ..runtime.store import Store, to_json, write_new
+from .choice import LABELLED, OBJECTIVES, Choice, in_words, loss, scores_entry
 from .data import CalibrationData
 from .layers import LayerStatistics, shortlist, stored_layer_statistics
-from .outcome import Outcome, choice_record, judge_label_free, refusal
+from .outcome import Outcome, choice_record, judge_label_free
 from .search import SettingSearch
 from .settings import VANILLA, CalibrationOptions, Setting, neighbours
+from .verdict import held_out_rows
 
 _STATISTICS_IMAGES = 100
+_LOOKS = "looks"  # one file for each calibration that looked at the held-out images
 
 
 def calibrate(
@@ -69,15 +72,16 @@ def calibrate(
         counts = {setting: own.counts for setting, own in scored.items()}
         choice, by_mode, free = _choices(counts, dropped, options, data.labelled)
         chosen = finalists([choice, *by_mode.values(), *([free] if free else [])], counts, options.runners_up)
+        looks = _count_look(out, options) if data.checking and chosen else 0
         held_out = check_held_out(search, data, chosen, choice.best)
         pope_rows = check_pope(search, pope, choice.best, tried) if pope and choice.best else []
     agreement = free and judge_label_free(counts, choice, free, options.limits)
-    record = _record(loaded, data, options) | {"layers": layers} | choice_record(choice, held_out)
-    refused = refusal(choice, held_out, record["limits"])
+    record = _record(loaded, data, options) | {"layers": layers, "held_out_looks": looks}
+    record |= choice_record(choice, held_out, record["limits"])
     numbers = {
         "model": loaded.record(),
-        "calibrated": not refused,
-        "refusal": refused,
+        "calibrated": not record["refusal"],
+        "refusal": record["refusal"] or "",
         "record": record,
         "bootstrap": options.bootstrap,
         "layers": [asdict(s) for s in statistics],
@@ -95,6 +99,17 @@ def calibrate(
         "environment": {"versions": versions(), "hardware": hardware()},
     }
     return Outcome(choice, by_mode, scored, numbers)
+
+
+def _count_look(out: Path, options: CalibrationOptions) -> int:
+    """How many calibrations of a folder have looked at its held-out images, this one included.
+
+    Whoever looks often enough finds a lucky choice. The same calibration again, or continued, is no new look.
+    """
+    asked = to_json({name: value for name, value in asdict(options).items() if name != "batch_size"})
+    folder = out / _LOOKS
+    write_new(folder / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json", asked)
+    return len(list(folder.glob("*.json")))
 
 
 def _choices(
@@ -173,15 +188,17 @@ def _short_list(
     probes = [VANILLA, *(probe for tried in settings.values() for probe in tried)]
     search.decode(probes, samples)
     scored = {probe: search.scored(probe, options.probe) for probe in probes}
+    quick = replace(options, bootstrap=1, confidence=0.0)
     best: dict[int, float] = {}
     for layer, tried in settings.items():
-        counts, vanilla = {probe: scored[probe].counts for probe in tried}, scored[VANILLA].counts
-        best[layer] = choose(counts, vanilla, options.objective, options.limits, search.labelled, bootstrap=1).score
-    ranked = sorted(statistics, key=lambda s: (best[s.layer], -s.rank_score))[: options.shortlist]
+        counts = {probe: scored[probe].counts for probe in tried}
+        best[layer] = quick.choose(counts, scored[VANILLA].counts, search.labelled).score
+    sign = -1 if OBJECTIVES[options.objective].higher_is_better else 1
+    ranked = sorted(statistics, key=lambda s: (sign * best[s.layer], -s.rank_score))[: options.shortlist]
     values = ", ".join(f"layer {s.layer} ({best[s.layer]:.4f})" for s in ranked)
     reason = (
-        f"least {options.objective} within the limits in a sweep of {len(settings[ranked[0].layer])} settings over "
-        f"all layers on {len(samples)} images, among equals by alignment x specificity of CARD: {values}"
+        f"{in_words(options.objective)} within the limits in a sweep of {len(settings[ranked[0].layer])} settings "
+        f"over all layers on {len(samples)} images, among equals by alignment x specificity of CARD: {values}"
     )
     return [s.layer for s in ranked], reason, [_described(probe) | scores_entry(own) for probe, own in scored.items()]
 
@@ -191,13 +208,14 @@ def finalists(choices: Sequence[Choice[Setting]], counts: Mapping[Setting, Count
 
     Args:
         choices: The choice first.
-        counts: Of all settings, on the images to choose with.
+        counts: Of vanilla and all settings, on the images to choose with.
         runners_up: How many come next, if they are better than vanilla.
     """
     first = choices[0]
     if first.best is None:
         return []
-    better = [c for c in first.feasible if OBJECTIVES[first.objective](counts[c].total()) < first.vanilla]
+    vanilla = loss(first.objective, counts[VANILLA].total())
+    better = [c for c in first.feasible if loss(first.objective, counts[c].total()) < vanilla]
     following = [c for c in better if c != first.best][:runners_up]
     others = [choice.best for choice in choices if choice.best is not None]
     return list(dict.fromkeys([first.best, *following, *others]))
@@ -214,7 +232,6 @@ def check_held_out(
     """
     if not data.checking or not chosen:
         return []
-    draws = (search.options.bootstrap, search.options.seed)
     own = replace(search, task=data.check_task, samples=data.checking)
     own.decode([VANILLA, *chosen], data.checking)
     scored = {setting: own.scored(setting) for setting in (VANILLA, *chosen)}
@@ -224,22 +241,7 @@ def check_held_out(
         other.refresh()
         other.decode(chosen, data.checking)
         others["own_minus_other_card"] = {setting: other.scored(setting).counts for setting in chosen}
-    rows = []
-    for setting, found in scored.items():
-        scores = _rounded(interval(found.counts, found.metrics, *draws))
-        row: dict[str, Any] = {"settings": None if setting == VANILLA else setting.record(), "chosen": setting == best}
-        differences = {
-            name: _rounded(compare(counts[setting], found.counts, found.metrics, *draws))
-            for name, counts in others.items()
-            if setting in counts
-        }
-        rows.append(row | {"scores": scores} | differences)
-    return rows
-
-
-def _rounded(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Estimates or differences by metric, as JSON values."""
-    return {name: {key: round(v, 6) for key, v in asdict(value).items()} for name, value in found.items()}
+    return held_out_rows(scored, others, best, search.options.bootstrap, search.options.seed)
 
 
 def check_pope(search: SettingSearch, task: Task, best: Setting, tried: Sequence[Setting]) -> list[dict[str, Any]]:

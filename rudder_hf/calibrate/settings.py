@@ -160,7 +160,8 @@ class CalibrationOptions:
         layers: Layers to try; None takes a short list.
         shortlist: Length of that list.
         probe: Number of images for the sweep over all layers that the list comes from; 0 uses statistics alone.
-        objective: "chair_s", "chair_i", "mean" of both, or "grounding", which needs no labels.
+        objective: What the best setting within the limits has most of ("f1"; "grounding", which needs no labels) or
+            least of ("chair_s", "chair_i", "mean" of both, which "paper" is too).
         limits: What a setting must not break.
         lineage: How CHAIR finds objects.
         max_new_tokens: Longest answer; None is the task's own.
@@ -177,7 +178,7 @@ class CalibrationOptions:
     layers: tuple[int, ...] | None = None
     shortlist: int = 3
     probe: int = 40
-    objective: str = "mean"
+    objective: str = "f1"
     limits: Limits = field(default_factory=Limits)
     lineage: str = "pattern"
     max_new_tokens: int | None = None

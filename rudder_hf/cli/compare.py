@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -45,6 +45,10 @@ def compare(
         bool,
         typer.Option("--everywhere", help="Published settings and controls under every decoding, not only the first."),
     ] = False,
+    objective: Annotated[
+        Literal["f1", "paper", "mean", "chair_s", "chair_i"],
+        typer.Option(help="What all methods are tuned by, as rudder calibrate: the highest f1, or the least CHAIR."),
+    ] = "f1",
     recall_floor: Annotated[float, typer.Option(help="Least recall as a share of vanilla's.")] = 0.95,
     nll_rise: Annotated[float, typer.Option(help="Most nats per token that captions may get less likely.")] = 0.05,
     max_new_tokens: shared.MaxNewTokensOption = None,
@@ -95,6 +99,7 @@ def _options(given: dict[str, Any]) -> CompareOptions:
     from ..evaluate.methods import parse_names
 
     limits = Limits(recall_floor=given["recall_floor"], nll_rise=given["nll_rise"])
+    rules = {name: given[name] for name in ("objective", "max_new_tokens", "seed")}
     same = (
         *("limit", "beam_limit", "pope_limit", "tune_limit", "tune_beam_limit", "everywhere"),
         *("top_p", "batch_size", "bootstrap", "margin", "seed"),
@@ -102,7 +107,7 @@ def _options(given: dict[str, Any]) -> CompareOptions:
     return CompareOptions(
         methods=tuple(parse_names(given["methods"])),
         decodings=parse_words("--decodings", given["decodings"], ("greedy", "beam", "nucleus")),
-        calibration=CalibrationOptions(limits=limits, max_new_tokens=given["max_new_tokens"], seed=given["seed"]),
+        calibration=CalibrationOptions(limits=limits, **rules),
         costs=CostSettings(given["cost_tokens"], given["rounds"], num_beams=given["num_beams"], seed=given["seed"]),
         command=command_line(),
         **{name: given[name] for name in same},

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..benchmark.costs import measure_costs
 from ..benchmark.report import Case
+from ..calibrate.choice import in_words
 from ..calibrate.data import CalibrationData, batches, encode_samples
 from ..calibrate.layers import shortlist, stored_layer_statistics
 from ..calibrate.peers import MethodSearch, Tuning
@@ -169,7 +170,7 @@ def _notes(data: ComparisonData, options: CompareOptions, made: Mapping[str, Var
     by_beams = f" ({', '.join(beam_only)} by beam search, on the first {first} of them)" if beam_only else ""
     notes = [
         f"tuned: the best of {BUDGET} settings on the calibration images by greedy search{by_beams}, "
-        f"chosen as `rudder calibrate` does: least {options.calibration.objective} of CHAIR_S and CHAIR_I with at "
+        f"chosen as `rudder calibrate` does: {in_words(options.calibration.objective)} with at "
         f"least {limits.recall_floor:.0%} of vanilla's recall, at most {limits.nll_rise} nats per token more, and at "
         f"most {limits.distinct_drop:.0%} fewer distinct word pairs, kept in {options.calibration.confidence:.0%} of "
         f"bootstrap draws. RUDDER's {BUDGET} are four strengths at the two "

@@ -145,7 +145,9 @@ def make_methods(
 def settings_record(method: Method) -> dict[str, Any]:
     """A method's settings as JSON values, and whether RUDDER's were calibrated for the model."""
     config = getattr(method, "config", None)
-    return method.settings() | ({} if config is None else {"calibrated": config.calibration is not None})
+    record = getattr(config, "calibration", None)
+    calibrated = record is not None and not record.get("refusal")
+    return method.settings() | ({} if config is None else {"calibrated": calibrated})
 
 
 def caption_pair(scene: Scene, seed: int) -> tuple[str, str]:

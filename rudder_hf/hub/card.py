@@ -150,20 +150,22 @@ class Provenance:
             record[part] if isinstance(record.get(part), Mapping) else {} for part in ("model", "settings")
         )
         now = config.settings()
+        refused = record.get("refusal")
         changed = {name: (found[name], value) for name, value in now.items() if found.get(name, value) != value}
         preset = next((preset for preset in PRESETS.values() if preset.base_model == base), None)
         same_preset = preset is not None and now == preset.config().settings()
         self.details = _details(record)
         self.preset = preset if preset is not None and preset.calibrated and same_preset else None
+        revisions = {str(name) for name in (model.get("revision"), config.base_model_revision) if is_commit(name)}
+        named = model.get("name") is not None and model.get("name") == base
+        stands = named and set(found) >= set(now) and not changed and len(revisions) < 2
         if record.get("source") == "paper":
             # Whatever a record says, the paper's settings are those that the paper gives, for the paper's models.
             self.calibrated = self.preset is not None
             origin = "the paper"
         else:
             origin = "a calibration"
-            revisions = {str(name) for name in (model.get("revision"), config.base_model_revision) if is_commit(name)}
-            named = model.get("name") is not None and model.get("name") == base
-            self.calibrated = named and set(found) >= set(now) and not changed and len(revisions) < 2
+            self.calibrated = stands and not refused
         self.note: str | None = None
         if not record:
             self.headline = "These settings are **not calibrated** on this model."
@@ -180,6 +182,10 @@ class Provenance:
             self.details[:0] = [
                 f"`{name}`: {_cell(was)} was found, now {_cell(value)}" for name, (was, value) in changed.items()
             ]
+        elif refused and stands:
+            self.note = f"not calibrated: {refused}"
+            self.headline = "A calibration on this model chose these settings, but they are **not calibrated**: "
+            self.headline += f"{_cell(refused)}."
         else:
             name = model.get("name")
             source = f"{origin} on {_public_name(name)}" if name else f"{origin} that names no model"
@@ -190,7 +196,7 @@ class Provenance:
 
 def _details(record: Mapping[str, Any]) -> list[str]:
     """What a calibration record says, without what stands elsewhere on the card."""
-    left_out = ("source", "evaluation", "settings", "model", "note")
+    left_out = ("source", "evaluation", "settings", "model", "note", "refusal")
     lines = [
         f"{_cell(name).replace('_', ' ')}: {_cell(value)}"
         for name, value in record.items()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rudder_hf import RudderConfig
 from rudder_hf.calibrate import VANILLA, CalibrationOptions, Grid, Limits, Setting
-from rudder_hf.calibrate.choice import Choice, hopeless, looks, student_quantile
+from rudder_hf.calibrate.choice import LABELLED, OBJECTIVES, Choice, hopeless, looks, student_quantile
 from rudder_hf.calibrate.choice import choose as choose_in_order
 from rudder_hf.calibrate.outcome import judge_label_free
 from rudder_hf.calibrate.run import finalists
@@ -22,8 +22,8 @@ from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.statistics import Counts
 
 COLUMNS = (
-    "captions", "hallucinated_captions", "mentions", "hallucinated_mentions", "truth", "found", "words", "answers",
-    "sequences_2", "distinct_2", "log_likelihood", "tokens",
+    "captions", "hallucinated_captions", "mentions", "hallucinated_mentions", "objects", "truth", "found", "words",
+    "answers", "sequences_2", "distinct_2", "log_likelihood", "tokens",
 )  # fmt: skip
 
 
@@ -81,6 +81,34 @@ def test_choice_equals_a_slow_reference(vanilla: dict[str, list[float]], others:
     assert set(choice.feasible) == {key for key, c in candidates.items() if allowed(c)}
     assert set(choice.broken) == set(candidates) - set(choice.feasible)
     assert sum(choice.wins.values()) == pytest.approx(1)
+
+
+def test_f1_finds_the_gentler_setting_that_the_least_chair_passes_over() -> None:
+    """Few hallucinations bought with recall, down to the floor, against fewer hallucinations at the same recall."""
+    size, truth = 60, [4.0] * 60
+
+    def said(true: float, false: float, few: int) -> Counts:
+        """So many true and false objects in a caption, one true one fewer in some."""
+        found = [true - 1] * few + [true] * (size - few)
+        named = [each + false for each in found]
+        return table(
+            hallucinated_captions=[float(false > 0)] * size, mentions=named, hallucinated_mentions=[false] * size,
+            objects=named, found=found, truth=truth,
+        )  # fmt: skip
+
+    vanilla, gentle, harsh = said(3.0, 1.0, 0), said(3.0, 0.5, 0), said(3.0, 0.45, 9)
+    tried = {candidate(1.0): gentle, candidate(2.0): harsh}
+    chosen = {name: choose(tried, vanilla, name, Limits(), True, 50) for name in LABELLED}
+    assert chosen["f1"].best == candidate(1.0)
+    assert chosen["paper"].best == chosen["mean"].best == chosen["chair_i"].best == candidate(2.0)
+    assert OBJECTIVES["paper"] is OBJECTIVES["mean"]
+    # Scores are as everybody writes them, also where more is better.
+    assert chosen["f1"].vanilla == pytest.approx(2 * 0.75 * 0.75 / (0.75 + 0.75))
+    assert chosen["f1"].score == pytest.approx(2 * (3 / 3.5) * 0.75 / (3 / 3.5 + 0.75))
+    assert chosen["f1"].out_of_bag[1] > 0 > chosen["paper"].out_of_bag[2]
+    # A setting that is worse in F1 is no choice, however little it says that is wrong.
+    assert choose({candidate(2.0): said(2.9, 0.7, 0)}, vanilla, "f1", Limits(), True, 50).best == candidate(2.0)
+    assert choose({candidate(2.0): said(2.86, 0.95, 0)}, vanilla, "f1", Limits(), True, 50).best is None
 
 
 def test_ties_go_to_the_gentler_setting() -> None:
@@ -262,7 +290,7 @@ def test_bad_limits_and_grids_are_refused() -> None:
         Grid(k=())
     with pytest.raises(InputError, match="strength 0"):
         Grid(strengths=(0.0, 1.0))
-    with pytest.raises(InputError, match="choose one of chair_s"):
+    with pytest.raises(InputError, match="choose one of f1, paper, mean, chair_s"):
         CalibrationOptions(objective="chair")
     for wrong in ({"confidence": 1.0}, {"shortlist": 0}, {"probe": -1}):
         with pytest.raises(InputError, match=next(iter(wrong))):

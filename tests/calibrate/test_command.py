@@ -111,6 +111,26 @@ def test_nothing_better_than_vanilla_is_a_failure(saved_model: Path, tmp_path: P
     assert (tmp_path / "result-001" / "report.md").is_file()
 
 
+def test_what_is_not_shown_is_not_called_calibrated(
+    saved_model: Path, annotated: tuple[Path, Setting], tmp_path: Path
+) -> None:
+    """The planted setting is right, but nothing is held out to show it: console, report, numbers, config say so."""
+    data, winner = annotated
+    result = CliRunner().invoke(app, command(saved_model, data, tmp_path, "--check-limit", "0"))
+    assert result.exit_code == 0, result.output
+    missing = "there were no held-out images to check them on"
+    assert f"Chosen: {winner.describe()}" in result.stdout
+    assert f"Not called calibrated: {missing}." in result.stdout
+    folder = tmp_path / "result-001"
+    assert f"**These settings are not called calibrated: {missing}.**" in (folder / "report.md").read_text()
+    found = stored(folder)
+    assert (found["calibrated"], found["refusal"], found["record"]["held_out_looks"]) == (False, missing, 0)
+    config = RudderConfig.from_pretrained(folder)
+    assert config.calibration is not None
+    assert config.calibration["refusal"] == missing
+    assert not Provenance(config).calibrated
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

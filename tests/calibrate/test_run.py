@@ -31,10 +31,10 @@ from rudder_hf.calibrate import (
 )
 from rudder_hf.calibrate import outcome as outcome_module
 from rudder_hf.calibrate import search as search_module
-from rudder_hf.calibrate.report import report
+from rudder_hf.calibrate.report import report, summary
 from rudder_hf.calibrate.search import SettingSearch
 from rudder_hf.evaluate.tasks import DataOptions
-from rudder_hf.hub.card import Provenance
+from rudder_hf.hub.card import Provenance, render_card
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.environment import Process
 from tests.support.evaluating import damage, loaded
@@ -92,7 +92,7 @@ def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     data, winner = planted_scenes(8, 6)
     modes = replace(GRID, modes=("beta", "add"))
     pope = replace(pope_task(data), max_new_tokens=1)
-    outcome = calibrate(loaded(), data, tmp_path, options(grid=modes, label_free=True), pope=pope)
+    outcome = calibrate(loaded(), data, tmp_path, options(grid=modes, label_free=True, objective="paper"), pope=pope)
     assert outcome.choice.best == winner
     assert outcome.choice.score == 0 < outcome.choice.vanilla
     assert max(outcome.choice.wins, key=lambda c: outcome.choice.wins[c]) == winner
@@ -206,7 +206,14 @@ def test_a_larger_grid_decodes_only_what_is_new(tmp_path: Path, decoded: list[tu
     grown = calibrate(loaded(), images(), tmp_path / "grown", larger)
     chosen = {s.id for s in images().choosing}
     assert {setting for setting, sample in decoded if sample in chosen} == set(grown.scored) - set(small.scored)
-    assert numbers(grown) == numbers(calibrate(loaded(), images(), tmp_path / "whole", larger))
+    found, whole = numbers(grown), numbers(calibrate(loaded(), images(), tmp_path / "whole", larger))
+    # The held-out images were looked at by the smaller search already, and that is said.
+    assert (found["record"].pop("held_out_looks"), whole["record"].pop("held_out_looks")) == (2, 1)
+    assert found == whole
+    assert "2 calibrations of this folder have looked at these held-out images" in report(grown.numbers)
+    assert "2 calibrations of this folder" in "\n".join(summary(grown.numbers))
+    assert "- held out looks: 2" in render_card(grown.config("org/base", None))
+    assert "calibrations of this folder" not in report(small.numbers)
 
 
 def test_batches_shrink_when_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,8 +372,12 @@ def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
     changes = options(objective="grounding", grid=wide, layers=(0, 1, 2, 3), runners_up=1)
     outcome = calibrate(loaded(), data, tmp_path / "out", changes)
     assert outcome.choice.best is not None
-    assert outcome.choice.score < outcome.choice.vanilla
+    assert outcome.choice.score > outcome.choice.vanilla
     assert not outcome.numbers["calibrated"]
     assert "no measurement" in outcome.numbers["refusal"]
-    assert outcome.config("org/base", None).calibration is None
+    config = outcome.config("org/base", None)
+    assert config.calibration is not None
+    assert config.calibration["refusal"] == outcome.numbers["refusal"]
+    assert not Provenance(config).calibrated
+    assert "they are **not calibrated**: the criterion without labels" in render_card(config)
     assert "no measurement" in report(outcome.numbers)

@@ -1,0 +1,120 @@
+"""What may be called calibrated: every reason of refusal, and chance, which hardly ever may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.null_calibration import SCENES, no_effect, quarter_removed, simulate
+from rudder_hf import RudderConfig
+from rudder_hf.calibrate import VANILLA, CalibrationOptions, Limits, Setting
+from rudder_hf.calibrate.choice import LABELLED, Choice
+from rudder_hf.calibrate.outcome import choice_record
+from rudder_hf.calibrate.verdict import held_out_rows, refusal, shown_by
+from rudder_hf.evaluate.scoring import Scored
+from rudder_hf.hub.card import Provenance, render_card
+from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS
+from rudder_hf.metrics.statistics import Counts
+
+SIZE = 40
+BEST = Setting(1, alpha_max=3.0)
+LIMITS = Limits().record(labelled=True)
+
+
+def captions(wrong: int, found: float = 3.0, twice: int = 0) -> Scored:
+    """Captions about images with four objects: some have an absent one, some of those have two."""
+    false = np.array([2.0] * twice + [1.0] * (wrong - twice) + [0.0] * (SIZE - wrong))
+    columns = {
+        "captions": np.ones(SIZE), "hallucinated_captions": false > 0, "mentions": found + false,
+        "hallucinated_mentions": false, "objects": found + false, "hallucinated_objects": false,
+        "truth": np.full(SIZE, 4.0), "found": np.full(SIZE, found), "words": np.full(SIZE, 30.0),
+    }  # fmt: skip
+    values = np.stack([np.asarray(columns[name], dtype=np.float64) for name in COLUMNS], axis=1)
+    return Scored(Counts(tuple(map(str, range(SIZE))), COLUMNS, values), CHAIR_METRICS)
+
+
+def choice(objective: str = "f1", best: Setting | None = BEST) -> Choice[Setting]:
+    return Choice(best, objective, 0.8, 0.7, [], {}, {}, {}, [], (0.1, 0.0, 0.2))
+
+
+def checked(steered: Scored, vanilla: Scored | None = None) -> list[dict[str, Any]]:
+    """What the held-out images say; vanilla has an absent object in half of its captions."""
+    vanilla = vanilla or captions(20)
+    scored = {VANILLA: vanilla, BEST: steered}
+    return held_out_rows(scored, {"minus_vanilla": {BEST: vanilla.counts}}, BEST, 500, 0)
+
+
+@pytest.mark.parametrize("objective", LABELLED)
+def test_what_is_shown_is_calibrated(objective: str) -> None:
+    assert refusal(choice(objective), checked(captions(8)), LIMITS) == ""
+
+
+@pytest.mark.parametrize(
+    ("steered", "floor", "missing"),
+    [
+        # One absent object fewer of 20 may be luck.
+        (captions(19), 0.95, "CHAIR_I is not shown to fall (-0.6 [-1.9, +0.0])"),
+        (captions(21), 0.95, "CHAIR_I is not shown to fall (+0.6 [+0.0, +1.9])"),
+        # Nothing absent at all, but true objects are missing too.
+        (captions(0, found=2.4), 0.5, "F1 falls (-5.0 ["),
+        (captions(0, found=2.7), 0.95, "recall is 90.00% of vanilla's, below the floor of 95%"),
+    ],
+)
+def test_every_reason_of_refusal_is_said(steered: Scored, floor: float, missing: str) -> None:
+    refused = refusal(choice(), checked(steered), LIMITS | {"recall_floor": floor})
+    assert refused.startswith(f"on the held-out images {missing}")
+    assert ", and " not in refused
+
+
+def test_all_that_is_missing_is_said_at_once() -> None:
+    refused = refusal(choice(), checked(captions(20, found=2.0)), LIMITS)
+    said = refused.removeprefix("on the held-out images ").split(", and ")
+    assert [reason[:16] for reason in said] == ["CHAIR_I is not s", "F1 falls (-18.5 ", "recall is 66.67%"]
+
+
+def test_the_floor_itself_is_kept() -> None:
+    assert refusal(choice(), checked(captions(8, found=2.85)), LIMITS) == ""
+    assert "below the floor" in refusal(choice(), checked(captions(8, found=2.84)), LIMITS)
+
+
+def test_the_metric_that_has_to_be_shown_is_that_of_the_objective() -> None:
+    """As many captions with an absent object as before, but each with one instead of two."""
+    rows = checked(captions(20), captions(20, twice=20))
+    assert {name: shown_by(name).name for name in LABELLED} == {
+        "f1": "chair_i", "paper": "chair_mean", "mean": "chair_mean", "chair_s": "chair_s", "chair_i": "chair_i",
+    }  # fmt: skip
+    refused = {name: refusal(choice(name), rows, LIMITS) for name in LABELLED}
+    assert "CHAIR_S is not shown to fall (+0.0 [+0.0, +0.0])" in refused.pop("chair_s")
+    assert not any(refused.values())
+
+
+def test_nothing_is_calibrated_without_choice_labels_or_held_out_images() -> None:
+    assert "no setting within the limits" in refusal(choice(best=None), [], LIMITS)
+    assert "no measurement of hallucination" in refusal(choice("grounding"), checked(captions(8)), LIMITS)
+    assert "no held-out images" in refusal(choice(), [], LIMITS)
+
+
+@pytest.mark.parametrize(("wrong", "calibrated"), [(8, True), (19, False)])
+def test_config_and_card_say_what_the_verdict_says(wrong: int, calibrated: bool) -> None:
+    record = choice_record(choice(), checked(captions(wrong)), LIMITS) | {"model": {"name": "org/base"}}
+    assert {"f1", "precision", "recall", "chair_s", "chair_i"} < set(record["held_out"])
+    config = RudderConfig(base_model_name_or_path="org/base", calibration=record, **BEST.record())
+    card = render_card(config, "org/name")
+    assert Provenance(config).calibrated == calibrated
+    assert ("were calibrated on this model" in card) == calibrated
+    assert ("they are **not calibrated**: on the held-out images CHAIR_I is not shown to fall" in card) != calibrated
+    assert ("[!WARNING]" in card) != calibrated
+    # A record does not stand for other settings or models, refused or not.
+    config.alpha_max = 9.0
+    assert "changed by hand" in render_card(config)
+
+
+def test_settings_without_effect_are_hardly_ever_called_calibrated() -> None:
+    """36 settings on 100 + 100 images; `benchmarks/null-calibration.json` has many more repetitions."""
+    assert simulate(SCENES, no_effect, CalibrationOptions(bootstrap=200), 40)["share"] <= 0.1
+
+
+def test_settings_with_an_effect_mostly_are() -> None:
+    assert simulate(SCENES, quarter_removed, CalibrationOptions(bootstrap=200), 20)["share"] >= 0.6
