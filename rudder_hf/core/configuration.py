@@ -199,7 +199,7 @@ class RudderConfig(PreTrainedConfig):
 
     def __setattr__(self, name: str, value: Any) -> None:
         # transformers sets attributes of its own; a name that is almost that of a setting is a typing error.
-        known = name in SETTING_NAMES or name.startswith("_") or hasattr(type(self), name)
+        known = name.startswith("_") or hasattr(type(self), name)
         if not known and (close := difflib.get_close_matches(name, SETTING_NAMES, n=1, cutoff=0.8)):
             raise AttributeError(f"{name!r} is not a RUDDER setting. Did you mean {close[0]!r}?")
         super().__setattr__(name, value)

@@ -69,7 +69,7 @@ class RudderTrace:
         except (SafetensorError, KeyError, json.JSONDecodeError) as error:
             raise ValueError(f"{path} is damaged, or no safetensors file: {error}.") from error
         card, *tables = tensors.values()
-        fits = all(table.shape == tables[0].shape == (len(card), *table.shape[1:]) for table in tables)
+        fits = all(table.shape == tables[0].shape == (*card.shape[:1], *table.shape[1:]) for table in tables)
         if card.ndim != 2 or tables[0].ndim != 2 or not fits or not isinstance(settings, dict):
             shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
             raise ValueError(f"{path} is damaged: its parts do not belong together ({shapes}).")
@@ -94,13 +94,10 @@ class TraceRecorder:
         similarity, gate, push = (values.detach().float().clone() for values in observed)
         self._steps.append((first_token, (similarity, gate, push)))
 
-    def table(self, new_tokens: int) -> list[Tensor]:
-        """Similarity, gate and push as (rows, new tokens); NaN where nothing was observed."""
-        if not self._steps:
-            return [torch.empty(0, new_tokens) for _ in range(3)]
-        rows, device = self._steps[0][1][0].shape[0], self._steps[0][1][0].device
-        columns = max(new_tokens, max(first + step[0].shape[1] for first, step in self._steps))
-        tables = [torch.full((rows, columns), torch.nan, device=device) for _ in range(3)]
+    def table(self, new_tokens: int, card: Tensor) -> list[Tensor]:
+        """Similarity, gate and push as (rows of `card`, new tokens); NaN where nothing was observed."""
+        columns = max([new_tokens, *(first + step[0].shape[1] for first, step in self._steps)])
+        tables = [card.new_full((len(card), columns), torch.nan) for _ in range(3)]
         for first, step in self._steps:
             for table, values in zip(tables, step, strict=True):
                 table[:, first : first + values.shape[1]] = values
@@ -115,9 +112,10 @@ class TraceRecorder:
             pad_id = call.option("pad_token_id", eos_ids[0] if eos_ids else None)
             ended = after_end(new_ids, eos_ids, None if pad_id is None else int(pad_id))
             # Observed on the layer's device, which need not be the one that the answer is on.
-            tables = [table.masked_fill(ended.to(table.device), torch.nan) for table in self.table(new_ids.shape[1])]
+            tables = self.table(new_ids.shape[1], card)
+            tables = [table.masked_fill(ended.to(table.device), torch.nan) for table in tables]
         else:
-            tables = [follow_beams(table, beams) for table in self.table(beams.shape[1])]
+            tables = [follow_beams(table, beams) for table in self.table(beams.shape[1], card)]
             card = card[beams[:, 0].to(card.device)]
         similarity, gate, push = tables
         return RudderTrace(card, similarity, gate, push, settings)

@@ -10,9 +10,11 @@ import torch
 
 from rudder_hf.calibrate import data_source, find_data, layer_statistics, pope_task
 from rudder_hf.calibrate.data import encode_samples
+from rudder_hf.core.backbones import find_backbone
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.errors import InputError
 from tests.support.evaluating import loaded
+from tests.support.zoo import FAMILIES, Row
 
 
 def test_images_to_choose_and_to_check_are_apart() -> None:
@@ -67,3 +69,16 @@ def test_layer_statistics_equal_a_slow_reference() -> None:
         assert statistics.update_norm == pytest.approx(float(lengths.mean()), rel=1e-4)
         assert statistics.alignment == pytest.approx(float(cosines.mean()), abs=1e-4)
         assert statistics.hidden_norm == pytest.approx(float(h[0, prompt:].norm(dim=-1).median()), rel=1e-4)
+
+
+def test_layer_statistics_are_of_what_is_added_to_the_residual_stream() -> None:
+    """Granite halves the attention output when it adds it."""
+    family = FAMILIES["granite4_vision"]
+    model = family.build()
+    inputs = family.inputs(model, [Row(1, 4)])
+    found = layer_statistics(model, [inputs])
+    layer = find_backbone(model).layers[found[0].layer]
+    assert layer.residual_multiplier == 0.5
+    layer.residual_multiplier = 1.0
+    # The first layer's update depends on no layer before it.
+    assert found[0].update_norm == pytest.approx(layer_statistics(model, [inputs])[0].update_norm / 2, rel=1e-4)

@@ -126,6 +126,13 @@ def test_an_unknown_family_is_tried_with_a_warning() -> None:
         find_backbone(model)
 
 
+def test_a_language_model_alone_is_tried_with_a_warning() -> None:
+    """As a part of a model that was found it needs none; attached by itself it does."""
+    model = FAMILIES["instructblip"].build().language_model
+    with pytest.warns(UserWarning, match="not tested on 'llama'"):
+        attach(model, RudderConfig(layer=0)).remove()
+
+
 def test_at_least_the_promised_families_are_supported() -> None:
     promised = (
         "llava idefics2 instructblip qwen2_5_vl llava_next llava_onevision vipllava video_llava idefics3 smolvlm "

@@ -239,7 +239,9 @@ def test_a_mistyped_setting_is_refused() -> None:
     # What transformers and others put on a config is not RUDDER's business.
     config.torch_dtype = "float32"
     config.use_cache = True
-    config.alpha_max = 3.0
+    config._layer = 3
+    for name, value in config.settings().items():
+        setattr(config, name, value)
 
 
 def test_settings_given_at_load_are_told_from_the_stored_ones() -> None:

@@ -439,15 +439,18 @@ def test_one_of_the_returned_sequences_goes_on(chat: Chat) -> None:
     assert plain.rudder.gate[0, 0] == 0
 
 
-def test_other_tokens_are_a_new_turn(chat: Chat) -> None:
-    """As many tokens as are missing in the cache, but not those that were emitted: a prompt."""
-    model, inputs = chat.model, chat.inputs
-    start = run(model, inputs, max_new_tokens=2)
+@pytest.mark.parametrize(("rows", "cropped", "other"), [((ROW,), 0, -1), ((ROW, ROW), 0, -1), ((ROW,), 2, -2)])
+def test_other_tokens_are_a_new_turn(chat: Chat, rows: Any, cropped: int, other: int) -> None:
+    """As many tokens as are missing in the cache, but one of them in one row is not what was emitted: a prompt."""
+    model = chat.model
+    start = run(model, chat.family.inputs(model, rows), max_new_tokens=4)
+    if cropped:
+        start.past_key_values.crop(-cropped)
     ids = start.sequences.clone()
-    ids[:, -1] = (ids[:, -1] + 1) % 100
+    ids[-1, other] = (ids[-1, other] + 1) % 100
     again = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     output = run(model, again, past_key_values=start.past_key_values, output_rudder=True)
-    assert output.rudder.gate[0, 0] == 0
+    assert (output.rudder.gate[:, 0] == 0).all()
 
 
 def test_an_unknown_cache_that_goes_on_warns(chat: Chat) -> None:

@@ -96,6 +96,17 @@ def test_deepcopy_of_an_attached_model(name: str) -> None:
         assert_same(run(kept, inputs), vanilla)
 
 
+def test_deepcopy_of_a_handle() -> None:
+    """It comes with a copy of the model, which it steers."""
+    model = FAMILIES["llava"].build()
+    with attach(model, settings()) as handle:
+        twin = copy.deepcopy(handle)
+        assert handle_of(twin.backbone.model) is twin
+        twin.remove()
+        assert not rudder_parts(twin.backbone.model)
+        assert handle_of(model) is handle
+
+
 def test_deepcopy_within_disabled() -> None:
     """A copy made while steering is switched off for a while is not switched off for ever."""
     family = FAMILIES["llava"]

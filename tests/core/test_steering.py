@@ -106,8 +106,8 @@ def test_an_empty_or_cancelling_pool_is_zero_not_nan(pool: str) -> None:
 
 @given(st.floats(1e-30, 1e30))
 def test_unit_survives_any_scale(scale: float) -> None:
-    vector = torch.tensor([[3.0, -4.0]]) * scale
-    torch.testing.assert_close(unit(vector), torch.tensor([[0.6, -0.8]]), rtol=1e-5, atol=1e-6)
+    vector = torch.tensor([[3.0, 0.0, -4.0]]) * scale
+    torch.testing.assert_close(unit(vector), torch.tensor([[0.6, 0.0, -0.8]]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -140,6 +140,7 @@ def test_a_damaged_trace_is_refused_by_name(tmp_path: Path) -> None:
         ({**tensors, "gate": tensors["gate"][:, :-1].contiguous()}, head),
         ({**tensors, "card": torch.cat([tensors["card"]] * 2)}, head),
         ({**tensors, "card": tensors["card"][0].clone()}, head),
+        ({**tensors, "card": torch.tensor(1.0)}, head),
         ({name: tensor for name, tensor in tensors.items() if name != "push"}, head),
         (tensors, {**head, "settings": "[1"}),
         (tensors, {**head, "settings": "[1]"}),

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rudder_hf.core.steering import steer_step
 from rudder_hf.integrations.vllm import operator
 from rudder_hf.integrations.vllm.buffers import Buffers
 from rudder_hf.integrations.vllm.operator import read_and_steer
@@ -211,6 +212,20 @@ def test_positions_outside_the_span_are_not_read(span: str) -> None:
     engine.admit(second, hits=8, counted=counted)
     engine.step([(second, 2)], counted=counted.tolist())
     engine.step([(second, 1)], counted=counted.tolist())
+
+
+def test_a_factor_of_the_layer_is_made_up_for() -> None:
+    """What reaches the residual stream is the push that was asked for."""
+    added = []
+    for multiplier in (1.0, 0.5):
+        buffers = Buffers(SLOTS, WIDTH, MOST, torch.device("cpu"), multiplier=multiplier)
+        buffers.open_slot(0, operator_row(request_settings(ENGINE, {"rudder_mode": "add"})))
+        buffers.sums[0] = 1.0
+        buffers.refresh()
+        h = torch.ones(1, 1, WIDTH)
+        added.append(multiplier * steer_step(h, torch.zeros_like(h), buffers.constants(torch.tensor([0]))))
+    assert added[0].norm() > 0
+    torch.testing.assert_close(added[0], added[1])
 
 
 def test_unsteered_rows_are_bit_for_bit_what_they_were() -> None:
