@@ -14,7 +14,7 @@ from typing import Any
 from ..benchmark import report as benchmark
 from ..benchmark.costs import Cost
 from ..benchmark.table import COST_COLUMNS, NONE
-from ..evaluate.result import ControlResult, EvaluationResult, MetricDifference, MetricValue
+from ..evaluate.result import VANILLA, ControlResult, EvaluationResult, MetricDifference, MetricValue
 from ..evaluate.statements import MARGIN, against_control, verdict, without_effect
 from ..evaluate.tables import control_label, with_change
 from ..metrics.chair import CAPTION_COLUMNS
@@ -219,6 +219,8 @@ def statements(comparison: Comparison, decoding: str) -> list[str]:
     """What the intervals allow to be said of each method against its truncated control, and of RUDDER's controls."""
     rows = [row for row in comparison.rows if row.decoding == decoding]
     lines = [against_control(row.label, row.control) for row in rows if row.control is not None]
+    if any(row.metrics and row.control is None for row in rows if row.method != VANILLA):
+        lines.append("The truncated control is missing: there is no vanilla, or the result is older than it.")
     # Controls have the calibrated settings of rudder-beta.
     ours = {row.label: row for row in rows if row.method == "rudder-beta" and row.changes}
     steered = ours.get("rudder-beta, calibrated") or next(iter(ours.values()), None)

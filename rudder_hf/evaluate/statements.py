@@ -14,6 +14,8 @@ MARGIN = 1 / 3
 """Share of RUDDER's own change within which the whole interval of a control has to lie to be without effect."""
 
 _JUDGED = ("chair_s", "chair_i", "chair_i_distinct", "f1")
+_ABSENT = {"chair_s", "chair_i_distinct"}
+_REPEATABLE = "chair_i"  # every mention counts, so that naming what is there twice lowers it
 _GROUPS = {WINS: "better in", LOSES: "worse in", TIES: "not to be told apart in"}
 
 
@@ -36,14 +38,17 @@ def against_control(label: str, control: ControlResult, vanilla: str = "vanilla"
     found: dict[str, list[str]] = {}
     for name, change in judged.items():
         found.setdefault(verdict(change), []).append(name)
-    lead = "cannot be told from"
-    if WINS in found and LOSES in found:
+    better, worse = found.get(WINS, []), found.get(LOSES, [])
+    if better and worse:
         lead = "is better in some and worse in others than"
-    elif WINS in found or LOSES in found:
-        better = WINS in found
-        absent = any(name != "f1" for name in found[WINS if better else LOSES])
-        fewer, good = ("fewer", "better") if better else ("more", "worse")
-        lead = f"names {fewer} absent objects than" if absent else f"is {good} than"
+    elif better == [_REPEATABLE]:
+        lead = "is better in CHAIR_I alone, which repeated true objects lower too, than"
+    elif better:
+        lead = "names fewer absent objects than" if set(better) & _ABSENT else "is better than"
+    elif worse:
+        lead = "names more absent objects than" if set(worse) & _ABSENT else "is worse than"
+    else:
+        lead = "cannot be told from"
     if control.mentions is None:
         rival = f"{vanilla} uncut, which recalls no more"
     else:

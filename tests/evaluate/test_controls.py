@@ -159,6 +159,12 @@ MORE = change(2, 1, 3, "F1", "higher")
             4,
             "X names more absent objects than vanilla cut to the same recall: CHAIR_S +3.0 [+1.0, +5.0].",
         ),
+        (
+            {"chair_s": OPEN, "chair_i": replace(GOOD, label="CHAIR_I")},
+            4,
+            "X is better in CHAIR_I alone, which repeated true objects lower too, than vanilla cut to the same "
+            "recall: better in CHAIR_I",
+        ),
         ({"chair_s": GOOD, "chair_i": BAD}, 4, "X is better in some and worse in others than vanilla cut"),
         ({"chair_s": OPEN, "f1": MORE}, None, "X is better than vanilla uncut, which recalls no more: better in F1"),
         ({"chair_s": OPEN, "f1": change(-2, -3, -1, "F1", "higher")}, 4, "X is worse than vanilla cut"),
