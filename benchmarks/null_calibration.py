@@ -39,6 +39,7 @@ from rudder_hf.evaluate.scoring import Scored
 from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS
 from rudder_hf.metrics.statistics import Counts, scores
 from rudder_hf.runtime.environment import code_digest, hardware, versions
+from rudder_hf.runtime.report import Table, with_interval
 from rudder_hf.runtime.store import must_write_new, to_json
 
 SETTINGS, IMAGES = 36, 100
@@ -213,6 +214,18 @@ def vanilla_scores(world: World, images: int = 20_000) -> dict[str, float]:
     return {name: round(value, 4) for name, value in scores(found.counts, found.metrics).items()}
 
 
+def table(result: dict[str, Any]) -> str:
+    """Markdown of a result: what was called calibrated, in percent."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in result["results"]:
+        share = with_interval(*(100 * row[name] for name in ("share", "low", "high")), "percent")
+        cells.setdefault(row["effect"], {})[f"{row['world']}, {row['objective']}"] = share
+    heads = list(next(iter(cells.values())))
+    return Table(
+        ["effect", *heads], [[name, *(own[head] for head in heads)] for name, own in cells.items()]
+    ).markdown()
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -238,6 +251,7 @@ def main() -> int:
         "cpu_seconds": round(time.process_time() - started, 1), "code": code_digest("calibrate", "metrics"),
         "versions": versions(), "hardware": hardware(),
     }  # fmt: skip
+    print(table(result))
     if given.out is not None:
         must_write_new(given.out, to_json(result))
     return int(not kept)

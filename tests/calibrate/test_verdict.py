@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.null_calibration import SCENES, no_effect, quarter_removed, simulate
-from rudder_hf import RudderConfig
+from benchmarks.null_calibration import SCENES, no_effect, quarter_removed, simulate, table
+from rudder_hf import RudderConfig, methods
 from rudder_hf.calibrate import VANILLA, CalibrationOptions, Limits, Setting
 from rudder_hf.calibrate.choice import LABELLED, Choice
 from rudder_hf.calibrate.outcome import choice_record
 from rudder_hf.calibrate.verdict import held_out_rows, refusal, shown_by
+from rudder_hf.evaluate.methods import settings_record
 from rudder_hf.evaluate.scoring import Scored
 from rudder_hf.hub.card import Provenance, render_card
 from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS
@@ -106,9 +109,21 @@ def test_config_and_card_say_what_the_verdict_says(wrong: int, calibrated: bool)
     assert ("were calibrated on this model" in card) == calibrated
     assert ("they are **not calibrated**: on the held-out images CHAIR_I is not shown to fall" in card) != calibrated
     assert ("[!WARNING]" in card) != calibrated
+    assert settings_record(methods.get("rudder-beta", config=config))["calibrated"] == calibrated
     # A record does not stand for other settings or models, refused or not.
     config.alpha_max = 9.0
     assert "changed by hand" in render_card(config)
+
+
+def test_the_recorded_simulation_is_what_the_page_says() -> None:
+    root = Path(__file__).parent.parent.parent
+    result = json.loads((root / "benchmarks" / "null-calibration.json").read_text())
+    page = (root / "docs" / "calibration.md").read_text()
+    assert table(result) in page.split("<!-- null calibration -->")[1].split("<!-- end of null calibration -->")[0]
+    assert all(row["repetitions"] >= 400 for row in result["results"])
+    assert all(row["share"] <= 0.1 for row in result["results"] if row["effect"] == "none")
+    mostly = [row for row in result["results"] if row["objective"] == "f1" and row["effect"].startswith("quarter")]
+    assert all(row["low"] > 0.5 for row in mostly)
 
 
 def test_settings_without_effect_are_hardly_ever_called_calibrated() -> None:
