@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from hypothesis import given
@@ -95,6 +96,7 @@ def test_an_empty_gate_range_is_refused() -> None:
         RudderConfig(g_min=0.8, g_max=0.2)
 
 
+@hypothesis.settings(deadline=None)
 @given(
     layer=st.integers(-40, 40),
     alpha_max=st.floats(0, 100),
