@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from rudder_hf import RudderConfig, write_repo
 from tests.vllm.engines import SETTINGS
@@ -85,4 +89,52 @@ def check_refusals(folder: Path) -> dict[str, Any]:
             said[name] = str(error)
         if reason not in said[name]:
             failed.append(name)
-    return {"name": "refusals", "tried": len(REFUSED), "failed": failed, "said": said, "passed": not failed}
+    for name, (told, reason) in {
+        "changed internals": (_of_changed_internals(), "has no _model_forward. It is tested with vLLM"),
+        "untested release": (_of_untested_release(), "RUDDER is tested with vLLM"),
+        "plugin switched off": (_of_plugin_off(folder), "RUDDER's plugin is switched off"),
+    }.items():
+        said[name] = told
+        if reason not in told:
+            failed.append(name)
+    return {"name": "refusals", "tried": len(said), "failed": failed, "said": said, "passed": not failed}
+
+
+def _of_changed_internals() -> str:
+    """What a class of vLLM's without a method that RUDDER overrides is told."""
+    from rudder_hf.integrations.vllm.engine import require
+
+    try:
+        require(type("GPUModelRunner", (), {"load_model": print}), "load_model", "_model_forward")
+    except RuntimeError as error:
+        return str(error)
+    return "not refused"
+
+
+def _of_untested_release() -> str:
+    """What the log says of the tested releases (nothing) and of the next one."""
+    from rudder_hf.integrations.vllm import engine
+
+    told = []
+    with patch.object(engine.logger, "warning", lambda text, *values: told.append(text % values)):
+        engine.check_version()
+        if told:
+            return "a tested release is warned of"
+        with patch.object(engine, "__version__", "0.99.0"):
+            engine.check_version()
+    return " ".join(told)
+
+
+def _of_plugin_off(folder: Path) -> str:
+    """What an engine says that was given RUDDER's worker and settings, but no plugin."""
+    script = f"""
+from vllm import LLM
+LLM({str(folder)!r}, dtype="float32", max_model_len=256, max_num_seqs=8, enforce_eager=True, model_impl="transformers",
+    distributed_executor_backend="uni", worker_cls="rudder_hf.integrations.vllm.worker.RudderWorker",
+    additional_config={{"rudder": {SETTINGS!r}}})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "VLLM_PLUGINS": "none"}, capture_output=True, text=True
+    )
+    last = done.stderr.strip().splitlines()[-1:]
+    return last[0] if done.returncode and last else "not refused"
