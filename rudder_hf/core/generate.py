@@ -125,7 +125,7 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
     settings = resolve_settings(handle.config, call.rudder, call.batch, handle.layer)
     image_tokens, update = image_token_ids(model), attention_update(handle.backbone.layers[handle.layer])
     _check_span(settings, image_tokens, call, model)
-    _check_strength(settings, getattr(model, "dtype", None))
+    _check_strength(settings, getattr(model, "dtype", None), update.multiplier)
     earlier = handle.conversations.recall(call, (handle.layer, settings.pool, settings.span))
     with_image = call.rows_with_image(image_tokens)
     pooled, unread, continued = None, 0, 0
@@ -166,13 +166,17 @@ def _check_span(settings: CallSettings, image_tokens: tuple[int, ...], call: Cal
         raise ValueError(f"span={settings.span!r} needs input_ids to tell image from text, or use span='prompt'.")
 
 
-def _check_strength(settings: CallSettings, dtype: torch.dtype | None) -> None:
+def _check_strength(settings: CallSettings, dtype: torch.dtype | None, multiplier: float) -> None:
     """Refuse a push that a half-precision model cannot hold, and that would end in tokens made of NaN."""
     strongest = max(settings.rows["alpha_max"], default=0.0)
-    if dtype is not None and dtype.is_floating_point and strongest > torch.finfo(dtype).max:
+    if dtype is None or not dtype.is_floating_point:
+        return
+    # The push is added before the layer applies its factor.
+    longest = torch.finfo(dtype).max * multiplier
+    if strongest > longest:
         raise ValueError(
-            f"RUDDER setting `alpha_max` is {strongest:g}, but the model's {dtype} holds numbers up to "
-            f"{torch.finfo(dtype).max:g}: choose less, or load the model in another dtype."
+            f"RUDDER setting `alpha_max` is {strongest:g}, but the model's {dtype} has room for a push up to "
+            f"{longest:g}: choose less, or load the model in another dtype."
         )
 
 

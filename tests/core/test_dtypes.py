@@ -193,3 +193,9 @@ def test_a_push_that_half_precision_cannot_hold_is_refused() -> None:
         with pytest.raises(ValueError, match=r"alpha_max.*70000.*float16"):
             run(model, inputs, rudder={"alpha_max": [1.0, 70000.0]})
         run(model, inputs, rudder={"alpha_max": 60000.0})
+    # Where the layer halves its attention output, the push is twice as long before that.
+    _, model, inputs = cast("granite4_vision", torch.float16)
+    with attach(model, settings()):
+        with pytest.raises(ValueError, match=r"alpha_max.*40000.*up to 32752"):
+            run(model, inputs, rudder={"alpha_max": 40000.0})
+        run(model, inputs, rudder={"alpha_max": 30000.0})

@@ -550,6 +550,10 @@ def test_installed_code_runs_instead_of_a_strangers(elsewhere: Elsewhere, hub: L
         assert loaded.value == 1
     assert not mark.exists()
     refused(elsewhere.run(code.replace("import rudder_hf\n", "").replace("=True", "=False")), "trust_remote_code")
+    # transformers' pipeline of this name is the one exception: it looks for its code in the repository.
+    named = "pipeline('image-to-text', model='stranger/code')"
+    refused(elsewhere.run(f"import rudder_hf, transformers\ntransformers.{named}", package=True), "trust_remote_code")
+    assert elsewhere.run(f"import rudder_hf\nrudder_hf.{named}", package=True).status == 0
     assert not mark.exists()
 
 
