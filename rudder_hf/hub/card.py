@@ -27,6 +27,7 @@ _LONGEST_LIST = 8
 _METRICS = {
     "chair_s": "CHAIR_S",
     "chair_i": "CHAIR_I",
+    "chair_mean": "mean of CHAIR_S and CHAIR_I",
     "chair_i_distinct": "CHAIR_I distinct",
     "recall": "recall",
     "precision": "precision",
