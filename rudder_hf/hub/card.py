@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..core.compat import OLDEST_TRANSFORMERS
-from ..core.configuration import RudderConfig
+from ..core.configuration import CONTRAST_DEFAULTS, RudderConfig
 from ..core.trust import is_commit, is_on_hub
 from ..core.version import __version__
 from ..presets import PRESETS
@@ -45,6 +45,9 @@ _MEANINGS = {
     "pool": "how prompt tokens are pooled into CARD",
     "span": "which prompt tokens are pooled",
     "steer_first_token": "whether the position that emits the first answer token is steered",
+    "contrast": "beyond the paper: lambda of the image-value contrast; 0 is off",
+    "contrast_first_layer": "beyond the paper: first layer whose cached image values are contrasted",
+    "contrast_after": "beyond the paper: answer tokens before the contrast is applied, once",
 }
 
 
@@ -106,6 +109,7 @@ def render_card(
         reported=provenance.preset.reported if provenance.calibrated and provenance.preset else {},
         results=[_result_row(result) for result in results],
         first_token=config.steer_first_token,
+        contrast=config.contrast,
     )
     text = str(card)
     return f"{text}{_DIGEST}{_digest(text)} -->\n"
@@ -151,6 +155,8 @@ class Provenance:
         )
         now = config.settings()
         refused = record.get("refusal")
+        # Records from before there was a contrast were made without.
+        found = found and {**CONTRAST_DEFAULTS, **found}
         changed = {name: (found[name], value) for name, value in now.items() if found.get(name, value) != value}
         preset = next((preset for preset in PRESETS.values() if preset.base_model == base), None)
         same_preset = preset is not None and now == preset.config().settings()
