@@ -209,7 +209,8 @@ def open_contrast(
 
 def _refuse_model(backbone: Backbone, call: Call, image_tokens: Sequence[int]) -> None:
     """Raise where the decoder's cache has no values of image positions, or where they are is not known."""
-    text = backbone.loop.config.get_text_config(decoder=True)
+    config: Any = backbone.loop.config
+    text = config.get_text_config(decoder=True)
     reason = None
     if getattr(text, "cross_attention_layers", None) or "image_attention_mask" in call.arguments:
         reason = "it reads images by cross-attention, so that they have no positions in the decoder's cache"

@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .backbones import Backbone, find_backbone, resolve_layer
 from .configuration import RudderConfig, check_setting
+from .contrast import ContrastMap
 from .conversations import Conversations
 from .generate import (
     HANDLE_NAME,
@@ -25,7 +26,6 @@ from .generate import (
     refuse_continuous_batching,
     steered_generate,
 )
-from .contrast import ContrastMap
 from .hooks import install_hooks
 from .state import CardMap
 
