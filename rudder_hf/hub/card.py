@@ -24,7 +24,7 @@ _DIGEST = "\n\n<!-- Written by rudder_hf; without edits its digest is "
 # Longer lists of a calibration record (the ids of its images) stand in config.json; the card says how many they are.
 _LONGEST_LIST = 8
 # Metrics of captions by their names in a calibration record, which holds fractions; the card has percent.
-_METRICS = {
+_METRIC_NAMES = {
     "chair_s": "CHAIR_S",
     "chair_i": "CHAIR_I",
     "chair_i_distinct": "CHAIR_I distinct",
@@ -242,10 +242,10 @@ def _result_row(result: EvalResult) -> tuple[str, str, str]:
 def _difference(name: Any, part: Any) -> str:
     """A metric before and after, with the interval of its change; empty if this is something else."""
     found: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
-    if name not in _METRICS or not all(isinstance(found.get(key), (int, float)) for key in _DIFFERENCE):
+    if name not in _METRIC_NAMES or not all(isinstance(found.get(key), (int, float)) for key in _DIFFERENCE):
         return ""
     left, right, value, low, high = (100 * found[key] for key in _DIFFERENCE)
-    return f"{_METRICS[name]} {left:.1f} to {right:.1f} ({value:+.1f} [{low:+.1f}, {high:+.1f}])"
+    return f"{_METRIC_NAMES[name]} {left:.1f} to {right:.1f} ({value:+.1f} [{low:+.1f}, {high:+.1f}])"
 
 
 def _cell(value: Any) -> str:
