@@ -105,7 +105,10 @@ def run_benchmark(
 
 def _run_case(model: BenchmarkModel, settings: BenchmarkSettings, methods: Sequence[str], progress: Progress) -> Case:
     """Measure one model: by greedy search, and by beam search the methods that know nothing else."""
-    sources, width = Sources(rudder=lambda name: model.config), model.model.config.get_text_config().hidden_size
+    # For a control that borrows from another image: any other pixels.
+    other = {key: -value if key.startswith("pixel_values") else value for key, value in model.inputs.items()}
+    sources = Sources(rudder=lambda name: model.config, prompts=lambda: [other])
+    width = model.model.config.get_text_config().hidden_size
     made = {}
     for name in dict.fromkeys((VANILLA, *methods)):
         kind = method_class(name)

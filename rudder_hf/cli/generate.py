@@ -43,6 +43,11 @@ def generate(
     steer_first_token: Annotated[
         bool | None, typer.Option("--steer-first-token/--no-steer-first-token", help="Steer the first token too.")
     ] = None,
+    contrast: Annotated[
+        float | None, typer.Option(help="Beyond the paper: lambda of the image-value contrast (0: off).")
+    ] = None,
+    contrast_first_layer: Annotated[int | None, typer.Option(help="First layer of the contrast.")] = None,
+    contrast_after: Annotated[int | None, typer.Option(help="Answer tokens before the contrast.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
     example: Annotated[int, typer.Option(min=1, help="Which of the examples, if no image is given.")] = 4,
     annotations: Annotated[
@@ -61,7 +66,8 @@ def generate(
     Settings that are not given come from the model's preset. Models without one need --layer and --alpha-max.
     """
     gate = ("k", "c", "g_min", "g_max")
-    settings = options.given_settings(locals(), "layer", "mode", "alpha_max", *gate, "norm_cap", "steer_first_token")
+    others = ("norm_cap", "steer_first_token", "contrast", "contrast_first_layer", "contrast_after")
+    settings = options.given_settings(locals(), "layer", "mode", "alpha_max", *gate, *others)
     with refusing_bad_input():
         if stream and as_json:
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
@@ -77,6 +83,8 @@ def generate(
         note = NOTE if model is None else None
         used = f"mode {steered.config.mode}, layer {steered.handle.layer}, alpha_max {steered.config.alpha_max:g}"
         heading = f"prompt:  {prompt}\nrudder:  {used}, k {steered.config.k:g}"
+        if steered.config.contrast:
+            heading += f", contrast {steered.config.contrast:g} (beyond the paper)"
 
         def begin(image: _NamedImage) -> None:
             """Print an image's title, and before the first one what holds for all."""

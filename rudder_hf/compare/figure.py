@@ -19,6 +19,7 @@ _ORDER = (TUNED, CALIBRATED, PUBLISHED, CONTROL, "")
 _STYLES = {
     "vanilla": ("*", DARK, "vanilla"),
     "rudder": ("o", DARK, "RUDDER"),
+    "contrast": ("D", DARK, "contrast (not in the paper)"),
     "peers": ("s", "white", "peers"),
     "controls": ("X", LIGHT, "controls"),
 }
@@ -48,8 +49,8 @@ def points(comparison: Comparison, decoding: str) -> dict[str, tuple[Row, float]
 
 
 def group_of(method: str) -> str:
-    """The group that a method is drawn as: "vanilla", "rudder", "peers" or "controls"."""
-    return next((name for name in ("rudder", "controls", "peers") if method in GROUPS[name]), "vanilla")
+    """The group that a method is drawn as: "vanilla", "rudder", "contrast", "peers" or "controls"."""
+    return next((name for name in _STYLES if method in GROUPS.get(name, ())), "vanilla")
 
 
 def spread(heights: list[float], gap: float) -> list[float]:

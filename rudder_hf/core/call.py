@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_setting, check_settings
+from .configuration import CALL_SETTINGS, ROW_SETTINGS, STEERING_ROWS, RudderConfig, check_setting, check_settings
 
 Override = bool | Mapping[str, Any] | Sequence[Any] | RudderConfig | None
 """What a caller may pass as `rudder=`."""
 
+# What `rudder=False` stands for.
+_UNSTEERED = {"alpha_max": 0.0, "contrast": 0.0}
 # Arguments whose names start like this carry images.
 _IMAGE_ARGUMENTS = ("pixel_values", "image", "video", "mm_encoder_outputs", "high_res_pixel_values")
 
@@ -157,14 +159,16 @@ class CallSettings:
     pool: str
     span: str
     steer_first_token: bool
+    contrast_first_layer: int
+    contrast_after: int
     force: bool  # whether rows without an image are steered too
 
     def row_tensors(self, expand: int, steered: Sequence[bool], device: torch.device) -> dict[str, Tensor]:
-        """The row settings as float32 tensors of `expand` rows per row of the batch (beams, return sequences).
+        """The settings of the push as float32 tensors of `expand` rows per row of the batch (beams, return sequences).
 
         Rows that are not to be steered get strength 0; rows without a norm cap an infinite one.
         """
-        columns = dict(self.rows)
+        columns = {name: self.rows[name] for name in STEERING_ROWS}
         columns["alpha_max"] = [a if use else 0.0 for a, use in zip(columns["alpha_max"], steered, strict=True)]
         columns["norm_cap"] = [math.inf if cap is None else cap for cap in columns["norm_cap"]]
         return {
@@ -198,7 +202,7 @@ def resolve_settings(config: RudderConfig, override: Override, batch: int, layer
     elif isinstance(override, Sequence) and not isinstance(override, str):
         override = _columns_from_rows(values, override, batch)
     elif override is None or isinstance(override, bool):
-        override = {"alpha_max": 0.0} if override is False else {}
+        override = _UNSTEERED if override is False else {}
     if not isinstance(override, Mapping):
         raise TypeError(
             f"rudder={override!r} is not understood. Pass False (unsteered), a dictionary of settings for this call, "
@@ -234,7 +238,7 @@ def _columns_from_rows(defaults: Mapping[str, Any], rows: Sequence[Any], batch: 
     """Turn one override per prompt into one column per setting."""
     if len(rows) != batch:
         raise ValueError(f"rudder= has {len(rows)} entries for a batch of {batch} prompts: give one for each prompt.")
-    settings = [{"alpha_max": 0.0} if row is False else {} if row is None or row is True else row for row in rows]
+    settings = [_UNSTEERED if row is False else {} if row is None or row is True else row for row in rows]
     for index, row in enumerate(settings):
         if not isinstance(row, Mapping):
             raise TypeError(f"rudder[{index}]={row!r} is not understood: give None, False or a dictionary.")

@@ -20,8 +20,11 @@ MODES = ("beta", "add")
 _CHOICES = {"mode": MODES, "pool": ("mean", "norm"), "span": ("prompt", "text", "image")}
 
 # Settings that may differ from row to row of a batch. The others shape the computation of the whole call.
-ROW_SETTINGS = ("alpha_max", "k", "c", "g_min", "g_max", "norm_cap")
-CALL_SETTINGS = (*ROW_SETTINGS, "mode", "pool", "span", "steer_first_token")
+STEERING_ROWS = ("alpha_max", "k", "c", "g_min", "g_max", "norm_cap")
+ROW_SETTINGS = (*STEERING_ROWS, "contrast")
+# Of the image-value contrast, which is not in the paper. Configs written before it was there mean these values.
+CONTRAST_DEFAULTS = {"contrast": 0.0, "contrast_first_layer": 2, "contrast_after": 1}
+CALL_SETTINGS = (*STEERING_ROWS, "mode", "pool", "span", "steer_first_token", *CONTRAST_DEFAULTS)
 # Everything that may be given when settings are loaded.
 SETTING_NAMES = ("layer", *CALL_SETTINGS, "base_model_name_or_path", "base_model_revision", "calibration")
 
@@ -53,6 +56,12 @@ _NUMBER_RANGES: dict[str, tuple[float, float, str]] = {
     "g_min": (0.0, 1.0, "a number in [0, 1]"),
     "g_max": (0.0, 1.0, "a number in [0, 1]"),
     "norm_cap": (math.nextafter(0.0, 1.0), 1e6, "None or a number in (0, 1e6] (tau, the longest push)"),
+    "contrast": (0.0, 100.0, "a number in [0, 100] (lambda of the image-value contrast; 0 switches it off)"),
+}
+# Whole numbers, with the least one that is allowed.
+_COUNTS = {
+    "contrast_first_layer": (0, "an integer from 0 on: the first decoder layer whose image values are contrasted"),
+    "contrast_after": (1, "an integer from 1 on: the number of answer tokens before the image values are contrasted"),
 }
 
 
@@ -81,6 +90,11 @@ def check_setting(name: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise _setting_error(name, value, "True or False")
         return value
+    if name in _COUNTS:
+        least, allowed = _COUNTS[name]
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+            raise _setting_error(name, value, allowed)
+        return int(value)
     if name == "layer":
         if not isinstance(value, Integral) or isinstance(value, bool):
             raise _setting_error(name, value, "an integer: 0-based decoder layer, negative counts from the end")
@@ -157,6 +171,12 @@ class RudderConfig(PreTrainedConfig):
         steer_first_token (`bool`, defaults to `False`):
             Whether the last prompt position, which emits the first answer token, is steered too. The paper's
             algorithm only reads while it prefills; one-word answers can then never change.
+        contrast (`float`, defaults to 0.0):
+            Beyond the paper: lambda of the image-value contrast, see `core/contrast.py`. 0 switches it off.
+        contrast_first_layer (`int`, defaults to 2):
+            First decoder layer whose cached image values are contrasted.
+        contrast_after (`int`, defaults to 1):
+            Number of answer tokens that are emitted before the image values are contrasted, once.
         calibration (`dict`, *optional*):
             Where the settings come from and what they reached. `None` means that they are not calibrated.
         rudder_version (`str`, *optional*):
@@ -182,6 +202,9 @@ class RudderConfig(PreTrainedConfig):
     span: str = "prompt"
     norm_cap: float | None = None
     steer_first_token: bool = False
+    contrast: float = 0.0
+    contrast_first_layer: int = 2
+    contrast_after: int = 1
     calibration: dict[str, Any] | None = None
     rudder_version: str | None = None
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from .call import Call
+from .contrast import PendingImages
 from .errors import warn
 from .state import GenerationState
 
@@ -28,6 +29,7 @@ class Conversation:
     with_image: list[bool]  # for each prompt
     # Tokens of the returned sequences, (prompts * sequences, new tokens). The last one is emitted but not forwarded.
     answer: Tensor
+    pending: list[PendingImages] = field(default_factory=list)  # images whose values are still to be contrasted
 
     def covers(self, call: Call, reading: Reading) -> bool:
         """Whether every prompt token in the cache of a call was read, the same way, for the same rows.
@@ -93,6 +95,7 @@ class Conversations:
             pooled=state.pooled[:: state.pooled.shape[0] // prompts],
             with_image=state.with_image,
             answer=sequences[:, call.prompt_length :],
+            pending=[] if state.contrast is None else state.contrast.left(sequences.shape[1] - state.prompt_length),
         )
         with self._lock:
             self._by_cache[cache] = conversation

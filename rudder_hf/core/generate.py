@@ -7,6 +7,7 @@ generation whose token loop runs.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from .backbones import attention_update, image_token_ids
 from .call import Call, CallSettings, Override, resolve_settings
+from .contrast import open_contrast
 from .errors import warn
 from .hooks import STATE_KEY, clear_slot
 from .state import GenerationState
@@ -115,7 +117,8 @@ def run(handle: Any, call: Call | None, original: Callable[..., Any], args: Any,
     handle.conversations.remember(call, state, output)
     if call.traced:
         record = {"layer": state.layer, **state.settings.record()}
-        output["rudder"] = state.recorder.lay_out(call, output, state.card, record)
+        output["rudder"] = trace = state.recorder.lay_out(call, output, state.card, record)
+        trace.contrast = [] if state.contrast is None else state.contrast.edited
     return output
 
 
@@ -128,11 +131,17 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
     _check_strength(settings, getattr(model, "dtype", None), update.multiplier)
     earlier = handle.conversations.recall(call, (handle.layer, settings.pool, settings.span))
     with_image = call.rows_with_image(image_tokens)
+    contrast = None
+    if any(settings.rows["contrast"]):
+        contrast = open_contrast(handle.backbone, call, settings, image_tokens)
+        contrast.contrast_map = handle.contrast_map
     pooled, unread, continued = None, 0, 0
     if earlier is not None:
         with_image = [any(pair) for pair in zip(with_image, earlier.images_of(len(with_image)), strict=True)]
         # A call that only repeats what was emitted goes on with its answer: there is no new prompt in it.
         pooled, unread, continued = earlier.pooled, earlier.unread(call), earlier.continued(call)
+        if contrast is not None:
+            contrast.pending += [images.expanded(len(with_image), continued) for images in earlier.pending]
     if not all(with_image) and not settings.force and call.rudder is not False:
         _warn_without_image(with_image)
         if not any(with_image) and not call.traced:
@@ -150,6 +159,7 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
         skip=unread,
         traced=call.traced,
         card_map=handle.card_map,
+        contrast=contrast,
     )
 
 
@@ -200,8 +210,36 @@ def prepare_inputs_for_generation(self: nn.Module, input_ids: Tensor, *args: Any
     query_length = (model_inputs["input_ids"] if embeds is None else embeds).shape[1]
     cached = model_inputs.get("past_key_values") is not None and kwargs.get("use_cache") is not False
     state.plan(input_ids, query_length, kwargs.get("attention_mask"), cached)
+    if state.contrast is not None:
+        generated = max(input_ids.shape[1] - state.prompt_length, 0)
+        state.contrast.before_forward(model_inputs.get("past_key_values") if cached else None, generated, query_length)
     model_inputs[STATE_KEY] = state
     return model_inputs
+
+
+def get_candidate_generator(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The generator of candidates for assisted decoding and prompt lookup, which stops where the contrast is applied.
+
+    A forward that verifies candidates reads one cache, so that it cannot have some before the edit and some after it.
+    """
+    generator, running = _original(self, "_get_candidate_generator")(*args, **kwargs), _RUNNING.get()
+    if running is None or running[0] is not handle_of(self) or not isinstance(running[1], GenerationState):
+        return generator
+    if running[1].contrast is not None:
+        generator.get_candidates = functools.partial(_candidates, running[1], generator.get_candidates)
+    return generator
+
+
+def _candidates(
+    state: GenerationState, get: Callable[..., Any], input_ids: Tensor, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Candidates up to the contrast, with their logits if there are some."""
+    ids, logits = get(input_ids, *args, **kwargs)
+    longest = None if state.contrast is None else state.contrast.longest(input_ids.shape[1], state.prompt_length)
+    if longest is None:
+        return ids, logits
+    kept = min(longest, ids.shape[1]) - input_ids.shape[1]
+    return ids[:, : input_ids.shape[1] + kept], None if logits is None or kept == 0 else logits[:, :kept]
 
 
 def refuse_continuous_batching(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -15,10 +15,12 @@ from torch.utils.hooks import RemovableHandle
 
 from .backbones import Backbone, find_backbone, resolve_layer
 from .configuration import RudderConfig, check_setting
+from .contrast import ContrastMap
 from .conversations import Conversations
 from .generate import (
     HANDLE_NAME,
     generate_apart,
+    get_candidate_generator,
     handle_of,
     prepare_inputs_for_generation,
     refuse_continuous_batching,
@@ -42,7 +44,7 @@ class SteeringHandle:
         layer: Index of the installed layer, from 0 on.
         installed: Whether the hooks are on the model.
         conversations: What was read into caches that calls may go on with.
-        card_map: Set by control experiments, which steer with something else than CARD.
+        card_map, contrast_map: Set by control experiments, which use something else than CARD or the image's values.
     """
 
     # Whether the model may be the language model of the one that users call.
@@ -61,6 +63,7 @@ class SteeringHandle:
         self.disabled_blocks = 0
         self.conversations = Conversations()
         self.card_map: CardMap | None = None
+        self.contrast_map: ContrastMap | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SteeringHandle:
         """Copy with the model: hooks and bound methods of the copy belong to the copied modules."""
@@ -120,6 +123,8 @@ class SteeringHandle:
             self._set(self.backbone.layers, HANDLE_NAME, True)
             self.bind_generate()
             self.bind(loop, "prepare_inputs_for_generation", prepare_inputs_for_generation)
+            if hasattr(type(loop), "_get_candidate_generator"):
+                self.bind(loop, "_get_candidate_generator", get_candidate_generator)
             self._hooks = install_hooks(self.backbone, self.layer)
             self.installed = True
         except BaseException:

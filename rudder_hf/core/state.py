@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .call import CallSettings
+from .contrast import ImageContrast
 from .steering import (
     TINY_NORM,
     StepConstants,
@@ -49,9 +50,12 @@ class GenerationState:
     skip: int = 0  # positions at the start of the prompt that belong to an earlier answer and are not pooled
     traced: bool = False  # whether to record similarity, gate and push per token
     card_map: CardMap | None = None  # what CARD is replaced by before it is used, for control experiments
+    contrast: ImageContrast | None = None  # the edit of the image's cached values, beyond the paper
 
     def __post_init__(self) -> None:
         self.gated = self.settings.mode == "beta"
+        # The contrast alone costs nothing while tokens are decoded.
+        self.contrast_alone = self.contrast is not None and not any(self.settings.rows["alpha_max"])
         self.recorder = TraceRecorder()
         # Set while the prompt is read, before anything is steered.
         self.card: Tensor
@@ -103,6 +107,8 @@ class GenerationState:
         self.prompt_weights = self._weights(input_ids, query_length, attention_mask) if new else None
         has_last_prompt = prompt > 0 and self.remaining_prompt <= 0
         self.steer_count = answer + int(has_last_prompt and self.settings.steer_first_token)
+        if self.contrast_alone:
+            self.steer_count = 0
         # The trace has the last prompt position, which emits the first token, also where it is not steered.
         self.watch_count = answer + int(has_last_prompt) if self.traced else 0
         self.first_token = generated - self.continued - (self.watch_count - 1)

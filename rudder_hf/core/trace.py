@@ -29,6 +29,8 @@ class RudderTrace:
             cap; 0 where nothing was added. (rows, new tokens).
         push: Length of the push relative to the hidden state's, ||v_t^steer|| / ||h_t||, (rows, new tokens).
         settings: The settings in force, for the record.
+        contrast: One entry for each image whose cached values were contrasted: its `prompt`, its `positions` in the
+            cache, the `layers`, and for each of these how far the values `moved`, relative to their norm.
 
     Padding after a row's end is NaN.
     """
@@ -38,6 +40,7 @@ class RudderTrace:
     gate: Tensor
     push: Tensor
     settings: dict[str, Any] = field(default_factory=dict)
+    contrast: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the trace as a safetensors file.
@@ -49,7 +52,8 @@ class RudderTrace:
         if path.exists() and not overwrite:
             raise FileExistsError(f"{path} exists. Choose another name or pass overwrite=True.")
         tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
-        save_file(tensors, path, metadata={"format": _FORMAT, "settings": json.dumps(self.settings)})
+        texts = {"settings": json.dumps(self.settings), "contrast": json.dumps(self.contrast)}
+        save_file(tensors, path, metadata={"format": _FORMAT, **texts})
         return path
 
     @classmethod
@@ -65,15 +69,15 @@ class RudderTrace:
                 if metadata.get("format") != _FORMAT:
                     raise ValueError(f"{path} is not a RUDDER trace (format {metadata.get('format')!r}).")
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
-            settings = json.loads(metadata["settings"])
+            settings, contrast = json.loads(metadata["settings"]), json.loads(metadata.get("contrast", "[]"))
         except (SafetensorError, KeyError, json.JSONDecodeError) as error:
             raise ValueError(f"{path} is damaged, or no safetensors file: {error}.") from error
         card, *tables = tensors.values()
         fits = all(table.shape == tables[0].shape == (*card.shape[:1], *table.shape[1:]) for table in tables)
-        if card.ndim != 2 or tables[0].ndim != 2 or not fits or not isinstance(settings, dict):
+        if card.ndim != 2 or tables[0].ndim != 2 or not fits or (type(settings), type(contrast)) != (dict, list):
             shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
             raise ValueError(f"{path} is damaged: its parts do not belong together ({shapes}).")
-        return cls(**tensors, settings=settings)
+        return cls(**tensors, settings=settings, contrast=contrast)
 
 
 class TraceRecorder:

@@ -25,7 +25,7 @@ from ..scenes.embedded import embedded_name
 from ..scenes.images import Scene, draw, train_scene
 from ..scenes.world import NAMES as OBJECTS
 
-_STEERED = (*GROUPS["rudder"], *GROUPS["controls"])
+_STEERED = tuple(name for name in NAMES if name.startswith("rudder-"))
 _PAIRS = 50
 # Scenes from here on; training starts at 0 and takes fewer.
 _FIRST_SCENE = 9_000_000

@@ -22,7 +22,7 @@ _CORE = tuple(
     f"core/{name}.py"
     for name in (
         *("version", "compat", "errors", "trust", "steering", "configuration", "families", "backbones", "call"),
-        *("trace", "state", "hooks", "conversations", "generate", "handle"),
+        *("trace", "contrast", "state", "hooks", "conversations", "generate", "handle"),
     )
 )
 _CUSTOM_GENERATE = "hub/custom_generate.py"

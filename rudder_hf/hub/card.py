@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..core.compat import OLDEST_TRANSFORMERS
-from ..core.configuration import RudderConfig
+from ..core.configuration import CONTRAST_DEFAULTS, RudderConfig
 from ..core.trust import is_commit, is_on_hub
 from ..core.version import __version__
 from ..presets import PRESETS
@@ -24,7 +24,7 @@ _DIGEST = "\n\n<!-- Written by rudder_hf; without edits its digest is "
 # Longer lists of a calibration record (the ids of its images) stand in config.json; the card says how many they are.
 _LONGEST_LIST = 8
 # Metrics of captions by their names in a calibration record, which holds fractions; the card has percent.
-_METRICS = {
+_METRIC_NAMES = {
     "chair_s": "CHAIR_S",
     "chair_i": "CHAIR_I",
     "chair_mean": "mean of CHAIR_S and CHAIR_I",
@@ -46,6 +46,9 @@ _MEANINGS = {
     "pool": "how prompt tokens are pooled into CARD",
     "span": "which prompt tokens are pooled",
     "steer_first_token": "whether the position that emits the first answer token is steered",
+    "contrast": "beyond the paper: lambda of the image-value contrast; 0 is off",
+    "contrast_first_layer": "beyond the paper: first layer whose cached image values are contrasted",
+    "contrast_after": "beyond the paper: answer tokens before the contrast is applied, once",
 }
 
 
@@ -107,6 +110,7 @@ def render_card(
         reported=provenance.preset.reported if provenance.calibrated and provenance.preset else {},
         results=[_result_row(result) for result in results],
         first_token=config.steer_first_token,
+        contrast=config.contrast,
     )
     text = str(card)
     return f"{text}{_DIGEST}{_digest(text)} -->\n"
@@ -152,6 +156,8 @@ class Provenance:
         )
         now = config.settings()
         refused = record.get("refusal")
+        # Records from before there was a contrast were made without.
+        found = found and {**CONTRAST_DEFAULTS, **found}
         changed = {name: (found[name], value) for name, value in now.items() if found.get(name, value) != value}
         preset = next((preset for preset in PRESETS.values() if preset.base_model == base), None)
         same_preset = preset is not None and now == preset.config().settings()
@@ -237,10 +243,10 @@ def _result_row(result: EvalResult) -> tuple[str, str, str]:
 def _difference(name: Any, part: Any) -> str:
     """A metric before and after, with the interval of its change; empty if this is something else."""
     found: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
-    if name not in _METRICS or not all(isinstance(found.get(key), (int, float)) for key in _DIFFERENCE):
+    if name not in _METRIC_NAMES or not all(isinstance(found.get(key), (int, float)) for key in _DIFFERENCE):
         return ""
     left, right, value, low, high = (100 * found[key] for key in _DIFFERENCE)
-    return f"{_METRICS[name]} {left:.1f} to {right:.1f} ({value:+.1f} [{low:+.1f}, {high:+.1f}])"
+    return f"{_METRIC_NAMES[name]} {left:.1f} to {right:.1f} ({value:+.1f} [{low:+.1f}, {high:+.1f}])"
 
 
 def _cell(value: Any) -> str:

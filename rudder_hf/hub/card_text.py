@@ -87,6 +87,14 @@ model = RudderForConditionalGeneration.from_pretrained("{{ repo }}")
 {% endfor %}
 Written by `{{ package }}` {{ version }}. Any of them can be set at load (`alpha_max=11.0`), all but the
 layer also for one call (`rudder={"alpha_max": 11.0}`).
+{%- if contrast %}
+
+**These settings go beyond the paper**: `contrast` moves the image's cached values away from their mean, once, when
+`contrast_after` answer tokens have been emitted. The paper neither describes nor measures it, and its results do not
+stand for these settings. `contrast=0.0` switches it off. It is related to cache steering
+([arXiv 2507.08799](https://arxiv.org/abs/2507.08799)), KVSmooth ([2602.04268](https://arxiv.org/abs/2602.04268)) and
+PruneHal ([2510.19183](https://arxiv.org/abs/2510.19183)).
+{%- endif %}
 
 ## How the settings were found
 

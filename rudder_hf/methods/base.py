@@ -27,6 +27,8 @@ METHODS: dict[str, str] = {
     "vanilla": "rudder:Vanilla",
     "rudder-beta": "rudder:RudderBeta",
     "rudder-add": "rudder:RudderAdd",
+    "contrast": "contrast:Contrast",
+    "rudder-beta+contrast": "contrast:RudderContrast",
     "dola-low": "dola:Dola",
     "dola-high": "dola:DolaHigh",
     "vcd": "vcd:VCD",
@@ -41,18 +43,24 @@ METHODS: dict[str, str] = {
     "rudder-shuffled": "controls:ShuffledCard",
     "rudder-negated": "controls:NegatedCard",
     "rudder-text-only": "controls:TextOnlyCard",
+    "contrast-random": "contrast:RandomContrast",
+    "contrast-shuffled": "contrast:ShuffledContrast",
+    "contrast-negated": "contrast:NegatedContrast",
 }
 """Module of this folder and class of each method, by the name that users type. Modules are imported on demand."""
 
 NAMES: tuple[str, ...] = tuple(METHODS)
-"""Names that `get` takes: vanilla, RUDDER, peers, then controls."""
+"""Names that `get` takes: vanilla, RUDDER, the contrast beyond the paper, peers, then controls."""
 
-_MODULES = {name: place.split(":")[0] for name, place in METHODS.items()}
+_MODULES = {
+    name: "controls" if name.startswith("contrast-") else place.split(":")[0] for name, place in METHODS.items()
+}
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "all": NAMES,
     "rudder": tuple(name for name, module in _MODULES.items() if module == "rudder" and name != "vanilla"),
-    "peers": tuple(name for name, module in _MODULES.items() if module not in ("rudder", "controls")),
+    "contrast": tuple(name for name, module in _MODULES.items() if module == "contrast"),
+    "peers": tuple(name for name, module in _MODULES.items() if module not in ("rudder", "contrast", "controls")),
     "controls": tuple(name for name, module in _MODULES.items() if module == "controls"),
 }
 """Names that stand for several methods."""

@@ -66,6 +66,10 @@ class RudderBeta(Method):
     steer_first_token: bool | None = None
 
     mode = "beta"
+    # The paper's method, whatever the config has beside it.
+    contrast = 0.0
+    contrast_first_layer = 2
+    contrast_after = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -191,3 +191,12 @@ def test_an_image_of_any_size_and_kind_is_taken(tmp_path: Path) -> None:
     image.convert("LA").resize((300, 200)).save(grey)
     for path in (whole, grey):
         assert captions.broken_sentences(answer_json(path, "--no-compare")["answers"][0]["steered"]) == 0
+
+
+def test_a_contrast_is_shown_as_beyond_the_paper() -> None:
+    result = generate("--alpha-max", 0, "--contrast", 0.6, "--contrast-after", 2)
+    assert result.exit_code == 0, result.output
+    assert "contrast 0.6 (beyond the paper)" in line_of(result.stdout, "rudder:")
+    assert line_of(result.stdout, "vanilla:") != line_of(result.stdout, "steered:")
+    record = answer_json("--contrast", 0.6, "--contrast-after", 2)
+    assert [record["settings"][name] for name in ("contrast", "contrast_after")] == [0.6, 2]

@@ -152,6 +152,7 @@ def test_options_are_checked() -> None:
 
 def test_commands_refuse_what_cannot_be(tmp_path: Path) -> None:
     refused(rudder("compare", "--decodings", "contrastive", "--out", tmp_path / "a"), "greedy, beam, nucleus")
-    refused(rudder("compare", "--methods", "halc", "--out", tmp_path / "a"), "Groups: all, rudder, peers, controls")
+    groups = "Groups: all, rudder, contrast, peers, controls"
+    refused(rudder("compare", "--methods", "halc", "--out", tmp_path / "a"), groups)
     refused(rudder("evaluate", "--methods", "opera", "--limit", 1, "--out", tmp_path / "c"), "no greedy variant")
     assert not list(tmp_path.iterdir())

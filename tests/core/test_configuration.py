@@ -279,3 +279,30 @@ def test_the_bases_config_answers_for_what_settings_lack() -> None:
     assert config.get_text_config(encoder=True) == ("text", None, True)
     assert config.image_token_id == 32000
     assert not hasattr(config, "auto_map")
+
+
+def test_a_config_from_before_there_was_a_contrast_is_without(tmp_path: Path) -> None:
+    RudderConfig(layer=3).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    stored = json.loads(file.read_text())
+    old = {name: value for name, value in stored.items() if not name.startswith("contrast")}
+    assert len(stored) - len(old) == 3
+    file.write_text(json.dumps(old))
+    config = RudderConfig.from_pretrained(tmp_path)
+    assert (config.contrast, config.contrast_first_layer, config.contrast_after) == (0.0, 2, 1)
+    config.take({"contrast": 1, "contrast_after": 8})
+    config.save_pretrained(tmp_path)
+    assert RudderConfig.from_pretrained(tmp_path).settings() == config.settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("contrast", value) for value in (-0.1, 101, "1", True, math.nan)],
+        *[("contrast_first_layer", value) for value in (-1, 1.5, True)],
+        *[("contrast_after", value) for value in (0, 2.0, None)],
+    ],
+)
+def test_bad_settings_of_the_contrast_are_named(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"`{name}` is"):
+        RudderConfig(**{name: value})

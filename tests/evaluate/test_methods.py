@@ -16,7 +16,7 @@ from tests.support.evaluating import loaded, run_task, scenes
 def test_groups_are_replaced_by_their_members() -> None:
     assert parse_names("all") == list(NAMES)
     assert parse_names("vcd,peers")[0] == "vcd"
-    assert set(parse_names("vanilla, rudder,peers,controls")) == set(NAMES)
+    assert set(parse_names("vanilla, rudder,contrast,peers,controls")) == set(NAMES)
     assert parse_optional("vcd,peers") == set(GROUPS["peers"]) - {"vcd"}
     assert parse_optional("vcd,opera") == set()
     for wrong in ("", "everything", "vcd,vcd", "all,all"):

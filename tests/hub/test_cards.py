@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rudder_hf import RudderConfig, get_preset, list_presets
 from rudder_hf.core.configuration import CALL_SETTINGS
-from rudder_hf.hub.card import is_rendered, render_card
+from rudder_hf.hub.card import Provenance, is_rendered, render_card
 from rudder_hf.hub.push import repo_files
 from tools.model_cards import card_files
 
@@ -262,3 +262,19 @@ def test_the_folders_of_the_presets_are_what_would_be_pushed(name: str) -> None:
 def test_there_is_a_folder_for_each_preset_and_nothing_else() -> None:
     assert sorted(path.name for path in MODEL_CARDS.iterdir()) == sorted(list_presets())
     assert not any(path.is_symlink() for path in MODEL_CARDS.rglob("*"))
+
+
+def test_a_contrast_is_called_beyond_the_paper() -> None:
+    assert "go beyond the paper" not in render_card(RudderConfig())
+    card = render_card(RudderConfig(contrast=0.6))
+    assert "go beyond the paper" in card
+    assert all(number in card for number in ("2507.08799", "2602.04268", "2510.19183"))
+
+
+def test_a_record_from_before_the_contrast_stands_for_settings_without() -> None:
+    found = {name: value for name, value in RudderConfig().settings().items() if not name.startswith("contrast")}
+    config = calibrated(settings=found)
+    assert Provenance(config).calibrated
+    config.contrast = 0.6
+    assert not Provenance(config).calibrated
+    assert "`contrast`: 0 was found, now 0.6" in Provenance(config).details

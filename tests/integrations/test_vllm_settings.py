@@ -209,3 +209,11 @@ def test_a_gate_is_checked_against_the_engines() -> None:
 def test_the_engines_own_values_may_be_repeated() -> None:
     assert request_settings(ENGINE, {"rudder_layer": 3, "rudder_span": "prompt"}) == request_settings(ENGINE, None)
     assert "layer" not in REQUEST_SETTINGS
+
+
+def test_the_contrast_is_refused_by_name() -> None:
+    assert engine_settings({"layer": 3, "contrast": 0.0}).config.contrast == 0.0
+    with pytest.raises(ValueError, match=r"`contrast` is 0\.6, but vLLM shares"):
+        engine_settings({"layer": 3, "contrast": 0.6})
+    with pytest.raises(ValueError, match=r"`contrast` is 0\.5, but vLLM shares"):
+        request_settings(engine_settings({"layer": 3}), {"rudder_contrast": 0.5})

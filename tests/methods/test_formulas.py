@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax, softmax
 
+from rudder_hf import RudderConfig
+from rudder_hf.methods import get
 from rudder_hf.methods.base import sample_normal
+from rudder_hf.methods.contrast import collect_deviations
 from rudder_hf.methods.controls import collect_cards
 from rudder_hf.methods.dola import candidate_layers
 from rudder_hf.methods.vista import late_blocks
@@ -316,3 +319,49 @@ def test_collected_cards_are_those_that_rudder_reads() -> None:
     assert collected.shape == (3, 32)
     torch.testing.assert_close(collected[:1], expected)
     torch.testing.assert_close(collected[1:2], expected, rtol=1e-4, atol=1e-5)
+
+
+def moves(family: str, name: str, **changes: Any) -> list[Tensor]:
+    """How a method moves the cached image values of each row in layer 2, the first that is edited, per lambda."""
+    values = []
+    for tested in (method("vanilla"), method(name, **changes)):
+        output = run(tested, built(family), batch(family), sample_ids=IDS)
+        values.append(output.past_key_values.layers[2].values)
+    images = [row.nonzero()[:, 0] for row in batch(family)["input_ids"] == IMAGE]
+    return [(values[1] - values[0])[row][:, image] / 2.0 for row, image in enumerate(images)]
+
+
+@every_family
+def test_controls_of_the_contrast_move_values_by_something_else(family: str) -> None:
+    own = moves(family, "contrast")
+    assert all(part.norm() > 0.1 and part.mean(1).abs().max() < 1e-5 for part in own)
+    for part, negated in zip(own, moves(family, "contrast-negated"), strict=True):
+        torch.testing.assert_close(negated, -part, rtol=1e-4, atol=1e-5)
+    random, again = moves(family, "contrast-random"), moves(family, "contrast-random", seed=1)
+    for part, drawn, other in zip(own, random, again, strict=True):
+        torch.testing.assert_close(drawn.norm(dim=-1), part.norm(dim=-1), rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(drawn, other, atol=1e-2)
+        assert not torch.allclose(drawn, part, atol=1e-2)
+    for part, next_one in zip(own, reversed(moves(family, "contrast-shuffled", donors=None)), strict=True):
+        torch.testing.assert_close(next_one, part, rtol=1e-4, atol=1e-5)
+    bank = collect_deviations(built(family), RudderConfig(layer=-1, alpha_max=0.0, contrast=1.0), [batch(family)])
+    assert len(bank) == 2
+    for seed in range(4):
+        others = moves(family, "contrast-shuffled", donors=bank, seed=seed)
+        for part, other in zip(own, reversed(others), strict=True):
+            torch.testing.assert_close(other, part, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="every donor is the sample's own image"):
+        run(method("contrast-shuffled", donors=bank[:1]), built(family), batch(family))
+    with pytest.raises(ValueError, match="collect_deviations"):
+        run(method("contrast-shuffled", donors=None), built(family), batch(family, [ROW]))
+
+
+def test_the_contrast_of_a_config_is_no_part_of_the_papers_method() -> None:
+    config = RudderConfig(layer=2, alpha_max=3.0, contrast=0.9)
+    assert get("rudder-beta", config=config).settings()["contrast"] == 0.0
+    both = get("rudder-beta+contrast", config=config, contrast=0.4, contrast_after=3)
+    assert both.settings() | {"alpha_max": 3.0, "contrast": 0.4, "contrast_after": 3} == both.settings()
+    alone = run(method("contrast"), built("llava"), batch("llava"), output_logits=True)
+    mixed = method("rudder-beta+contrast", alpha_max=0.0, contrast=2.0)
+    together = run(mixed, built("llava"), batch("llava"), output_logits=True)
+    assert torch.equal(torch.stack(alone.logits), torch.stack(together.logits))

@@ -61,6 +61,9 @@ NOTHING: dict[str, dict[str, Any]] = {
     "opera": {"penalty": 0.0, "threshold": None, "candidates": VOCAB},
     "rudder-beta": {"alpha_max": 0.0},
     "rudder-random": {"alpha_max": 0.0},
+    "contrast": {"contrast": 0.0},
+    "contrast-random": {"contrast": 0.0},
+    "rudder-beta+contrast": {"alpha_max": 0.0, "contrast": 0.0},
 }
 LOOP_METHODS = tuple(name for name in NAMES if name != "opera")
 
@@ -462,7 +465,7 @@ def test_every_method_is_tuned_on_as_many_settings(name: str) -> None:
         assert tried == []
         return
     assert len({json.dumps(settings, sort_keys=True) for settings in tried}) == BUDGET
-    if name in GROUPS["peers"]:
+    if name in (*GROUPS["peers"], "contrast"):
         assert get(name, **given).settings() in tried, "the published settings are tried"
     else:
         shares = [round(settings["alpha_max"] / (10 + settings["layer"]), 3) for settings in tried]
@@ -472,9 +475,10 @@ def test_every_method_is_tuned_on_as_many_settings(name: str) -> None:
 
 def test_groups_of_methods() -> None:
     assert GROUPS["all"] == NAMES
-    assert ("vanilla", *GROUPS["rudder"], *GROUPS["peers"], *GROUPS["controls"]) == NAMES
+    assert ("vanilla", *GROUPS["rudder"], *GROUPS["contrast"], *GROUPS["peers"], *GROUPS["controls"]) == NAMES
     assert GROUPS["rudder"] == ("rudder-beta", "rudder-add")
-    assert all(name.startswith("rudder-") for name in GROUPS["controls"])
+    assert GROUPS["contrast"] == ("contrast", "rudder-beta+contrast")
+    assert all(name.startswith(("rudder-", "contrast-")) for name in GROUPS["controls"])
 
 
 def test_published_settings_for_questions() -> None:

@@ -19,6 +19,10 @@ FOUR = ("llava", "idefics2", "instructblip", "qwen2_5_vl")
 WIDTH, LAYERS = 32, 4
 IDS = ["first", "second"]
 DIRECTIONS = torch.randn(LAYERS, WIDTH, generator=torch.Generator().manual_seed(5))
+DEVIATIONS = tuple(
+    tuple(torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(seed + layer)) for layer in range(LAYERS - 2))
+    for seed in (10, 20, 30)
+)
 DONORS = nn.functional.normalize(torch.randn(6, WIDTH, generator=torch.Generator().manual_seed(6)), dim=-1)
 
 # Settings without which a method cannot run, or with which it visibly acts on a tiny model.
@@ -31,6 +35,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "vti": {"directions": DIRECTIONS, "alpha": 8.0},
     "opera": {"candidates": 3},
     "rudder-shuffled": {"donors": DONORS},
+    "contrast": {"contrast": 2.0},
+    "contrast-random": {"contrast": 2.0},
+    "contrast-shuffled": {"contrast": 2.0, "donors": DEVIATIONS},
+    "contrast-negated": {"contrast": 2.0},
 }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.call import CallSettings, resolve_settings
-from ...core.configuration import CALL_SETTINGS, ROW_SETTINGS, RudderConfig, check_setting
+from ...core.configuration import CALL_SETTINGS, STEERING_ROWS, RudderConfig, check_setting
 from ...hub.loading import read_settings
 
 KEY = "rudder"
@@ -89,6 +89,7 @@ def engine_settings(given: Any) -> EngineSettings:
             "RUDDER needs the layer to steer: give the id or folder of RUDDER settings as "
             'additional_config={"rudder": "org/name"}, or at least {"rudder": {"layer": 30}}.'
         )
+    _refuse_contrast(config.contrast)
     return EngineSettings(config, by_default, other_base)
 
 
@@ -126,6 +127,15 @@ def check_base(settings: EngineSettings, served: str) -> None:
         raise ValueError(
             f"The RUDDER settings are for {base!r}, but the engine serves {served!r}. Serve the former or, if the "
             f'settings suit the latter as well, say so: {{"{KEY}": {{"settings": ..., "other_base": true}}}}.'
+        )
+
+
+def _refuse_contrast(strength: float) -> None:
+    """Raise for settings with a contrast of image values."""
+    if strength != 0:
+        raise ValueError(
+            f"RUDDER setting `contrast` is {strength!r}, but vLLM shares cached blocks between requests, so that the "
+            "values of an image cannot be edited for one of them. Set contrast to 0, or use transformers."
         )
 
 
@@ -193,7 +203,7 @@ def operator_row(settings: CallSettings) -> tuple[float, ...]:
         row["g_min"] = row["g_max"] = 1.0
     if row["norm_cap"] is None:
         row["norm_cap"] = math.inf
-    return tuple(row[name] for name in ROW_SETTINGS)
+    return tuple(row[name] for name in STEERING_ROWS)
 
 
 def _value(engine: EngineSettings, name: str, value: Any) -> Any:
@@ -208,6 +218,8 @@ def _value(engine: EngineSettings, name: str, value: Any) -> Any:
         return value
     if name not in REQUEST_SETTINGS:
         raise ValueError(f"{name!r} is not a RUDDER setting of a request. Settings: {', '.join(REQUEST_SETTINGS)}.")
+    if name == "contrast":
+        _refuse_contrast(check_setting(name, value))
     return _flag(value, name) if name in _FLAGS else check_setting(name, value)
 
 
