@@ -478,6 +478,21 @@ def test_a_second_turn_with_beams_in_a_batch() -> None:
     assert (cards[0] - cards[1]).norm() > 0.05
 
 
+def test_a_second_turn_of_embeddings() -> None:
+    """What the cache holds of them is not forwarded again; the last of the rest emits the first token."""
+    model = FAMILIES["llava"].build()
+    embed = model.get_input_embeddings()
+    ids = torch.arange(10, 24)[None]
+    options: dict[str, Any] = {"rudder": {"force": True, "steer_first_token": True}, "output_rudder": True}
+    with attach(model, settings()):
+        cache = run(model, {"inputs_embeds": embed(ids[:, :6])}, max_new_tokens=1, **options).past_key_values
+        assert cache.get_seq_length() == 6
+        inputs = {"inputs_embeds": embed(ids), "attention_mask": torch.ones_like(ids), "past_key_values": cache}
+        output = run(model, inputs, **options)
+    assert output.rudder.gate[0, 0] > 0
+    assert output.rudder.gate.shape == (1, NEW)
+
+
 def test_a_turn_that_returns_a_plain_tensor_is_remembered(chat: Chat) -> None:
     cache = DynamicCache(config=chat.model.config)
     chat.cache = cache
