@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import CompileConfig, DynamicCache, StaticCache
-from transformers.cache_utils import Fp8QuantizedLayer
+from transformers.cache_utils import QuantizedLayer
 
 from rudder_hf import RudderConfig, RudderTrace, attach
 from tests.support.contrasting import (
@@ -356,9 +356,19 @@ def test_the_trace_says_what_was_moved(tmp_path: Path) -> None:
     assert contrasted("llava", ALONE, {"contrast": 0.0}, output_rudder=True).rudder.contrast == []
 
 
+class Quantised(QuantizedLayer):
+    """A layer of a quantised cache without a backend, none of which is installed."""
+
+    def _quantize(self, tensor: Tensor, axis: int) -> Tensor:
+        return tensor
+
+    def _dequantize(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+
 def quantised() -> DynamicCache:
     cache = DynamicCache()
-    cache.layer_class_to_replicate = Fp8QuantizedLayer
+    cache.layer_class_to_replicate = Quantised
     return cache
 
 
