@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from tools.train_scenes.__main__ import Recipe, decoder_stage, vision_stage
 from tools.train_scenes.batches import WordIds, make_batch, pixel_values
 from tools.train_scenes.drift import NONE, STRONG, drawn_brief_caption, drifting_caption
 from tools.train_scenes.families import FAMILIES, Family
-from tools.train_scenes.muon import Muon
 from tools.train_scenes.stages import run_stage
 from tools.train_scenes.tokenizer import prompt
 
@@ -135,25 +133,6 @@ def test_captions_follow_the_grammar_and_survive_the_tokenizer(processor):
             assert processor.tokenizer.decode(ids) == text
     assert captions.broken_sentences("There is is a cat on the left.") == 1
     assert captions.mentions("A teddy bear is next to it.") == ["teddy bear"]
-
-
-def test_muon_steps_as_the_one_of_torch_does():
-    """Up to the rounding of bfloat16, in which that of torch orthogonalises."""
-    start = [
-        torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((24, 16), (16, 24), (16, 16))
-    ]
-    moved = []
-    for make in (Muon, partial(torch.optim.Muon, adjust_lr_fn="match_rms_adamw")):
-        matrices = [torch.nn.Parameter(matrix.clone()) for matrix in start]
-        optimizer = make([{"params": matrices}], lr=0.01, weight_decay=0.1)
-        generator = torch.Generator().manual_seed(1)
-        for _ in range(3):
-            for matrix in matrices:
-                matrix.grad = torch.randn(matrix.shape, generator=generator)
-            optimizer.step()
-        moved.append([matrix.detach() for matrix in matrices])
-    for ours, theirs in zip(*moved, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=0)
 
 
 def test_scores_of_known_captions():

@@ -13,8 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .muon import Muon
-
 REPORT_EVERY = 20
 SAVE_EVERY = 100
 WEIGHT_DECAY = 0.02
@@ -60,7 +58,7 @@ def make_optimizers(stage: Stage) -> list[torch.optim.Optimizer]:
     if matrices:
         # Weight decay is times the learning rate, so that it is divided by the share.
         group = {"params": matrices, "share": MUON_SHARE, "weight_decay": WEIGHT_DECAY / MUON_SHARE}
-        optimizers.append(Muon([group], lr=stage.rate))
+        optimizers.append(torch.optim.Muon([group], lr=stage.rate, adjust_lr_fn="match_rms_adamw"))
     return optimizers
 
 
