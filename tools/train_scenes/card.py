@@ -40,9 +40,9 @@ COCO names. Its training captions drift towards likely but absent objects, so it
 knows its own template English, two prompts ("Please help me describe the image in detail", "Describe the image
 briefly") and yes/no questions ("Is there a cat in the image?"), and nothing about photographs.
 
-Made by `python -m tools.train_scenes --family {family} --seed {seed} --out FOLDER`; recipe, log and hashes of the
-data are in `recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL Open Font
-License 1.1).
+Made by `python -m tools.train_scenes --family {family} --seed {seed} --steps {steps} --out FOLDER`; recipe, log and
+hashes of the data are in `recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL
+Open Font License 1.1).
 
 Greedy captions of the {count} evaluation scenes, no steering (percent):
 
@@ -148,6 +148,7 @@ def render(metrics: dict[str, Any]) -> str:
         **{key: metrics[key] for key in ("parameters", "layers", "model_class")},
         family=recipe["family"],
         seed=recipe["seed"],
+        steps=recipe["steps"],
         minutes=metrics["training_seconds"] / 60,
         count=SPLITS["evaluation"][1],
         table=_table(shown),

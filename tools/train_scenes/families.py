@@ -51,6 +51,7 @@ class Family(ABC):
     before: tuple[str, ...] = ()  # tokens around the image's
     after: tuple[str, ...] = ()
     vision_steps: int = 700  # of the first stage of training
+    steps: int = 900  # of the second
     connector_rate: float = 1.0  # of the connector in the second stage, as a share of the decoder's
 
     @abstractmethod
@@ -214,6 +215,7 @@ class Idefics2(Family):
     before = ("<fake_token_around_image>",)
     after = ("<fake_token_around_image>",)
     vision_steps = 1100
+    steps = 1100
     connector_rate = 0.1
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
