@@ -6,10 +6,8 @@ much good, the effect is not due to what the image shows.
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -23,18 +21,15 @@ from ..core.configuration import RudderConfig
 from ..core.contrast import ContrastMap
 from ..core.handle import SteeringHandle, attach
 from .base import (
-    Generate,
     Inputs,
-    Method,
     Sources,
     check_sample_ids,
     grid,
     number,
-    refuse_steered,
     sample_generator,
     sample_normal,
 )
-from .rudder import RudderBeta, absolute_strength
+from .rudder import Attached, RudderBeta, absolute_strength
 
 _CONTRAST_MAP: ContextVar[ContrastMap] = ContextVar("rudder_contrast_control")
 
@@ -48,7 +43,7 @@ Donor = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Contrast(Method):
+class Contrast(Attached):
     """The image-value contrast alone, without RUDDER's push.
 
     Attributes:
@@ -68,18 +63,6 @@ class Contrast(Method):
         """The settings as a `RudderConfig`; the layer only carries hooks that do nothing."""
         names = ("contrast", "contrast_first_layer", "contrast_after")
         return RudderConfig(layer=-1, alpha_max=0.0, **{name: getattr(self, name) for name in names})
-
-    @contextmanager
-    def applied(self, model: nn.Module) -> Iterator[Generate]:
-        """See `Method.applied`."""
-        refuse_steered(model)
-        with attach(model, self.rudder_config()) as handle:
-            yield functools.partial(self._generate, handle)
-
-    def _generate(
-        self, handle: SteeringHandle, /, *args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any
-    ) -> Any:
-        return handle.backbone.model.generate(*args, **kwargs)  # type: ignore[operator]
 
 
 @dataclass(frozen=True)

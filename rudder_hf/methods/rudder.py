@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,7 +34,28 @@ class Vanilla(Method):
 
 
 @dataclass(frozen=True)
-class RudderBeta(Method):
+class Attached(Method):
+    """A method that attaches settings of RUDDER to the model."""
+
+    @abstractmethod
+    def rudder_config(self) -> RudderConfig:
+        """The settings as a `RudderConfig`."""
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[Generate]:
+        """See `Method.applied`."""
+        refuse_steered(model)
+        with attach(model, self.rudder_config()) as handle:
+            yield functools.partial(self._generate, handle)
+
+    def _generate(
+        self, handle: SteeringHandle, /, *args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any
+    ) -> Any:
+        return handle.backbone.model.generate(*args, **kwargs)  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class RudderBeta(Attached):
     """RUDDER with the Beta gate. Settings that are not given are those of `config`.
 
     Attributes:
@@ -106,18 +128,6 @@ class RudderBeta(Method):
         """The settings in force, as plain JSON values."""
         own = {name: value for name, value in super().settings().items() if name != "config"}
         return own | self.rudder_config().settings()
-
-    @contextmanager
-    def applied(self, model: nn.Module) -> Iterator[Generate]:
-        """See `Method.applied`."""
-        refuse_steered(model)
-        with attach(model, self.rudder_config()) as handle:
-            yield functools.partial(self._generate, handle)
-
-    def _generate(
-        self, handle: SteeringHandle, /, *args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any
-    ) -> Any:
-        return handle.backbone.model.generate(*args, **kwargs)  # type: ignore[operator]
 
 
 @dataclass(frozen=True)

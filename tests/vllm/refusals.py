@@ -97,6 +97,8 @@ def check_refusals(folder: Path) -> dict[str, Any]:
         said[name] = told
         if reason not in told:
             failed.append(name)
+    # Where the checkpoints lie on this machine is nobody's business.
+    said = {name: told.replace(f"{folder.parent}/", "") for name, told in said.items()}
     return {"name": "refusals", "tried": len(said), "failed": failed, "said": said, "passed": not failed}
 
 
