@@ -10,7 +10,7 @@ from typing import Any
 from ..methods import GROUPS, Sources, method_class
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.progress import Progress, no_progress
-from ..runtime.store import must_write_new, numbered_path, read_json, to_json
+from ..runtime.store import must_write_new, numbered_path, read_result, to_json
 from .costs import Cost, measure_costs
 from .models import BenchmarkModel, BenchmarkSettings
 from .timing import VANILLA, Run
@@ -77,11 +77,7 @@ class BenchmarkReport:
         Raises:
             ValueError: The file is not a report of this format.
         """
-        record = read_json(Path(path))
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"{path} is not a report of rudder benchmark ({FORMAT}).")
-        report: BenchmarkReport = read_json(Path(path), cls)
-        return report
+        return read_result(Path(path), cls, [FORMAT], "a report of rudder benchmark")
 
 
 def run_benchmark(

@@ -19,11 +19,11 @@ from ..evaluate.statements import MARGIN, against_control, verdict, without_effe
 from ..evaluate.tables import control_label, with_change
 from ..metrics.chair import CAPTION_COLUMNS
 from ..runtime.report import Table, heading, with_interval
-from ..runtime.store import read_json, to_json
+from ..runtime.store import read_json, read_result, to_json
 
 FORMAT = "rudder-comparison-2"
 # The first format had no truncated controls; it is read as a comparison without them.
-_READ = ("rudder-comparison-1", FORMAT)
+_READ = (FORMAT, "rudder-comparison-1")
 DECODINGS = {"greedy": "Greedy search", "beam": "Beam search", "nucleus": "Nucleus sampling"}
 QUESTIONS = ("accuracy", "f1")
 CONTROL = "control"
@@ -114,11 +114,7 @@ class Comparison:
         Raises:
             ValueError: It is not a result of rudder compare.
         """
-        record = read_json(Path(path))
-        if not isinstance(record, dict) or record.get("format") not in _READ:
-            raise ValueError(f"{path} is not a result of rudder compare ({FORMAT}).")
-        comparison: Comparison = read_json(Path(path), cls)
-        return comparison
+        return read_result(Path(path), cls, _READ, "a result of rudder compare")
 
 
 # From separate results

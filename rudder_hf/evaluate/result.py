@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..metrics.errors import InputError
-from ..runtime.store import read_json, to_json
+from ..runtime.store import read_result, to_json
 
 FORMAT = "rudder-evaluation-2"
 # The first format had no controls; it is read as a run without them.
-_READ = ("rudder-evaluation-1", FORMAT)
+_READ = (FORMAT, "rudder-evaluation-1")
 RESULT_FILE = "result.json"
 VANILLA = "vanilla"
 """The method whose captions are cut as a control of the others."""
@@ -152,8 +152,4 @@ class EvaluationResult:
             path = path / RESULT_FILE
         if not path.is_file():
             raise InputError(f"there is no result {path}: the run has not finished, or this is no results folder")
-        record = read_json(path)
-        if not isinstance(record, dict) or record.get("format") not in _READ:
-            raise InputError(f"{path} is not a result of rudder evaluate ({FORMAT})")
-        result: EvaluationResult = read_json(path, cls)
-        return result
+        return read_result(path, cls, _READ, "a result of rudder evaluate")

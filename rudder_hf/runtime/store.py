@@ -26,9 +26,9 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -38,6 +38,7 @@ from .records import from_json, shortened
 
 Command = Literal["evaluate", "calibrate", "compare", "benchmark", "analyze"]
 Batch = dict[str, Any]
+Result = TypeVar("Result")
 
 FORMAT = 2
 PLAN_FILE = "plan.json"
@@ -271,6 +272,22 @@ def read_json(path: Path, kind: Any = Any) -> Any:
         return from_json(kind, json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
         raise InputError(f"{path} is damaged: {error}.") from error
+
+
+def read_result(path: Path, kind: type[Result], formats: Sequence[str], what: str) -> Result:
+    """Read a result file whose "format" is one of `formats`, the present one first.
+
+    Raises:
+        InputError: It is not `what` it has to be, or is damaged.
+    """
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("format") not in formats:
+        raise InputError(f"{path} is not {what} ({formats[0]}).")
+    try:
+        result: Result = from_json(kind, record)
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}.") from error
+    return result
 
 
 def read_json_lines(path: Path, kind: Any = Batch) -> list[Any]:
