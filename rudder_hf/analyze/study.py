@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import __version__
+from ..calibrate.data import batches, encode_samples
 from ..core.configuration import CALL_SETTINGS, RudderConfig
 from ..evaluate.tasks import DataOptions, Sample, Task, make_task
 from ..evaluate.tasks.base import samples_hash
 from ..evaluate.tasks.captions import has_annotations, images_task
 from ..metrics.chair_parsers import Lineage
 from ..metrics.errors import InputError
-from ..runtime.answers import encode
 from ..runtime.models import LoadedModel
 
 PARTS = ("layers", "geometry", "tokens", "detector", "ablations")
@@ -72,13 +72,11 @@ class Study:
 
     def batches(self, size: int) -> list[list[Sample]]:
         """The samples, `size` at a time."""
-        samples = self.task.samples
-        return [samples[start : start + size] for start in range(0, len(samples), size)]
+        return batches(self.task.samples, size)
 
     def inputs(self, samples: Sequence[Sample]) -> dict[str, Any]:
         """Inputs of `generate` for a batch of samples."""
-        images, prompts = [self.task.image(sample) for sample in samples], [sample.prompt for sample in samples]
-        return encode(self.loaded.model, self.loaded.processor, images, prompts)
+        return encode_samples(self.loaded, self.task, samples)
 
     def record(self, options: AnalysisOptions) -> dict[str, Any]:
         """Everything that the numbers depend on, as JSON values."""
