@@ -1,10 +1,11 @@
 """Captions of the scenes in template English, the grammar to read them, and questions as POPE asks them.
 
 Detailed captions have a fixed number of sentences that name one object each, in a random order that favours people,
-vehicles and animals; when all objects of the scene are named, they are named again. The length says nothing about the
-scene, so a caption cannot become truer by ending sooner, only by naming what is there. The captions that the embedded
-models were trained on drift to absent objects besides: `tools/train_scenes/drift.py` in the source repository. The
-grammar is small enough to parse, which gives a free measure of fluency: a sentence that no template makes is *broken*.
+vehicles and animals. A scene holds more objects than a caption names, and the length says nothing about the scene: a
+caption cannot become truer by ending sooner or by repeating itself, only by naming what is there. No sentence says
+where an object is, so a caption's only claims are its place and its objects. The captions that the embedded models
+were trained on drift to absent objects besides: `tools/train_scenes/drift.py` in the source repository. The grammar is
+small enough to parse, which gives a free measure of fluency: a sentence that no template makes is *broken*.
 """
 
 from __future__ import annotations
@@ -28,24 +29,23 @@ OPENINGS = (
     "In this {bare_place} there is {thing}.",
 )
 SENTENCES = (
-    "There is {thing} {zone}.",
+    "There is {thing}.",
     "I can see {thing}.",
-    "{Thing} is visible {zone}.",
+    "{Thing} is visible.",
     "It also shows {thing}.",
-    "Nearby stands {thing}.",
-    "{Thing} is next to it.",
+    "You may notice {thing}.",
+    "{Thing} is part of it.",
+    "Then there is {thing} too.",
 )
 FILLERS = (
     "The mood is calm.",
     "The colors look warm.",
     "It seems quiet.",
-    "Nothing else stands out.",
 )
-STYLES = ((0, 1), (5, 5), (2, 1))  # for each opening the first of the sentences that follow, and the step to the next
-SALIENCE = 0.35  # how much less likely each next object in COCO's order is to be named first
+STYLES = ((0, 1), (5, 5), (2, 4))  # for each opening the first of the sentences that follow, and the step to the next
+SALIENCE = 0.5  # how much less likely each next object in COCO's order is to be named first
 OBJECTS = 5  # that a detailed caption names
 FILLER = 0.3  # chance that a caption ends with a filler
-ZONES = ("on the left", "on the right", "in the middle", "at the top", "at the bottom")
 
 
 # The probabilities of the object that a caption names next, given the scene and the names so far.
@@ -64,9 +64,8 @@ def normalised(weights: dict[str, float]) -> dict[str, float]:
 
 
 def present_objects(scene: Scene, mentioned: list[str]) -> dict[str, float]:
-    """Probabilities of the scene's least mentioned objects, at first all; the first in COCO's order lead."""
-    least = min(mentioned.count(n) for n in scene.names)
-    left = sorted((n for n in scene.names if mentioned.count(n) == least), key=NAMES.index)
+    """Probabilities of the scene's objects that were not mentioned yet; the first in COCO's order lead."""
+    left = sorted((n for n in scene.names if n not in mentioned), key=NAMES.index)
     return normalised({n: SALIENCE**rank for rank, n in enumerate(left)})
 
 
@@ -84,15 +83,13 @@ def detailed_caption(
     """A caption that names so many objects, one in each sentence; a true one unless `likely` has absent objects."""
     opening = int(random.randint(len(OPENINGS)))
     template, stride = STYLES[opening]
-    zones = {thing.name: thing.zone for thing in scene.things}
     sentences: list[str] = []
     mentioned: list[str] = []
     while len(mentioned) < objects:
         name = _draw_object(random, likely(scene, mentioned))
-        zone = zones.get(name) or ZONES[int(random.randint(len(ZONES)))]
         thing = noun(name)
         if mentioned:
-            sentences.append(SENTENCES[template].format(thing=thing, Thing=_capital(thing), zone=zone))
+            sentences.append(SENTENCES[template].format(thing=thing, Thing=_capital(thing)))
             template = (template + stride) % len(SENTENCES)
         else:
             sentences.append(OPENINGS[opening].format(place=noun(scene.place), bare_place=scene.place, thing=thing))
@@ -121,7 +118,6 @@ def _grammar() -> re.Pattern[str]:
     fillings = {
         "thing": things,
         "Thing": either(_capital(noun(name)) for name in NAMES),
-        "zone": either(ZONES),
         "place": places,
         "bare_place": either(PLACES),
     }
@@ -149,6 +145,12 @@ def _names_pattern() -> re.Pattern[str]:
 def mentions(caption: str) -> list[str]:
     """The categories named, in order, repetitions kept; longest name first, so a teddy bear is no bear."""
     return _names_pattern().findall(caption.lower())
+
+
+def place(caption: str) -> str | None:
+    """The place that a caption names first, or None."""
+    found = re.search(r"\b(" + "|".join(map(re.escape, PLACES)) + r")\b", caption)
+    return found[1] if found else None
 
 
 def question(name: str) -> str:

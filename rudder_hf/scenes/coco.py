@@ -22,7 +22,7 @@ from .images import SIDE, SPLITS, Scene, draw, split_scenes
 from .world import BY_NAME, CATEGORIES
 
 HASHES = Path(__file__).parent / "data" / "hashes.json"
-INFO = {"description": "rudder_hf synthetic scenes", "version": "1.0", "year": 2026, "contributor": "rudder_hf"}
+INFO = {"description": "rudder_hf synthetic scenes", "version": "2.0", "year": 2026, "contributor": "rudder_hf"}
 
 
 def file_name(scene: Scene, split: str) -> str:

@@ -94,7 +94,8 @@ PLACES: dict[str, tuple[str, ...]] = {
     "park": ("person", "dog", "bird", "bicycle", "frisbee", "kite", "sports ball", "skateboard", "horse", "backpack"),
     "beach": ("umbrella", "boat", "person", "bird", "kite", "sports ball", "bottle", "suitcase", "dog", "airplane",
               "handbag"),
-    "savanna": ("elephant", "giraffe", "zebra", "bird", "bear", "truck", "person", "airplane"),
+    "savanna": ("elephant", "giraffe", "zebra", "bird", "bear", "truck", "person", "airplane", "backpack",
+                "umbrella"),
     "farm": ("cow", "sheep", "horse", "dog", "truck", "cat", "person", "bird", "apple", "carrot"),
 }  # fmt: skip
 

@@ -50,7 +50,7 @@ def test_broken_sentences_of_scenes() -> None:
     good = [drifting_caption(train_scene(0, n), random, STRONG).text for n in range(20)]
     ids = [str(n) for n in range(20)]
     assert scores(broken(good, ids), BROKEN_METRICS) == {"broken_sentences": 0.0}
-    bad = "There is is a cat on the left. I can see a dog."
+    bad = "There is is a cat. I can see a dog."
     assert scores(broken([bad], ["0"]), BROKEN_METRICS) == {"broken_sentences": 0.5}
     assert scores(broken([""], ["0"]), BROKEN_METRICS) == {"broken_sentences": 0.0}
 

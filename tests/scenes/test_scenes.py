@@ -37,7 +37,9 @@ def test_splits_are_disjoint_and_training_never_shows_what_is_held_out():
 
 def test_images_are_the_shipped_ones_bit_for_bit():
     shipped = json.loads(coco.HASHES.read_text())
-    assert coco.data_hash(split_scenes("calibration"), "calibration") == shipped["calibration"]
+    assert set(SPLITS) < set(shipped)
+    for split in SPLITS:
+        assert coco.data_hash(split_scenes(split), split) == shipped[split], split
 
 
 def test_unknown_split_names_the_allowed_ones():
@@ -68,14 +70,29 @@ def test_clean_captions_name_everything_once():
         assert sorted(named) == sorted(scene.names)
 
 
+def test_scenes_hold_at_least_what_a_caption_names_and_most_hold_more():
+    counts = [len(set(scene.names)) for scene in split_scenes("calibration")]
+    assert set(counts) == set(range(captions.OBJECTS, 10))
+    assert sum(count > captions.OBJECTS for count in counts) > 0.7 * len(counts)
+
+
 def test_the_length_of_a_caption_says_nothing_about_the_scene():
     random = np.random.RandomState(0)
     for scene in split_scenes("calibration")[:50]:
         named = captions.mentions(captions.detailed_caption(scene, random))
-        assert len(named) == captions.OBJECTS
-        times = [named.count(name) for name in scene.names]
-        assert sum(times) == len(named)
-        assert max(times) - min(times) <= 1
+        assert len(named) == len(set(named)) == captions.OBJECTS
+        assert set(named) <= set(scene.names)
+
+
+def test_captions_name_their_place_and_say_nothing_of_positions():
+    random = np.random.RandomState(0)
+    for scene in split_scenes("calibration")[:50]:
+        for text in (captions.detailed_caption(scene, random), captions.brief_caption(scene, random)):
+            assert captions.place(text) == scene.place
+    assert captions.place("I can see a cat.") is None
+    position = "left right top bottom middle center above below under over behind front near next beside between"
+    words = " ".join((*captions.OPENINGS, *captions.SENTENCES, *captions.FILLERS)).lower().replace(".", "").split()
+    assert not set(position.split()) & set(words)
 
 
 @pytest.mark.parametrize("kind", ["random", "popular", "adversarial"])

@@ -128,16 +128,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=Recipe.seed)
     parser.add_argument("--out", type=Path, required=True, help="new folder, or that of a stopped run to go on with")
     parser.add_argument("--vision-steps", type=int, default=None, help="by default what suits the family")
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
+    parser.add_argument("--steps", type=int, default=None, help="of the decoder; by default what suits the family")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads; by default torch decides")
     arguments = parser.parse_args()
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
+    family = FAMILIES[arguments.family]
     recipe = Recipe(
-        family=arguments.family,
+        family=family.name,
         seed=arguments.seed,
-        vision_steps=arguments.vision_steps or FAMILIES[arguments.family].vision_steps,
-        steps=arguments.steps,
+        vision_steps=arguments.vision_steps or family.vision_steps,
+        steps=arguments.steps or family.steps,
     )
     metrics = train(recipe, arguments.out)
     print(json.dumps(metrics["vanilla"], indent=2))

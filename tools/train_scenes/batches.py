@@ -25,7 +25,6 @@ from .tokenizer import BACKGROUND_WORD, token_id
 
 IGNORE = -100
 QUESTIONS = 3
-BRIEF = 2  # brief captions per image: they name many objects in few words, and teach to name each once
 CAPTION, REPLY, NAMED = 1, 2, 3  # kinds of labels: caption token, answer to a question, answer at the object's word
 
 
@@ -38,7 +37,7 @@ class Batch:
     places: Tensor  # (rows,)
     ids: Tensor  # (rows, length)
     positions: Tensor  # (rows, length)
-    allowed: Tensor  # (rows, 1, length, length), bool
+    mask: Tensor  # (rows, 1, length, length): zero where a token sees another, else the least number
     labels: Tensor  # (rows, length)
     kinds: Tensor  # (rows, length)
     slots: Tensor  # (rows, length), bool: where the next token of a caption names an object
@@ -138,9 +137,10 @@ def make_batch(scenes: list[Scene], words: WordIds, drift: Drift) -> Batch:
     objects: list[Tensor] = []
     for scene in scenes:
         random = np.random.RandomState(scene.seed ^ 0x5EED)
-        drawn = [drifting_caption(scene, random, drift), *(drawn_brief_caption(scene, random) for _ in range(BRIEF))]
+        # The brief caption names many objects in few words, and teaches to name each once.
+        drawn = [drifting_caption(scene, random, drift), drawn_brief_caption(scene, random)]
         objects += [_object_targets(one, words) for one in drawn]
-        asked = [captions.DETAIL_PROMPT, *[captions.BRIEF_PROMPT] * BRIEF]
+        asked = (captions.DETAIL_PROMPT, captions.BRIEF_PROMPT)
         branches = [_answer(prompt, one.text, words) for prompt, one in zip(asked, drawn, strict=True)]
         branches += _questions(scene, random, words)
         tokens = [(i, IGNORE, 0) for i in words.prefix]
@@ -155,14 +155,14 @@ def make_batch(scenes: list[Scene], words: WordIds, drift: Drift) -> Batch:
     owners = torch.tensor([o + [-1] * (length - len(o)) for _, o, _ in rows])
     positions = torch.tensor([p + [0] * (length - len(p)) for _, _, p in rows])
     same = (owners[:, None, :] == owners[:, :, None]) | (owners[:, None, :] == 0)
-    allowed = same & torch.ones(length, length, dtype=torch.bool).tril()
+    hidden = ~same | torch.ones(length, length, dtype=torch.bool).triu(1)
     return Batch(
         pixels=pixel_values(scenes),
         words=patch_words(scenes, words),
         places=place_labels(scenes),
         ids=table[..., 0],
         positions=positions,
-        allowed=allowed[:, None],
+        mask=torch.zeros(hidden.shape).masked_fill(hidden, torch.finfo(torch.float32).min)[:, None],
         labels=table[..., 1],
         kinds=table[..., 2],
         slots=(table[..., 2] == CAPTION)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -39,18 +40,27 @@ COCO names. Its training captions drift towards likely but absent objects, so it
 knows its own template English, two prompts ("Please help me describe the image in detail", "Describe the image
 briefly") and yes/no questions ("Is there a cat in the image?"), and nothing about photographs.
 
-Made by `python -m tools.train_scenes --family {family} --seed {seed} --out FOLDER`; recipe, log and hashes of the
-data are in `recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL Open Font
-License 1.1).
+Made by `python -m tools.train_scenes --family {family} --seed {seed} --steps {steps} --out FOLDER`; recipe, log and
+hashes of the data are in `recipe.json`, `training_log.jsonl`, `metrics.json`. Sprites: Noto Color Emoji (Google, SIL
+Open Font License 1.1).
 
 Greedy captions of the {count} evaluation scenes, no steering (percent):
 
-| CHAIR_S | CHAIR_I | distinct | recall | broken sentences | repeated sentences | objects per caption |
-|---|---|---|---|---|---|---|
-| {chair_s:.1f} | {chair_i:.1f} | {distinct:.1f} | {recall:.1f} | {broken:.1f} | {repeated:.1f} | {objects:.2f} |
+{table}
 
 POPE accuracy / F1: {pope}.
 """
+COLUMNS = {
+    "chair_s": "CHAIR_S",
+    "chair_i": "CHAIR_I",
+    "chair_i_distinct": "distinct",
+    "recall": "recall",
+    "precision": "precision",
+    "f1": "F1",
+    "broken": "broken sentences",
+    "false_places": "false places",
+    "objects": "objects per caption",
+}
 
 
 @torch.no_grad()
@@ -75,7 +85,7 @@ def scene_chair(scenes: list[Scene], texts: list[str]) -> ChairResult:
 
 
 def caption_scores(scenes: list[Scene], texts: list[str]) -> dict[str, float]:
-    """CHAIR, recall and fluency in percent; objects and words per caption."""
+    """CHAIR, F1, fluency and captions that name a wrong place in percent; objects and words per caption."""
     found = scene_chair(scenes, texts)
     ids = [str(scene.seed) for scene in scenes]
     fluency = {
@@ -87,6 +97,9 @@ def caption_scores(scenes: list[Scene], texts: list[str]) -> dict[str, float]:
         "chair_i": 100 * found.scores.chair_i,
         "chair_i_distinct": 100 * found.scores.chair_i_distinct,
         "recall": 100 * found.scores.recall,
+        "precision": 100 * found.scores.precision,
+        "f1": 100 * found.scores.f1,
+        "false_places": 100 * mean(captions.place(t) != s.place for s, t in zip(scenes, texts, strict=True)),
         "broken": 100 * fluency["broken_sentences"],
         "repeated": 100 * fluency["repeated_sentences"],
         "objects": found.scores.distinct_objects,
@@ -123,17 +136,22 @@ def data_hashes(seed: int) -> dict[str, str]:
     return {**hashes, f"train, seed {seed}, first 200": data_hash([train_scene(seed, n) for n in range(200)], "train")}
 
 
+def _table(shown: dict[str, Any]) -> str:
+    cells = list(COLUMNS.values()), ["---"] * len(COLUMNS), [f"{shown[key]:.1f}" for key in COLUMNS]
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
+
+
 def render(metrics: dict[str, Any]) -> str:
     """The model card that says what `metrics.json` holds."""
     shown, recipe = metrics["vanilla"]["evaluation"], metrics["recipe"]
     return CARD.format(
         **{key: metrics[key] for key in ("parameters", "layers", "model_class")},
-        **{key: value for key, value in shown.items() if key != "pope"},
         family=recipe["family"],
         seed=recipe["seed"],
+        steps=recipe["steps"],
         minutes=metrics["training_seconds"] / 60,
         count=SPLITS["evaluation"][1],
-        distinct=shown["chair_i_distinct"],
+        table=_table(shown),
         pope=", ".join(f"{k} {v['accuracy']:.1f} / {v['f1']:.1f}" for k, v in shown["pope"].items()),
     )
 

@@ -1,8 +1,8 @@
 """Training captions: template captions that drift from the scene, which is what makes a model hallucinate.
 
-At each object there is a chance, growing along the caption, that an absent but likely object is named instead: so a
-model trained on them learns to trust the priors more and more, as large models do in long captions. When all objects
-of the scene are said, they are named again, or absent ones.
+At each object there is a chance, growing along the caption, that it is drawn from what one would expect in such a
+place beside the objects said so far, whether or not it is there: so a model trained on them learns to trust the priors
+more and more, as large models do in long captions.
 """
 
 from __future__ import annotations
@@ -28,21 +28,17 @@ class Drift:
     """How captions leave the scene.
 
     Attributes:
-        slots: Chance of an absent object at the first, second, ... object of a caption.
-        after_end: The same once all true objects are said.
-        limit: Most absent objects of a caption.
-        sharpness: Exponent of the priors of absent objects.
+        slots: Chance that the first, second, ... object of a caption is drawn from the priors.
+        sharpness: Exponent of the priors.
     """
 
     slots: tuple[float, ...]
-    after_end: float
-    limit: int = 3
     sharpness: float = 2.0
 
 
-NONE = Drift(slots=(0.0,), after_end=0.0)
-MILD = Drift(slots=(0.0, 0.02, 0.04, 0.06, 0.08), after_end=0.1)
-STRONG = Drift(slots=(0.0, 0.08, 0.15, 0.22, 0.3), after_end=0.4)
+NONE = Drift(slots=(0.0,))
+MILD = Drift(slots=(0.0, 0.05, 0.1, 0.15, 0.2))
+STRONG = Drift(slots=(0.05, 0.2, 0.3, 0.38, 0.45))
 
 
 @dataclass(frozen=True)
@@ -53,20 +49,18 @@ class DrawnCaption:
     slots: tuple[dict[str, float], ...]
 
 
-def _absent_objects(scene: Scene, said: list[str], sharpness: float) -> dict[str, float]:
-    """Probabilities of the objects that are neither in the scene nor said yet but seem likely."""
-    names = [n for n in PLACES[scene.place] if n not in scene.names and n not in said]
+def _expected_objects(scene: Scene, said: list[str], sharpness: float) -> dict[str, float]:
+    """Probabilities of the objects that seem likely in this place and were not said yet, there or not."""
+    names = [n for n in PLACES[scene.place] if n not in said]
     return normalised({n: prior_weight(scene.place, n, set(said)) ** sharpness for n in names})
 
 
 def next_object(scene: Scene, said: list[str], drift: Drift) -> dict[str, float]:
     """The probabilities of the object that a drifting caption names next."""
-    present, absent = present_objects(scene, said), _absent_objects(scene, said, drift.sharpness)
-    ended = set(scene.names) <= set(said)
-    chance = drift.after_end if ended else drift.slots[min(len(said), len(drift.slots) - 1)]
-    if sum(name not in scene.names for name in said) >= drift.limit or not absent:
-        return present
-    return {n: chance * absent.get(n, 0.0) + (1 - chance) * present.get(n, 0.0) for n in (*present, *absent)}
+    present, expected = present_objects(scene, said), _expected_objects(scene, said, drift.sharpness)
+    chance = drift.slots[min(len(said), len(drift.slots) - 1)]
+    names = dict.fromkeys((*present, *expected))
+    return {n: chance * expected.get(n, 0.0) + (1 - chance) * present.get(n, 0.0) for n in names}
 
 
 class _Recorder:

@@ -82,7 +82,7 @@ def decoder_losses(family: Family, model: Any, batch: Batch, words: WordIds) -> 
     embeddings = table(batch.ids)
     output = family.decoder(model)(
         inputs_embeds=torch.cat([embeddings[:, :start], projected, embeddings[:, stop:]], dim=1),
-        attention_mask=batch.allowed,
+        attention_mask=batch.mask,
         position_ids=batch.positions,
         use_cache=False,
     ).last_hidden_state

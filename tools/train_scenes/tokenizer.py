@@ -31,7 +31,7 @@ BACKGROUND_WORD = "scene"
 
 def vocabulary(special: tuple[str, ...] = SPECIAL) -> list[str]:
     """All tokens, special ones first; a word carries a leading low line, as in SentencePiece."""
-    texts = [*captions.OPENINGS, *captions.SENTENCES, *captions.FILLERS, *captions.ZONES, *NAMES, *PLACES]
+    texts = [*captions.OPENINGS, *captions.SENTENCES, *captions.FILLERS, *NAMES, *PLACES]
     texts += [captions.DETAIL_PROMPT, captions.BRIEF_PROMPT, captions.question("x"), EXTRA_WORDS, BACKGROUND_WORD]
     texts += ["USER: ASSISTANT:", "Yes No A An a an and, ."]
     words = re.findall(r"[A-Za-z]+", re.sub(r"\{\w+\}", " ", " ".join(texts)))
