@@ -24,6 +24,7 @@ from .images import draw as draw
 DEFAULT = "llava"
 EXAMPLE_SCALE = 3
 NOTE = "This is the embedded test bed: a small model that knows synthetic scenes only. Pass --model for a real one."
+RECIPE = "recipe.json"  # of the training, in the folder of every model that was trained on the scenes
 _MODELS = Path(__file__).parent / "models"
 
 
@@ -33,7 +34,9 @@ def names() -> tuple[str, ...]:
 
 
 def embedded_name(model: str | None) -> str | None:
-    """The embedded model that a user means by None, "embedded" or "embedded:NAME"; None for any other model."""
+    """The embedded model that a user means by None, "embedded", "embedded:NAME" or "embedded:FOLDER"; None for any
+    other model.
+    """
     if model is None or model == "embedded":
         return DEFAULT
     return model.removeprefix("embedded:") if model.startswith("embedded:") else None
@@ -42,12 +45,20 @@ def embedded_name(model: str | None) -> str | None:
 def folder(name: str = DEFAULT) -> Path:
     """Where an embedded model lies, for `from_pretrained` of the stock Auto classes.
 
+    Args:
+        name: One of `names()`, or the folder of another model that was trained on the scenes.
+
     Raises:
         ValueError: There is no such model.
     """
-    if name not in names():
-        raise ValueError(f"there is no embedded model {name!r}; choose one of {', '.join(names())}")
-    return _MODELS / name
+    if name in names():
+        return _MODELS / name
+    if (Path(name) / RECIPE).is_file():
+        return Path(name)
+    raise ValueError(
+        f"there is no embedded model {name!r}; choose one of {', '.join(names())}, or the folder of a model that "
+        "tools.train_scenes made"
+    )
 
 
 def config(name: str = DEFAULT, **settings: Any) -> RudderConfig:
@@ -62,10 +73,8 @@ def config(name: str = DEFAULT, **settings: Any) -> RudderConfig:
 
 def settings_for_methods(name: str = DEFAULT) -> dict[str, RudderConfig]:
     """Settings by the name of the method that they were found for; "" for all that have none of their own."""
-    found = {"": config(name)}
-    if (folder(name) / "rudder-add").is_dir():
-        found["rudder-add"] = RudderConfig.from_pretrained(folder(name) / "rudder-add")
-    return found
+    own = {"": folder(name) / "rudder", "rudder-add": folder(name) / "rudder-add"}
+    return {method: RudderConfig.from_pretrained(path) for method, path in own.items() if path.is_dir()}
 
 
 def load(name: str = DEFAULT, **settings: Any) -> tuple[RudderForConditionalGeneration, Any]:

@@ -1,0 +1,159 @@
+"""Measure models that were trained on the scenes: calibrate, compare with every peer, confirm on fresh scenes.
+
+    python benchmarks/embedded/run.py --out runs llava=FOLDER llava-1=FOLDER llava-2=FOLDER idefics2=FOLDER
+    python benchmarks/embedded/run.py --out runs --collect benchmarks/embedded
+
+FOLDER is what `python -m tools.train_scenes` wrote. Each model gets a folder below `--out`, in which the commands of
+`steps` are run one after the other; each prints itself and goes on where it was when this program is started again.
+Several models can be measured at the same time by several processes, each started with other names. `--collect` joins
+what is finished into one JSON file and one page of tables for each model.
+
+No step chooses anything on the scenes that it is judged by: settings are chosen on `calibration`, called calibrated by
+`evaluation3`, compared on `evaluation`, and confirmed on `evaluation2`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rudder_hf.compare import Comparison, markdown
+from rudder_hf.runtime.environment import CODE, versions
+from rudder_hf.runtime.store import read_json, to_json
+
+CALIBRATE = (
+    "calibrate --model embedded:model --limit 300 --check-data embedded:evaluation3 --check-limit 500 --mode beta,add "
+    "--span prompt,text --strengths 0.1,0.2,0.3,0.45 --k 2,5,8 --probe 100 --out calibration"
+)
+COMPARE = (
+    "compare --model embedded:model --limit 500 --beam-limit 150 --pope-limit 60 --tune-limit 100 "
+    "--tune-beam-limit 30 --batch-size 100 --out comparison"
+)
+EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"
+RUDDER = "vanilla,rudder-beta,rudder-add"
+STEPS = "steps.json"
+
+
+class Model:
+    """The measurements of one model, in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.done: dict[str, Any] = read_json(folder / STEPS) if (folder / STEPS).exists() else {}
+
+    def rudder(self, name: str, command: str, *more: str) -> str:
+        """Run a command of rudder unless it is done; returns the folder that it says it wrote to."""
+        arguments = [*command.split(), *more]
+        if self.done.get(name, {}).get("arguments") != arguments:
+            print(f"{self.folder.name}: rudder {' '.join(arguments)}", flush=True)
+            started = time.perf_counter()
+            command_line = [sys.executable, "-m", "rudder_hf", *arguments]
+            printed = subprocess.run(command_line, cwd=self.folder, stdout=subprocess.PIPE, text=True, check=True)
+            written = printed.stdout.rsplit("Written to ", 1)[1].split("\n")[0]
+            seconds = round(time.perf_counter() - started, 1)
+            code = versions()[CODE]
+            self.done[name] = {"arguments": arguments, "written": written, "seconds": seconds, "code": code}
+            (self.folder / STEPS).write_text(to_json(self.done))
+        return str(self.done[name]["written"])
+
+    def measure(self) -> None:
+        """All steps."""
+        chosen = self.rudder("calibration", CALIBRATE, "--check", "pope")
+        by_paper = self.rudder("calibration-paper", CALIBRATE, "--objective", "paper")
+        for mode, name in (("beta", "rudder"), ("add", "rudder-add")):
+            shutil.copytree(self.folder / chosen / mode, self.folder / "model" / name, dirs_exist_ok=True)
+        self.rudder("comparison", COMPARE)
+        comparison = Comparison.load(self.folder / "comparison" / "comparison.json")
+        best = best_settings(comparison)
+        confirm = ("--methods", ",".join(["vanilla", *best]), *set_options(best), "--out", "second")
+        self.rudder("second", f"{EVALUATE} --split evaluation2", *confirm)
+        found = {f"rudder-{mode}": settings_of(self.folder / by_paper / mode) for mode in ("beta", "add")}
+        self.rudder("paper", f"{EVALUATE} --methods {RUDDER} --out paper", *set_options(found))
+        first = f"{EVALUATE} --task scenes-pope --limit 200 --methods {RUDDER}"
+        self.rudder("pope", f"{first} --out pope")
+        self.rudder("pope-first", f"{first} --set steer_first_token=true --out pope-first")
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """RUDDER's settings in a folder, as `--set` takes them."""
+    config = read_json(folder / "config.json")
+    return {name: config[name] for name in ("layer", "alpha_max", "k", "span", "pool")}
+
+
+def best_settings(comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """What each method is confirmed with: RUDDER as calibrated, others as tuned if there is anything better.
+
+    Controls of the contrast get its tuned settings, as RUDDER's controls have RUDDER's.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for row in comparison.rows:
+        if row.decoding != "greedy" or not row.metrics or row.method == "vanilla":
+            continue
+        if row.variant == "tuned" and not row.method.startswith("rudder-beta") and row.method != "rudder-add":
+            found[row.method] = {name: value for name, value in row.settings.items() if name != "calibrated"}
+        elif row.method == "rudder-beta+contrast" and row.variant == "tuned":
+            found[row.method] = {name: value for name, value in row.settings.items() if name != "calibrated"}
+        else:
+            found.setdefault(row.method, {})
+    for control in ("contrast-random", "contrast-shuffled", "contrast-negated"):
+        if control in found:
+            found[control] = found.get("contrast", {})
+    return found
+
+
+def set_options(settings: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Settings by method as options of `rudder evaluate`."""
+    for method, own in settings.items():
+        for name, value in own.items():
+            yield from ("--set", f"{method}.{name}={json.dumps(value)}")
+
+
+def collect(folder: Path, out: Path) -> None:
+    """Write what was measured of a model: all numbers in one file, and the tables of the comparison."""
+    steps = read_json(folder / STEPS)
+    calibrations = {
+        objective: {
+            mode: read_json(folder / steps[name]["written"] / mode / "config.json")["calibration"]
+            for mode in ("beta", "add")
+        }
+        for objective, name in (("f1", "calibration"), ("paper", "calibration-paper"))
+    }
+    comparison = Comparison.load(folder / "comparison" / "comparison.json")
+    numbers = {
+        "vanilla": read_json(folder / "model" / "metrics.json"),
+        "calibration": calibrations,
+        "comparison": read_json(folder / "comparison" / "comparison.json"),
+        **{name: read_json(folder / name / "result.json") for name in ("second", "paper", "pope", "pope-first")},
+        "steps": steps,
+    }
+    (out / f"{folder.name}.json").write_text(json.dumps(numbers, separators=(",", ":"), sort_keys=True) + "\n")
+    (out / f"{folder.name}.md").write_text(markdown(comparison))
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", metavar="NAME=FOLDER", help="models that tools.train_scenes made")
+    parser.add_argument("--out", type=Path, required=True, help="where measurements are kept, new or continued")
+    parser.add_argument("--collect", type=Path, help="write the results of all finished models here")
+    arguments = parser.parse_args()
+    for given in arguments.models:
+        name, _, source = given.partition("=")
+        model = arguments.out / name / "model"
+        if not model.exists():
+            shutil.copytree(source, model, ignore=shutil.ignore_patterns("rudder*", "checkpoints"))
+        Model(arguments.out / name).measure()
+    if arguments.collect:
+        for path in sorted(arguments.out.glob(f"*/{STEPS}")):
+            collect(path.parent, arguments.collect)
+
+
+if __name__ == "__main__":
+    main()
