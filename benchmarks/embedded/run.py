@@ -96,9 +96,7 @@ def best_settings(comparison: Comparison) -> dict[str, dict[str, Any]]:
     for row in comparison.rows:
         if row.decoding != "greedy" or not row.metrics or row.method == "vanilla":
             continue
-        if row.variant == "tuned" and not row.method.startswith("rudder-beta") and row.method != "rudder-add":
-            found[row.method] = {name: value for name, value in row.settings.items() if name != "calibrated"}
-        elif row.method == "rudder-beta+contrast" and row.variant == "tuned":
+        if row.variant == "tuned" and row.method not in RUDDER.split(","):
             found[row.method] = {name: value for name, value in row.settings.items() if name != "calibrated"}
         else:
             found.setdefault(row.method, {})

@@ -17,6 +17,7 @@ from ..benchmark.table import COST_COLUMNS, NONE
 from ..evaluate.result import VANILLA, ControlResult, EvaluationResult, MetricDifference, MetricValue
 from ..evaluate.statements import MARGIN, against_control, verdict, without_effect
 from ..evaluate.tables import control_label, with_change
+from ..methods import CONTROL_OF
 from ..metrics.chair import CAPTION_COLUMNS
 from ..runtime.report import Table, heading, with_interval
 from ..runtime.store import read_json, read_result, to_json
@@ -212,21 +213,26 @@ def _cell(values: Values, changes: Changes, name: str) -> str:
 
 
 def statements(comparison: Comparison, decoding: str) -> list[str]:
-    """What the intervals allow to be said of each method against its truncated control, and of RUDDER's controls."""
+    """What the intervals allow to be said of each method against its truncated control, and of other controls."""
     rows = [row for row in comparison.rows if row.decoding == decoding]
     lines = [against_control(row.label, row.control) for row in rows if row.control is not None]
     if any(row.metrics and row.control is None for row in rows if row.method != VANILLA):
         lines.append("The truncated control is missing: there is no vanilla, or the result is older than it.")
-    # Controls have the calibrated settings of rudder-beta.
-    ours = {row.label: row for row in rows if row.method == "rudder-beta" and row.changes}
-    steered = ours.get("rudder-beta, calibrated") or next(iter(ours.values()), None)
     for row in rows:
-        if row.variant == CONTROL and row.changes and steered is not None:
+        steered = _controlled(row, rows)
+        if steered is not None:
             lines += [
                 without_effect(row.method, row.changes[name], steered.changes[name], steered.label, comparison.margin)
                 for name in _JUDGED
             ]
     return lines
+
+
+def _controlled(control: Row, rows: Sequence[Row]) -> Row | None:
+    """The row whose settings a control has: RUDDER as calibrated, the contrast before it was tuned."""
+    controlled = CONTROL_OF.get(control.method) if control.changes else None
+    found = [row for row in rows if row.method == controlled and row.changes]
+    return next((row for row in found if row.variant != "tuned"), found[0] if found else None)
 
 
 def duel_table(comparison: Comparison, decoding: str) -> Table:

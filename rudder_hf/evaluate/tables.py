@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..methods import GROUPS
+from ..methods import CONTROL_OF
 from ..metrics.chair import CAPTION_COLUMNS
 from ..metrics.errors import InputError
 from ..presets import PRESETS
@@ -126,7 +126,7 @@ def notes(result: EvaluationResult) -> list[str]:
 
 
 def _control_notes(result: EvaluationResult) -> list[str]:
-    """What the intervals allow to be said about the truncated control and about RUDDER's controls."""
+    """What the intervals allow to be said about the truncated control and about other controls."""
     lines = []
     names = {method.name: method for method in result.methods}
     if result.kind == "chair" and VANILLA not in names:
@@ -137,9 +137,12 @@ def _control_notes(result: EvaluationResult) -> list[str]:
     elif result.kind == "chair" and any(m.control is None for m in result.methods if m.name != VANILLA):
         lines.append("The truncated control is missing, because the result is older than it: use --rescore.")
     lines += [against_control(method_label(m.name), m.control) for m in result.methods if m.control is not None]
-    steered = next((names[name] for name in GROUPS["rudder"] if name in names), None)
     for method in result.methods:
-        if method.name in GROUPS["controls"] and steered is not None and steered.differences:
+        controlled = CONTROL_OF.get(method.name, "")
+        # Where a run has no RUDDER-Beta, its controls are RUDDER-Add's.
+        own = names.get(controlled) or (names.get("rudder-add") if controlled == "rudder-beta" else None)
+        steered = own if own is not None and own.differences else None
+        if steered is not None:
             share = result.scoring.get("margin", MARGIN)
             lines += [
                 without_effect(

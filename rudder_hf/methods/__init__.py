@@ -12,12 +12,26 @@ RUDDER, its control experiments, and peers that need no other model: DoLa, VCD, 
 what a method is; `examples/custom_method.py` adds one.
 """
 
-from .base import BUDGET, GROUPS, METHODS, NAMES, Generate, Method, Sources, get, grid, method_class, number
+from .base import (
+    BUDGET,
+    CONTROL_OF,
+    GROUPS,
+    METHODS,
+    NAMES,
+    Generate,
+    Method,
+    Sources,
+    get,
+    grid,
+    method_class,
+    number,
+)
 from .branches import Branch, text_branch
 from .runs import LoopMethod, Run
 
 __all__ = [
     "BUDGET",
+    "CONTROL_OF",
     "GROUPS",
     "METHODS",
     "NAMES",

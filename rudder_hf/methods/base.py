@@ -65,6 +65,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """Names that stand for several methods."""
 
+CONTROL_OF = {name: "contrast" if name.startswith("contrast-") else "rudder-beta" for name in GROUPS["controls"]}
+"""The method that each control is a control of."""
+
 BUDGET = 8
 """Number of settings in every search space, so that no method is tuned harder than another."""
 

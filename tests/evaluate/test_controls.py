@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rudder_hf.compare.table import joined, markdown
+from rudder_hf.compare.table import joined, markdown, statements
 from rudder_hf.evaluate import tables
 from rudder_hf.evaluate.result import ControlResult, EvaluationResult, MetricDifference
 from rudder_hf.evaluate.scoring import Scoring, build_result
@@ -116,6 +116,17 @@ def test_controls_of_rudder_are_judged_by_the_margin() -> None:
     assert "not without effect" in negated
     wide = tables.notes(result(methods, margin=1.0))
     assert any(line.startswith("rudder-negated: CHAIR_S") and ": without effect" in line for line in wide)
+
+
+def test_controls_of_the_contrast_are_judged_by_the_contrast() -> None:
+    methods = {"vanilla": VANILLA, "rudder-beta": VANILLA, "contrast": BETTER, "contrast-random": VANILLA}
+    found = result(methods)
+    for said in (tables.notes(found), statements(joined([found], []), "greedy")):
+        (random,) = [line for line in said if line.startswith("contrast-random: CHAIR_S")]
+        assert "without effect" in random
+        assert "of the change of contrast)" in random
+    alone = {name: texts for name, texts in methods.items() if name != "contrast"}
+    assert not [line for line in tables.notes(result(alone)) if line.startswith("contrast-random: CHAIR_S")]
 
 
 def change(
