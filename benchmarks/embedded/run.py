@@ -21,10 +21,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rudder_hf.compare import Comparison, markdown
+from rudder_hf.evaluate.folder import RunFolder, compare_runs
+from rudder_hf.evaluate.scoring import Scoring
 from rudder_hf.runtime.environment import CODE, versions
 from rudder_hf.runtime.store import read_json, to_json
 
@@ -39,6 +42,14 @@ COMPARE = (
 EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"
 RUDDER = "vanilla,rudder-beta,rudder-add"
 STEPS = "steps.json"
+# Which methods `evaluation2` tells apart, the first minus the second.
+DUELS = (
+    ("rudder-beta", "rudder-add"),
+    ("rudder-beta", "pai"),
+    ("contrast", "pai"),
+    ("contrast", "rudder-beta"),
+    ("rudder-beta+contrast", "contrast"),
+)
 
 
 class Model:
@@ -113,6 +124,17 @@ def set_options(settings: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield from ("--set", f"{method}.{name}={json.dumps(value)}")
 
 
+def duels(folder: Path) -> dict[str, Any]:
+    """Paired differences of methods that are to be told apart, on the scenes that nothing was chosen on."""
+    methods = RunFolder(folder).plan()["methods"]
+    found = {}
+    for first, second in DUELS:
+        if first in methods and second in methods:
+            (pair,) = compare_runs(f"{folder}:{second}", f"{folder}:{first}", Scoring())
+            found[f"{first} minus {second}"] = {name: asdict(change) for name, change in pair.differences.items()}
+    return found
+
+
 def collect(folder: Path, out: Path) -> None:
     """Write what was measured of a model: all numbers in one file, and the tables of the comparison."""
     steps = read_json(folder / STEPS)
@@ -129,6 +151,7 @@ def collect(folder: Path, out: Path) -> None:
         "calibration": calibrations,
         "comparison": read_json(folder / "comparison" / "comparison.json"),
         **{name: read_json(folder / name / "result.json") for name in ("second", "paper", "pope", "pope-first")},
+        "duels": duels(folder / "second"),
         "steps": steps,
     }
     (out / f"{folder.name}.json").write_text(json.dumps(numbers, separators=(",", ":"), sort_keys=True) + "\n")

@@ -1,77 +1,248 @@
-"""The README's tables of the embedded models, from the result files beside this program.
+"""The tables of README.md and docs/test-bed.md, from the result files of `run.py` beside this program.
 
-    python benchmarks/embedded/tables.py benchmarks/embedded/greedy.json benchmarks/embedded/beam.json
-    python benchmarks/embedded/tables.py benchmarks/embedded/models.json
+    python benchmarks/embedded/tables.py [NAME]
 
-Results of `rudder evaluate` give one row for each method and decoding, the difference to the result's first method
-beside each score. A file of calibration records by the model's name gives one row for each model.
+Prints the tables in the form in which the pages have them, between their comments; NAME prints one.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rudder_hf.evaluate.result import EvaluationResult
+from rudder_hf.compare import Comparison, Row
+from rudder_hf.evaluate.result import EvaluationResult, MetricDifference, MetricValue
 from rudder_hf.evaluate.tables import with_change
-from rudder_hf.runtime.report import Table, with_interval
+from rudder_hf.runtime.records import from_json
+from rudder_hf.runtime.report import Table, heading, number, with_interval
 from rudder_hf.runtime.store import read_json
 
-SHOWN = {
-    "chair": ("chair_s", "chair_i", "recall", "broken_sentences", "repeated_sentences"),
-    "pope": ("accuracy", "f1", "yes_ratio"),
-}
-NAMES = {
-    "vanilla": "vanilla",
+FOLDER = Path(__file__).parent
+MODELS = {"llava": "LLaVA, seed 0", "llava-1": "LLaVA, seed 1", "llava-2": "LLaVA, seed 2", "idefics2": "Idefics2"}
+CAPTIONS = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1", "broken_sentences")
+METHODS = {
     "rudder-beta": "RUDDER-Beta",
     "rudder-add": "RUDDER-Add",
+    "pai": "PAI, tuned",
+    "vcd": "VCD, tuned",
+    "contrast": "contrast, tuned (not in the paper)",
+    "rudder-beta+contrast": "RUDDER-Beta with contrast, tuned (not in the paper)",
+}
+CONTROLS = {
     "rudder-random": "random direction",
     "rudder-shuffled": "another image's CARD",
     "rudder-negated": "negated CARD",
+    "rudder-text-only": "CARD of the text without the image",
+    "contrast-random": "contrast: random values",
+    "contrast-shuffled": "contrast: another image's values",
+    "contrast-negated": "contrast: negated",
 }
+# Which of a method's settings the tables show.
+OWN = {"rudder-beta": "calibrated", "rudder-add": "calibrated"}
+
+Values = Mapping[str, MetricValue]
+Changes = Mapping[str, MetricDifference]
 
 
-def results_table(results: list[EvaluationResult]) -> str:
-    """Markdown of results of one kind of task (CHAIR or POPE)."""
-    names = SHOWN[results[0].kind]
-    labels = [results[0].methods[0].metrics[name].label for name in names]
+@dataclass(frozen=True)
+class Measured:
+    """What `run.py` measured of one model.
+
+    Attributes:
+        label: The model, in words.
+        comparison: All methods on the split `evaluation`.
+        results: Of `rudder evaluate`: "second" is the split `evaluation2`, "paper" RUDDER by the paper's rule, "pope"
+            and "pope-first" are yes/no questions without and with a steered first token.
+        numbers: Everything else: vanilla's scores, records of calibrations, paired differences of pairs of methods.
+    """
+
+    label: str
+    comparison: Comparison
+    results: Mapping[str, EvaluationResult]
+    numbers: Mapping[str, Any]
+
+    def row(self, method: str, variant: str = "", decoding: str = "greedy") -> Row | None:
+        """A row of the comparison."""
+        wanted = (method, variant, decoding)
+        return next((r for r in self.comparison.rows if (r.method, r.variant, r.decoding) == wanted), None)
+
+
+@cache
+def measured(name: str) -> Measured:
+    """Read what was measured of a model."""
+    numbers = read_json(FOLDER / f"{name}.json")
+    results = {key: from_json(EvaluationResult, numbers[key]) for key in ("second", "paper", "pope", "pope-first")}
+    return Measured(MODELS[name], from_json(Comparison, numbers["comparison"]), results, numbers)
+
+
+def models() -> list[Measured]:
+    """All models."""
+    return [measured(name) for name in MODELS]
+
+
+def _cells(metrics: Values, changes: Changes, names: tuple[str, ...] = CAPTIONS) -> list[str]:
+    return [with_change(metrics.get(name), changes.get(name)) for name in names]
+
+
+def _headings(metrics: Values, names: tuple[str, ...] = CAPTIONS) -> list[str]:
+    return [heading(metrics[name].label, metrics[name].direction) for name in names]
+
+
+def _compared(model: Measured, decoding: str = "greedy") -> Iterator[list[str]]:
+    """Rows of a model: vanilla, RUDDER and its truncated control, the best peers, the contrast."""
+    vanilla = model.row("vanilla", "", decoding)
+    assert vanilla is not None
+    yield [model.label, "vanilla", *_cells(vanilla.metrics, {})]
+    for method, label in METHODS.items():
+        row = model.row(method, OWN.get(method, "tuned"), decoding)
+        if row is None or not row.metrics:
+            note = "no setting within the limits was better than vanilla" if row is not None else "not run"
+            yield [model.label, label, note, *[""] * (len(CAPTIONS) - 1)]
+            continue
+        yield [model.label, label, *_cells(row.metrics, row.changes)]
+        if method == "rudder-beta" and row.control is not None:
+            yield [model.label, "vanilla cut to RUDDER-Beta's recall", *_cells(row.control.metrics, {})]
+        if method == "rudder-add" and decoding == "greedy":
+            for name, words in (("rudder-beta", "RUDDER-Beta"), ("rudder-add", "RUDDER-Add")):
+                found = model.results["paper"].method(name)
+                yield [model.label, f"{words} by the paper's rule", *_cells(found.metrics, found.differences)]
+
+
+def _caption_table(rows: list[list[str]], first: str = "model") -> str:
+    vanilla = measured("llava").row("vanilla")
+    assert vanilla is not None
+    return Table([first, "method", *_headings(vanilla.metrics)], rows, labels=2).markdown()
+
+
+def main_table() -> str:
+    """Every model on the split `evaluation`, greedy search."""
+    return _caption_table([row for model in models() for row in _compared(model)])
+
+
+def second_table() -> str:
+    """Every model on the split `evaluation2`: settings as before, scenes that nothing has seen."""
     rows = []
-    for result in results:
-        first_token = any(method.settings.get("steer_first_token") for method in result.methods)
-        decoding = result.decoding["name"] + (", first token steered" if first_token else "")
-        for method in result.methods:
-            cells = [with_change(method.metrics[name], method.differences.get(name)) for name in names]
-            rows.append([decoding, NAMES.get(method.name, method.name), *cells])
-    return Table(["decoding", "method", *labels], rows).markdown()
+    for model in models():
+        result = model.results["second"]
+        for name, label in {"vanilla": "vanilla", **METHODS}.items():
+            found = next((method for method in result.methods if method.name == name), None)
+            if found is None:
+                continue
+            rows.append([model.label, label, *_cells(found.metrics, found.differences)])
+            if name == "rudder-beta" and found.control is not None:
+                rows.append([model.label, "vanilla cut to RUDDER-Beta's recall", *_cells(found.control.metrics, {})])
+    return _caption_table(rows)
 
 
-def models_table(records: dict[str, dict[str, Any]]) -> str:
-    """Markdown of calibration records: what each model gained on its held-out images, also with others' CARDs."""
-    headings = ["model", "setting", "CHAIR_S", "CHAIR_I", "Recall", "Broken"]
-    headings += ["CHAIR_S, another image's CARD", "CHAIR_I"]
+def decodings_table() -> str:
+    """The LLaVA of seed 0 under beam search and nucleus sampling."""
+    model = measured("llava")
+    rows = [[name, *row[1:]] for name in ("beam", "nucleus") for row in _compared(model, name)]
+    return _caption_table(rows, "decoding")
+
+
+def controls_table() -> str:
+    """What controls change on the split `evaluation2`, where RUDDER and contrast have the same settings as they."""
     rows = []
-    for name, record in records.items():
-        held, own, chosen = record["held_out"], record["held_out_own_minus_other_card"], record["settings"]
-        span = "" if chosen["span"] == "prompt" else f", span {chosen['span']}"
-        cells = [name, f"layer {chosen['layer']}, alpha_max {chosen['alpha_max']:g}, k {chosen['k']:g}{span}"]
-        for score in ("chair_s", "chair_i", "recall"):
-            before, after, *change = (100 * held[score][key] for key in ("left", "right", "value", "low", "high"))
-            cells.append(f"{before:.1f} -> {after:.1f} ({with_interval(*change, 'percent', sign=True)})")
-        cells.append(" -> ".join(f"{100 * held['broken_sentences'][side]:.1f}" for side in ("left", "right")))
-        rows.append([*cells, *(f"{100 * own[score]['left']:.1f}" for score in ("chair_s", "chair_i"))])
-    return Table(headings, rows).markdown()
+    for model in models():
+        for name, label in {"rudder-beta": "RUDDER-Beta", "contrast": "contrast, tuned", **CONTROLS}.items():
+            found = next((method for method in model.results["second"].methods if method.name == name), None)
+            if found is not None:
+                changes = [found.differences[metric] for metric in ("chair_s", "chair_i", "f1")]
+                rows.append([model.label, label, *(_change(change) for change in changes)])
+    return Table(["model", "method", "CHAIR_S", "CHAIR_I", "F1"], rows, labels=2).markdown()
+
+
+def _change(change: MetricDifference) -> str:
+    return with_interval(change.value, change.low, change.high, change.unit, sign=True)
+
+
+def pope_table() -> str:
+    """Yes/no questions, the first token unsteered and steered."""
+    names = ("accuracy", "f1", "yes_ratio")
+    rows = []
+    for model in models():
+        for result, when in (("pope", "no"), ("pope-first", "yes")):
+            for found in model.results[result].methods:
+                if found.name == "vanilla" and when == "yes":
+                    continue
+                label = METHODS.get(found.name, found.name)
+                steered = "-" if found.name == "vanilla" else when
+                rows.append([model.label, label, steered, *_cells(found.metrics, found.differences, names)])
+    headings = ["model", "method", "first token steered", "accuracy", "F1", "yes"]
+    return Table(headings, rows, labels=3).markdown()
+
+
+def settings_table() -> str:
+    """What each calibration chose, and what the held-out images say of it."""
+    rows = []
+    for model in models():
+        for objective, by_mode in model.numbers["calibration"].items():
+            for mode, record in by_mode.items():
+                chosen = record["settings"]
+                gate = f", k {chosen['k']:g}" if mode == "beta" else ""
+                text = (
+                    f"{mode}, layer {chosen['layer']}, alpha_max {chosen['alpha_max']:g}{gate}, span {chosen['span']}"
+                )
+                rows.append([model.label, objective, text, record["refusal"] or "calibrated"])
+    return Table(["model", "objective", "settings", "verdict of 500 held-out scenes"], rows, labels=2).markdown()
+
+
+def duel_table() -> str:
+    """Pairs of methods on `evaluation2`: the first minus the second, paired by scene."""
+    rows = []
+    for model in models():
+        for pair, found in model.numbers["duels"].items():
+            changes = {name: from_json(MetricDifference, change) for name, change in found.items()}
+            rows.append(
+                [model.label, pair, *(_change(changes[name]) for name in ("chair_s", "chair_i", "recall", "f1"))]
+            )
+    return Table(["model", "pair", "CHAIR_S", "CHAIR_I", "recall", "F1"], rows, labels=2).markdown()
+
+
+def readme_table() -> str:
+    """The README's: the LLaVA of seed 0 with costs."""
+    model = measured("llava")
+    names = ("chair_s", "chair_i", "recall", "f1")
+    rows = []
+    for method, label in {"vanilla": "vanilla", **METHODS}.items():
+        row = model.row(method, "" if method == "vanilla" else OWN.get(method, "tuned"))
+        if row is None or not row.metrics or method in ("vcd", "rudder-beta+contrast"):
+            continue
+        cost = model.comparison.cost(method, "greedy")
+        assert cost is not None
+        speed = "1" if cost.ratio is None else f"{cost.ratio.median:.2f}"
+        cells = [with_change(row.metrics[name], row.changes.get(name)) for name in names]
+        rows.append([label, *cells, speed, number(cost.forwards_per_token)])
+        if method == "rudder-beta" and row.control is not None:
+            cut = [number(row.control.metrics[name].value, "percent") for name in names]
+            rows.append(["vanilla's captions, cut to RUDDER-Beta's recall", *cut, "-", "-"])
+    headings = ["", "CHAIR_S ↓", "CHAIR_I ↓", "recall ↑", "F1 ↑", "throughput", "forwards per token"]
+    return Table(headings, rows, labels=1).markdown()
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "readme": readme_table,
+    "settings": settings_table,
+    "main": main_table,
+    "second": second_table,
+    "duels": duel_table,
+    "controls": controls_table,
+    "decodings": decodings_table,
+    "pope": pope_table,
+}
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="+", type=Path, help="result files, or one file of calibration records")
-    paths = parser.parse_args().results
-    if "format" in read_json(paths[0]):
-        print(results_table([EvaluationResult.load(path) for path in paths]))
-    else:
-        print(models_table(read_json(paths[0])))
+    parser.add_argument("names", nargs="*", choices=[*TABLES, []], help="which tables; all unless given")
+    for name in parser.parse_args().names or TABLES:
+        print(f"<!-- embedded {name} -->\n{TABLES[name]()}\n<!-- end of embedded {name} -->\n")
 
 
 if __name__ == "__main__":

@@ -101,14 +101,16 @@ def find_images(source: DataOptions, options: CompareOptions) -> ComparisonData:
     if source.data is not None and source.data.is_dir() and not has_annotations(source.data):
         raise InputError("methods are compared on annotated images: give COCO's folder")
     captions, questions = ("scenes", "scenes-pope") if source.data is None else ("chair", "pope")
-    # The scenes to calibrate on are a split of their own.
-    split = None if source.data is None else source.split
-    given = replace(source, seed=options.seed, split=split)
+    # Settings are chosen on a split of the scenes of its own, whichever other one is evaluated.
+    chosen_on = replace(source, split=None) if source.data is None else source
+    if source.data is None and source.split == "calibration":
+        raise InputError("settings are chosen on the split calibration of the scenes: evaluate on another one")
+    given = replace(source, seed=options.seed)
     sizes = {name: options.beam_limit if name == "beam" else options.limit for name in options.decodings}
     described = {name: make_task(captions, replace(given, limit=size)) for name, size in sizes.items()}
     asked = make_task(questions, replace(given, limit=options.pope_limit, prompt=None))
     evaluated = {sample.image for task in (*described.values(), asked) for sample in task.samples}
-    return ComparisonData(find_data(source, options.tune_limit, 0, _ids(source, evaluated)), described, asked)
+    return ComparisonData(find_data(chosen_on, options.tune_limit, 0, _ids(source, evaluated)), described, asked)
 
 
 def _ids(source: DataOptions, files: Collection[str]) -> set[str]:

@@ -131,6 +131,14 @@ def test_too_few_images_for_both_are_refused(coco: Path, tmp_path: Path) -> None
         find_images(DataOptions(tmp_path), OPTIONS)
 
 
+def test_scenes_are_evaluated_on_the_split_that_is_named() -> None:
+    data = find_images(DataOptions(split="evaluation2"), OPTIONS)
+    assert {task.data["split"] for task in (*data.captions.values(), data.questions)} == {"evaluation2"}
+    assert data.calibration.task.data["split"] == "calibration"
+    with pytest.raises(InputError, match="chosen on the split calibration"):
+        find_images(DataOptions(split="calibration"), OPTIONS)
+
+
 def test_questions_are_asked_with_the_published_settings_for_them() -> None:
     """VISTA is published with another strength for yes/no questions than for captions."""
     variant = untuned(["vista"], loaded(), Sources())["vista"]
