@@ -35,9 +35,11 @@ CALIBRATE = (
     "calibrate --model embedded:model --limit 300 --check-data embedded:evaluation3 --check-limit 500 --mode beta,add "
     "--span prompt,text --strengths 0.1,0.2,0.3,0.45 --k 2,5,8 --probe 100 --out calibration"
 )
+# Without the parts of PAI and VISTA, which are methods of their own.
+METHODS = "vanilla,rudder,contrast,dola-low,dola-high,vcd,pai,vista,vti,opera,controls"
 COMPARE = (
-    "compare --model embedded:model --limit 500 --beam-limit 150 --pope-limit 60 --tune-limit 100 "
-    "--tune-beam-limit 30 --batch-size 100 --out comparison"
+    f"compare --model embedded:model --methods {METHODS} --limit 500 --beam-limit 60 --pope-limit 60 --tune-limit 100 "
+    "--tune-beam-limit 15 --batch-size 100 --out comparison"
 )
 EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"
 RUDDER = "vanilla,rudder-beta,rudder-add"
