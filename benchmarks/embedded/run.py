@@ -38,12 +38,13 @@ CALIBRATE = (
 # Without the parts of PAI and VISTA, which are methods of their own.
 METHODS = "vanilla,rudder,contrast,dola-low,dola-high,vcd,pai,vista,vti,opera,controls"
 COMPARE = (
-    f"compare --model embedded:model --methods {METHODS} --limit 500 --beam-limit 60 --pope-limit 60 --tune-limit 100 "
+    f"compare --model embedded:model --methods {METHODS} --beam-limit 60 --pope-limit 60 --tune-limit 100 "
     "--tune-beam-limit 15 --batch-size 100 --out comparison"
 )
 EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"
 RUDDER = "vanilla,rudder-beta,rudder-add"
 STEPS = "steps.json"
+FIRST = "llava"  # the model that is compared on all scenes
 # Which methods `evaluation2` tells apart, the first minus the second.
 DUELS = (
     ("rudder-beta", "rudder-add"),
@@ -79,10 +80,13 @@ class Model:
     def measure(self) -> None:
         """All steps."""
         chosen = self.rudder("calibration", CALIBRATE, "--check", "pope")
-        by_paper = self.rudder("calibration-paper", CALIBRATE, "--objective", "paper")
+        # By the paper's rule, among the same settings.
+        layers = read_json(self.folder / chosen / "calibration.json")["shortlist"]["layers"]
+        same = ("--layers", ",".join(map(str, layers)))
+        by_paper = self.rudder("calibration-paper", CALIBRATE, "--objective", "paper", *same)
         for mode, name in (("beta", "rudder"), ("add", "rudder-add")):
             shutil.copytree(self.folder / chosen / mode, self.folder / "model" / name, dirs_exist_ok=True)
-        self.rudder("comparison", COMPARE)
+        self.rudder("comparison", COMPARE, "--limit", "500" if self.folder.name == FIRST else "300")
         comparison = Comparison.load(self.folder / "comparison" / "comparison.json")
         best = best_settings(comparison)
         confirm = ("--methods", ",".join(["vanilla", *best]), *set_options(best), "--out", "second")
