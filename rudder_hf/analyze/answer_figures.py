@@ -59,8 +59,8 @@ def tokens(numbers: dict[str, Any], image: Any) -> Figure:
         image: The image of the figure, as PIL has it.
     """
     shows = (
-        "Each token on a shade of what RUDDER measured at the hidden state that wrote it. Left the unsteered answer, "
-        "right the steered one; for the unsteered answer the gate is the one that these states would have opened. "
+        "Each token on a shade of what RUDDER measured at the hidden state that wrote it, in the unsteered answer "
+        "(vanilla) and in the steered one; of the unsteered answer the gate is what these states would have opened. "
         "The first token has gate 0 where `steer_first_token` is off. "
         f"The figure's image is {numbers['figure_chosen']}."
     )

@@ -15,9 +15,10 @@ from .tokens import MEASURES, SIDES, TOKEN_CSS, escape, scale_html, tokens_html
 
 REPORT_FILE, FIGURES_FOLDER = "report.html", "figures"
 _CSS = f"""
-p.limits {{ border-left: 4px solid #444; padding-left: .8rem; color: #333; }}
-.answers {{ display: grid; grid-template-columns: 11rem 1fr 1fr; gap: .3rem 1.2rem; align-items: start; }}
-.answers > div {{ min-width: 0; }} .answers img {{ width: 10rem; }} .small {{ font-size: .8rem; color: #444; }}
+p.limits {{ border-left: 4px solid #888; padding-left: .8rem; }} .small {{ font-size: .8rem; }}
+.answers {{ display: grid; grid-template-columns: 11rem 1fr 1fr; gap: .3rem 1.2rem; align-items: start;
+  margin-bottom: 1.6rem; }}
+.answers > div {{ min-width: 0; }} .answers img {{ width: 10rem; }}
 @media (max-width: 50rem) {{ .answers {{ grid-template-columns: 1fr; }} }}
 {TOKEN_CSS}"""
 
@@ -61,13 +62,15 @@ def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> 
         for figure in _figures(numbers, images):
             png = save_figure(figure.drawing, out / FIGURES_FOLDER / figure.name).read_bytes()
             caption = f"{figure.finding} {figure.shows}".strip()
+            shown, others = html_figure(png, f"{figure.title}: {caption}"), ""
+            if figure.name == "token-view":  # as text, which fits every window
+                shown, others = _token_views(numbers["tokens"], images)
             parts += [
                 f'<h2 id="{escape(figure.name)}">{escape(figure.title)}</h2>',
-                html_figure(png, f"{figure.title}: {caption}"),
-                f'<p>{escape(caption)}</p>\n<p class="limits">Not supported: {escape(figure.limits)}</p>',
+                shown,
+                f'<p>{_marked(caption)}</p>\n<p class="limits">Not supported: {_marked(figure.limits)}</p>',
+                others,
             ]
-            if figure.name == "token-view":
-                parts.append(_token_views(numbers["tokens"], images))
             names = ("name", "title", "finding", "shows", "limits")
             texts.append({name: getattr(figure, name) for name in names})
     write_new(out / REPORT_FILE, html_page("RUDDER analysis", [*parts, _provenance(numbers)], _CSS))
@@ -82,9 +85,7 @@ def _head(numbers: dict[str, Any]) -> str:
         lines.append(
             f"<p>Model <b>{escape(str(numbers['model']['name']))}</b> on <b>{numbers['images']}</b> images "
             f"({escape(data)}), {escape(numbers['decoding'])} decoding, at most {numbers['max_new_tokens']} new "
-            f"tokens. RUDDER: mode {escape(str(settings['mode']))}, layer {settings['layer']}, "
-            f"alpha_max {settings['alpha_max']:g}, k {settings['k']:g}, span {escape(str(settings['span']))}, "
-            f"{escape(str(settings['pool']))} pooling.</p>"
+            f"tokens. RUDDER: {escape(', '.join(f'{name} {value}' for name, value in settings.items()))}.</p>"
         )
         lines.append(f"<p>Asked: {'; '.join(f'“{escape(prompt)}”' for prompt in numbers['prompts'])}</p>")
     lines.append(
@@ -93,38 +94,51 @@ def _head(numbers: dict[str, Any]) -> str:
         "hidden state. Below each figure stands what it shows, and, behind the bar, what it does not support.</p>"
     )
     if numbers["notes"]:
-        items = "".join(f"<li>{escape(note)}</li>" for note in numbers["notes"])
+        items = "".join(f"<li>{_marked(note)}</li>" for note in numbers["notes"])
         lines.append(f"<p>Not in this report:</p><ul>{items}</ul>")
     return "\n".join(lines)
 
 
-def _token_views(numbers: dict[str, Any], images: dict[str, Any]) -> str:
-    """The answers to the first images as text with shades."""
+def _marked(text: str) -> str:
+    """Text with what stands between backticks as code."""
+    parts = [escape(part) for part in text.split("`")]
+    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
+
+
+def _token_views(numbers: dict[str, Any], images: dict[str, Any]) -> tuple[str, str]:
+    """The answers to the figure's image with a key to the shades, and those to the other first images."""
     shades = "; ".join(f"{label} {scale_html(numbers['scale'][measure])}" for measure, label in MEASURES.items())
-    parts = [
-        f"<h3>The first {len(numbers['shown'])} of {numbers['images']} images</h3>",
-        '<p>Point at a token for its numbers. <del class="tok absent">Framed and struck out</del>: an object that is '
-        f'not in the image; <span class="tok present">underlined</span>: one that is. Shades: {shades}.</p>',
+    key = (
+        '<p>Point at a token or tap it for its numbers. <del class="tok absent">Dashed and struck out</del>: an '
+        f'object that is not in the image; <span class="tok present">underlined</span>: one that is. '
+        f"Shades: {shades}.</p>"
+    )
+    drawn, shown = numbers["figure"], numbers["shown"]
+    others = [_token_view(numbers, entry, images) for entry in shown if entry["id"] != drawn["id"]]
+    if others:
+        others.insert(0, f"<h3>Others of the first {len(shown)} of {numbers['images']} images</h3>")
+    return key + _token_view(numbers, drawn, images), "\n".join(others)
+
+
+def _token_view(numbers: dict[str, Any], entry: dict[str, Any], images: dict[str, Any]) -> str:
+    """The answers to an image as text with shades."""
+    name, present = escape(str(entry["id"])), entry["present"]
+    known = "" if present is None else f"In it: {escape(', '.join(present) or 'no known object')}"
+    cells = [
+        f'<div style="grid-row: span 2"><img src="{thumbnail_uri(images[entry["id"]])}" alt="image {name}">'
+        f'<div class="small">Image {name}. {known}</div></div>'
     ]
-    for entry in numbers["shown"]:
-        name, present = escape(str(entry["id"])), entry["present"]
-        known = "" if present is None else f"In it: {escape(', '.join(present) or 'no known object')}"
-        cells = [
-            f'<div style="grid-row: span 2"><img src="{thumbnail_uri(images[entry["id"]])}" alt="image {name}">'
-            f'<div class="small">{known}</div></div>'
-        ]
-        for measure, label in MEASURES.items():
-            for side, title in SIDES.items():
-                would = ", as it would be" if measure == "gate" and side == "vanilla" else ""
-                named, absent = entry[side]["named"], entry[side]["absent"]
-                count = "" if absent is None else f"; {len(absent)} of {len(named)} mentions absent"
-                text = tokens_html(entry[side]["tokens"], measure, numbers["scale"][measure])
-                cells.append(
-                    f'<div><div class="small">{title}, shaded by {label}{would}{count}</div>'
-                    f'<div class="tokens">{text}</div></div>'
-                )
-        parts.append(f'<h3>Image {name}</h3><div class="answers">{"".join(cells)}</div>')
-    return "\n".join(parts)
+    for measure, label in MEASURES.items():
+        for side, title in SIDES.items():
+            would = ", as it would be" if measure == "gate" and side == "vanilla" else ""
+            named, absent = entry[side]["named"], entry[side]["absent"]
+            count = "" if absent is None else f"; {len(absent)} of {len(named)} mentions absent"
+            text = tokens_html(entry[side]["tokens"], measure, numbers["scale"][measure])
+            cells.append(
+                f'<div><div class="small">{title}, shaded by {label}{would}{count}</div>'
+                f'<div class="tokens">{text}</div></div>'
+            )
+    return f'<div class="answers">{"".join(cells)}</div>'
 
 
 def _provenance(numbers: dict[str, Any]) -> str:

@@ -20,17 +20,23 @@ SIDES = {"vanilla": "vanilla", "steered": "RUDDER"}
 MEASURES = {"similarity": "CARD similarity (cosine)", "gate": "gate (share of alpha_max)"}
 """What tokens are shaded by."""
 
+# Shades lie on the page's own background below its own text: both keep their contrast in a light and in a dark theme,
+# which the page names as its `color-scheme`.
 TOKEN_CSS = """
 .tokens { position: relative; line-height: 2; white-space: pre-wrap; overflow-wrap: anywhere; }
-.tok { border-radius: 4px; padding: .1rem 0; color: #000; cursor: help; }
-.tok.absent { font-weight: 700; text-decoration: line-through; outline: 2px dashed #000; outline-offset: -1px; }
-.tok.present { border-bottom: 2px solid #000; }
-.tok:hover { box-shadow: 0 0 0 2px #111; }
+.tok, .scale { --shade: light-dark(#5299de, #1f5f9f); }
+.tok { border-radius: 4px; padding: .1rem 0; cursor: help; text-decoration: none;
+  background: color-mix(in srgb, var(--shade) var(--part, 0%), transparent); }
+.tok.absent { font-weight: 700; text-decoration: line-through; border-block: 2px dashed; }
+.tok.present { border-bottom: 2px solid; }
+.tok:hover { box-shadow: 0 0 0 2px; }
 /* No top: it hangs from the token's own line; centred in the answer, so that it never leaves the window. */
 .tok:hover::after { content: attr(data-tip); position: absolute; left: 0; right: 0; margin: 2rem auto 0; z-index: 20;
-  background: #111; color: #fff; padding: .2rem .5rem; border-radius: 4px; font-size: .8rem; font-weight: 400;
-  line-height: 1.4; width: max-content; max-width: 95%; white-space: normal; pointer-events: none; }
-.scale { display: inline-block; width: 9rem; height: .9rem; border: 1px solid #888; vertical-align: middle; }
+  background: light-dark(#111, #eee); color: light-dark(#fff, #111); padding: .2rem .5rem; border-radius: 4px;
+  font-size: .8rem; font-weight: 400; line-height: 1.4; width: max-content; max-width: 95%; white-space: normal;
+  pointer-events: none; }
+.scale { display: inline-block; width: 9rem; height: .9rem; border: 1px solid #888; vertical-align: middle;
+  background: linear-gradient(to right, transparent, var(--shade)); }
 """
 
 
@@ -166,24 +172,25 @@ def escape(text: str) -> str:
     return escaped
 
 
-def shade(value: float, scale: Sequence[float]) -> tuple[float, float, float]:
-    """From white to a blue on which black text is readable; lightness falls all the way, so that greys tell it too.
+def part(value: float, scale: Sequence[float]) -> float:
+    """Where a value lies on a scale, from 0 to 1; beyond the scale at its end, NaN at 0.
 
     Args:
-        value: What is shown; beyond the scale it has the shade of the scale's end, NaN is white.
+        value: What is shown.
         scale: The values of the lightest and of the darkest shade.
+    """
+    low, high = scale
+    return 0.0 if math.isnan(value) else min(max((value - low) / (high - low), 0.0), 1.0)
+
+
+def shade(value: float, scale: Sequence[float]) -> tuple[float, float, float]:
+    """From white to a blue on which black text is readable; lightness falls all the way, so that greys tell it too.
 
     Returns:
         Red, green and blue, 0 to 1.
     """
-    low, high = scale
-    part = 0.0 if math.isnan(value) else min(max((value - low) / (high - low), 0.0), 1.0)
-    red, green, blue = (1 - part * (1 - end) for end in (0.32, 0.60, 0.87))
+    red, green, blue = (1 - part(value, scale) * (1 - end) for end in (0.32, 0.60, 0.87))
     return red, green, blue
-
-
-def _background(value: float, scale: Sequence[float]) -> str:
-    return "rgb({:.0f}, {:.0f}, {:.0f})".format(*(255 * part for part in shade(value, scale)))
 
 
 def tokens_html(tokens: Iterable[Mapping[str, Any]], measure: str, scale: Sequence[float]) -> str:
@@ -203,7 +210,7 @@ def tokens_html(tokens: Iterable[Mapping[str, Any]], measure: str, scale: Sequen
             # Crossed out for those who do not see the page, too.
             tag = "del" if token["absent"] else "span"
             kind = {True: "tok absent", False: "tok present", None: "tok"}[token["absent"]]
-            style = f"background: {_background(token[measure], scale)}"
+            style = f"--part: {100 * part(token[measure], scale):.0f}%"
             shown += f'<{tag} class="{kind}" data-tip="{_tip(token)}" style="{style}">{escape(word)}</{tag}>'
         if shown:
             parts.append(shown)
@@ -231,5 +238,4 @@ def _tip(token: Mapping[str, Any]) -> str:
 def scale_html(scale: Sequence[float]) -> str:
     """The shades from the lightest to the darkest, with the values of both."""
     low, high = scale
-    ramp = f"linear-gradient(to right, {_background(low, scale)}, {_background(high, scale)})"
-    return f'{low:.2f} <span class="scale" style="background: {ramp}"></span> {high:.2f}'
+    return f'{low:.2f} <span class="scale"></span> {high:.2f}'

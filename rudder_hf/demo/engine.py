@@ -22,7 +22,7 @@ from ..core.generate import newest_observation
 from ..hub.modeling import RudderForConditionalGeneration
 from ..runtime.answers import encode, end_ids
 from ..scenes.embedded import example_image, examples
-from .view import Limits, View
+from .view import SETTINGS, Limits, View
 
 MEASURED = ("similarity", "gate", "push")
 _NOTHING = TracedAnswer("", (), {})
@@ -93,13 +93,14 @@ class Engine:
             found = layer_statistics(backbone.model, [self._inputs(example_image(1), prompt, 1)])
         norms = {row.layer: row.hidden_norm for row in found}
         norms = {layer: norm if math.isfinite(norm) and norm > 0 else 1.0 for layer, norm in norms.items()}
-        return Limits(norms, len(examples()), (resolve_layer(backbone, config.layer), config.alpha_max, config.k))
+        own = {name: getattr(config, name) for name in SETTINGS} | {"layer": resolve_layer(backbone, config.layer)}
+        return Limits(norms, len(examples()), own)
 
     def _inputs(self, image: Image, prompt: str, rows: int) -> dict[str, Any]:
         return encode(self.model, self.processor, [image] * rows, [prompt] * rows)
 
     def stream(self, image: Image, view: View) -> Iterator[Frame]:
-        """Both answers while they are written: row 0 without a push, row 1 with it, in one batch.
+        """Both answers while they are written: row 0 as without RUDDER, row 1 as the view says, in one batch.
 
         A reader that leaves early ends the generation.
 
@@ -139,9 +140,10 @@ class Engine:
             steps.put(error)
 
     def _generate_in_turn(self, image: Image, view: View, steps: queue.Queue[Any], stop: _Stop) -> None:
-        config = self.model.config
+        config, settings = self.model.config, dict(view.settings)
         before = config.layer
-        config.layer = view.layer
+        config.layer = settings.pop("layer")
+        settings |= {name: [0.0, settings[name]] for name in ("alpha_max", "contrast")}
         try:
             self.model.generate(
                 **self._inputs(image, view.prompt, 2),
@@ -150,7 +152,7 @@ class Engine:
                 num_beams=1,
                 streamer=_Streamer(steps),
                 stopping_criteria=StoppingCriteriaList([stop]),
-                rudder={"alpha_max": [0.0, view.alpha_max], "k": view.k, "mode": view.mode},
+                rudder=settings,
                 output_rudder=True,
                 return_dict_in_generate=True,
             )

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import gradio as gr
-from PIL.Image import Image
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
 from ..analyze.tokens import TracedAnswer, token_view, tokens_html
-from ..core.configuration import MODES
+from ..evaluate.tasks.base import read_image
 from ..scenes.embedded import example_image, examples, recognise_example, write_examples
 from .engine import Engine, Frame
 from .view import (
+    CHOICES,
     COLOURS,
     CSS,
     LONGEST_PROMPT,
     ONLY_THIS_SERVER,
+    ROWS,
     View,
     colour_scale,
     config_json,
@@ -33,6 +33,7 @@ from .view import (
     notes,
     panel,
     read_query,
+    status,
     verdict,
 )
 
@@ -40,11 +41,8 @@ EXAMPLE = 4
 WAITING_VISITORS = 16  # who wait for their turn at the model; others wait in Gradio's queue
 LARGEST_IMAGE = "25mb"
 TITLES = {"vanilla": "Vanilla: the model as it is", "steered": "With RUDDER"}
-HINTS = {
-    side: panel(title, "", "", "Upload or paste an image, or choose an example.") for side, title in TITLES.items()
-}
-
-NOTHING_WRITTEN = Frame()
+HINT = "Upload or paste an image, or choose an example."
+UNREADABLE = "This file is damaged or not an image: choose another, as PNG, JPEG or WebP."
 
 Updates = dict[Any, Any]
 """New values of the page's components."""
@@ -52,10 +50,11 @@ Updates = dict[Any, Any]
 
 @dataclass(frozen=True)
 class Shown:
-    """What a visitor sees, to paint it again in other colours."""
+    """What a visitor sees, to paint it again in other colours, or as stopped."""
 
     view: View
-    frame: Frame = NOTHING_WRITTEN
+    frame: Frame = field(default_factory=Frame)
+    stopped: bool = False
 
     def painted(self) -> tuple[dict[str, str], str]:
         """Both answers and the legend, as HTML."""
@@ -66,9 +65,8 @@ class Shown:
         panels = {}
         for side, answer in answers.items():
             tokens = token_view(answer, present)
-            below = verdict(tokens["absent"], self.frame.done)
-            body = tokens_html(tokens["tokens"], colour, scale)
-            panels[side] = panel(TITLES[side], body, below, "Waiting for the model …")
+            body = tokens_html(tokens["tokens"], colour, scale) or ("" if self.stopped else "Waiting for the model …")
+            panels[side] = panel(TITLES[side], body, verdict(tokens["absent"], self.frame.done, self.stopped))
         return panels, legend(colour, scale)
 
 
@@ -89,7 +87,7 @@ class Page:
         self, engine: Engine, name: str, prompt: str, note: str, private: bool, eager: bool, folder: Path
     ) -> None:
         self.engine, self.limits, self.private, self.eager = engine, engine.limits, private, eager
-        self.default = View(EXAMPLE, prompt, engine.model.config.mode, *engine.limits.settings)
+        self.default = View(EXAMPLE, prompt, engine.limits.own)
         with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as self.blocks:
             gr.HTML(head(name, note))
             self._components(write_examples(folder))
@@ -97,86 +95,103 @@ class Page:
         self.blocks.queue(max_size=64)
 
     def _components(self, files: list[Path]) -> None:
-        view, limits = self.default, self.limits
+        view = self.default
         # What is shown, and the view of a link that was just opened.
         self.shown, self.linked = gr.State(None), gr.State(None)
-        self.image = gr.Image(
-            type="pil", format="png", image_mode="RGB", sources=["upload", "clipboard"], label="Image", height=320,
-            buttons=[], elem_id="image", render=False,
-        )  # fmt: skip
-        gr.Examples(
-            [[str(file)] for file in files], self.image, examples_per_page=len(files), cache_examples=False,
-            label="Examples: it is known what is in them", elem_id="examples",
-        )  # fmt: skip
-        with gr.Row():
+        with gr.Row(elem_id="page"):
             with gr.Column(scale=2, min_width=300):
-                self.image.render()
+                self.image = gr.Image(
+                    format="png", sources=["upload", "clipboard"], label="Image", height=320, buttons=[],
+                    elem_id="image",
+                )  # fmt: skip
                 self.prompt = gr.Textbox(
                     view.prompt, label="Question", lines=1, max_length=LONGEST_PROMPT, elem_id="prompt"
                 )
                 with gr.Row():
                     self.describe = gr.Button("Describe", variant="primary", elem_id="describe", min_width=100)
                     self.stop = gr.Button("Stop", elem_id="stop", min_width=100)
+                gr.Examples(
+                    [[str(file)] for file in files], self.image, examples_per_page=len(files), cache_examples=False,
+                    label="Examples: it is known what is in them", elem_id="examples",
+                )  # fmt: skip
             with gr.Column(scale=5, min_width=300):
-                with gr.Row():
-                    self.answers = {side: gr.HTML(hint, elem_id=side, min_width=260) for side, hint in HINTS.items()}
-                self.legend = gr.HTML(legend(view.colour, (0.0, 1.0)), elem_id="legend")
-                with gr.Row():
-                    self.mode = _radio("mode", MODES, view.mode, "gated (beta) or constant (add)")
-                    self.colour = _radio("colour", COLOURS, view.colour, "what tokens are coloured by")
-                with gr.Row():
-                    top, step = limits.largest_alpha(view.layer), limits.alpha_step(view.layer)
-                    self.layer = _slider(
-                        "layer", view.layer, max(limits.hidden_norms), 1, "where CARD is read and added"
-                    )
-                    self.alpha_max = _slider("alpha_max", view.alpha_max, top, step, "strength of the push")
-                    self.k = _slider("k", view.k, limits.largest_k, 0.1, "sensitivity of the gate")
+                self.status = gr.HTML(status(HINT), elem_id="status")
+                with gr.Row(elem_id="answers"):
+                    self.answers = {side: gr.HTML(panel(title), elem_id=side) for side, title in TITLES.items()}
+                with gr.Row(elem_id="colours"):
+                    self.legend = gr.HTML(legend(view.colour, (0.0, 1.0)), elem_id="legend")
+                    self.colour = _control("colour", view.colour, "what words are coloured by", None)
+                ranges, self.settings = self.limits.ranges(view.settings["layer"]), dict[str, Any]()
+                for row in ROWS:
+                    with gr.Row(elem_classes="settings"):
+                        for name, info in row.items():
+                            self.settings[name] = _control(name, view.settings[name], info, ranges.get(name))
                 self.notes = gr.HTML(elem_id="notes")
                 self.keep = gr.HTML(elem_id="keep")
 
     def _events(self) -> None:
-        controls = [self.prompt, self.mode, self.layer, self.alpha_max, self.k, self.colour]
+        controls = [self.prompt, self.colour, *self.settings.values()]
         painted = [*self.answers.values(), self.legend, self.keep, self.shown]
-        moved = [self.mode.input, self.layer.release, self.alpha_max.release, self.k.release]
+        settings = self.settings
+        moved = [getattr(each, "release" if isinstance(each, gr.Slider) else "input") for each in settings.values()]
         run = gr.on(
             [self.image.change, self.describe.click, self.prompt.submit, *moved],
-            self.answer, [self.linked, self.image, *controls],
-            [*painted, self.linked, self.alpha_max, self.k, self.notes], api_name="describe",
-            show_progress="hidden", trigger_mode="always_last", concurrency_limit=WAITING_VISITORS,
+            self.answer, [self.linked, self.shown, self.image, *controls],
+            [*painted, self.linked, settings["alpha_max"], settings["k"], self.notes, self.status, self.image],
+            # Images are read here, so that what cannot be read is told in a sentence of ours.
+            preprocess=False, api_name="describe", show_progress="hidden", trigger_mode="always_last",
+            concurrency_limit=WAITING_VISITORS,
         )  # fmt: skip
         quick: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
         # A colour that is chosen while an answer is written is taken up when it ends.
         run.then(self.repaint, [self.shown, self.colour], painted, **quick)
         self.colour.input(self.repaint, [self.shown, self.colour], painted, **quick)
-        self.stop.click(None, cancels=[run], api_visibility="private")
+        self.stop.click(None, cancels=[run], api_visibility="private").then(self.halt, self.shown, painted, **quick)
         self.blocks.load(self.open, None, [self.linked, self.image, *controls, self.notes, self.keep], **quick)
 
-    def answer(self, linked: View | None, image: Image | None, prompt: str, *values: Any) -> Iterator[Updates]:
+    def answer(
+        self, linked: View | None, shown: Shown | None, file: Any, prompt: str, colour: str, *values: Any
+    ) -> Iterator[Updates]:
         """Both answers about an image, while they are written.
 
         `linked` is the view of a link that was just opened: its image may arrive before its other controls do.
         """
-        if image is None:
-            hints = {self.answers[side]: hint for side, hint in HINTS.items()}
-            yield {**hints, self.shown: None, self.linked: None}
+        if file is None:
+            # A file that could not be read was taken away with its answer: what was said about it stays.
+            yield {self.linked: None} if shown is None else self._emptied(HINT)
             return
         try:
-            controls = dict(zip(("mode", "layer", "alpha_max", "k", "colour"), values, strict=True))
-            view = linked or View.from_controls(recognise_example(image), prompt, **controls)
+            image = read_image(Path(file["path"] or ""))
+        except ValueError:
+            yield self._emptied(UNREADABLE) | {self.image: None}
+            return
+        try:
+            view = linked or View.from_controls(recognise_example(image), prompt, colour, values)
             view = self.limits.fitted(view)
             self.limits.check(view)
+            # What was wrong in a link stays beside its view.
+            remarks = {} if linked else {self.notes: notes([self.limits.strength_note(view)])}
+            yield (
+                self._painted(Shown(view))
+                | self._sliders(view)
+                | remarks
+                | {self.keep: self._links(view), self.linked: None, self.status: ""}
+            )
+            for frame in self.engine.stream(image, view):
+                yield self._painted(Shown(view, frame))
         except (ValueError, TypeError) as error:
-            raise gr.Error(html.escape(str(error)), title="Not possible", print_exception=False) from error
-        # What was wrong in a link stays beside its view.
-        remarks = {} if linked else {self.notes: notes([self.limits.strength_note(view)])}
-        yield (
-            self._painted(Shown(view))
-            | self._sliders(view)
-            | remarks
-            | {self.keep: self._links(view), self.linked: None}
-        )
-        for frame in self.engine.stream(image, view):
-            yield self._painted(Shown(view, frame))
+            yield self._emptied(str(error))
+
+    def _emptied(self, why: str) -> Updates:
+        """No answers, and a sentence in their place."""
+        empty = {self.answers[side]: panel(title) for side, title in TITLES.items()}
+        return {**empty, self.shown: None, self.linked: None, self.status: status(why)}
+
+    def halt(self, shown: Shown | None) -> Updates:
+        """The answers as far as they are written, which says so."""
+        if shown is None or shown.frame.done:
+            return {self.shown: gr.skip()}
+        return self._painted(replace(shown, stopped=True))
 
     def _painted(self, shown: Shown) -> Updates:
         panels, scale = shown.painted()
@@ -191,10 +206,11 @@ class Page:
 
     def _sliders(self, view: View) -> Updates:
         """Strength and sensitivity as the layer and the mode of a view allow."""
-        most, step = self.limits.largest_alpha(view.layer), self.limits.alpha_step(view.layer)
+        settings = view.settings
+        _, most, step = self.limits.ranges(settings["layer"])["alpha_max"]
         return {
-            self.alpha_max: gr.Slider(maximum=most, step=step, value=view.alpha_max),
-            self.k: gr.Slider(value=view.k, interactive=view.mode == "beta"),
+            self.settings["alpha_max"]: gr.Slider(maximum=most, step=step, value=settings["alpha_max"]),
+            self.settings["k"]: gr.Slider(value=settings["k"], interactive=settings["mode"] == "beta"),
         }
 
     def repaint(self, shown: Shown | None, colour: str) -> Updates:
@@ -213,21 +229,22 @@ class Page:
             self.linked: None if image is None else view,
             self.image: image,
             self.prompt: view.prompt,
-            self.mode: view.mode,
-            self.layer: view.layer,
             self.colour: view.colour,
+            **{self.settings[name]: value for name, value in view.settings.items()},
             **self._sliders(view),
             self.notes: notes([*problems, self.limits.strength_note(view)]),
             self.keep: self._links(view),
         }
 
 
-def _radio(name: str, choices: tuple[str, ...], value: str, info: str) -> gr.Radio:
-    return gr.Radio(list(choices), value=value, label=name, info=info, elem_id=name)
-
-
-def _slider(name: str, value: float, top: float, step: float, info: str) -> gr.Slider:
-    return gr.Slider(0, top, value, step=step, label=name, info=info, elem_id=name, min_width=200)
+def _control(name: str, value: Any, info: str, ends: tuple[float, float, float] | None) -> Any:
+    """A slider for what has ends, a box to tick for what is on or off, a choice for the rest."""
+    common = {"value": value, "label": name, "info": info, "elem_id": name}
+    if ends is not None:
+        return gr.Slider(ends[0], ends[1], step=ends[2], **common)
+    if isinstance(value, bool):
+        return gr.Checkbox(**common)
+    return gr.Radio(list(CHOICES[name]), **common)
 
 
 class _OnlyThisServer:
@@ -276,9 +293,13 @@ def launch(blocks: gr.Blocks, *, address: str | None, port: int | None, open_bro
         port: Where to listen.
         open_browser: Whether to open the page.
     """
+    # Where Gradio's colours are too faint.
     theme = gr.themes.Base(
         primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
-    ).set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300")
+    ).set(
+        block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300",
+        button_primary_background_fill="*primary_600", checkbox_border_color_dark="*neutral_400",
+    )  # fmt: skip
     _, url, _ = blocks.launch(
         server_name=address,
         server_port=port,

@@ -9,17 +9,33 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
 from ..analyze.tokens import TOKEN_CSS, TracedAnswer, escape, scale_html
-from ..core.configuration import RudderConfig, check_setting
+from ..core.configuration import MODES, RudderConfig, check_setting
 from ..core.trust import is_on_hub
 
 COLOURS = ("gate", "similarity")
+CHOICES = {"mode": MODES, "span": ("prompt", "text", "image"), "colour": COLOURS}
 LONGEST_PROMPT = 2000  # characters
-LARGEST_K = 20.0
+ROWS: tuple[dict[str, str], ...] = (
+    {
+        "mode": "gated (beta) or constant (add)",
+        "span": "which tokens of the prompt make CARD",
+        "steer_first_token": "push the first word too",
+    },
+    {"layer": "where CARD is read and added", "alpha_max": "strength of the push", "k": "sensitivity of the gate"},
+    {
+        "contrast": "of the image's values: beyond the paper",
+        "contrast_after": "tokens before it sets in",
+        "contrast_first_layer": "the first layer with it",
+    },
+)
+"""The settings of `RudderConfig` that the page shows, row by row, and what they are."""
+# A link is read in this order: the layer decides which strengths are allowed.
+SETTINGS = tuple(name for row in ROWS for name in row)
 
 
 @dataclass(frozen=True)
@@ -29,43 +45,43 @@ class View:
     Attributes:
         example: Number of an example image from 1 on; None for another image.
         prompt: What the model is asked.
-        mode: "beta" or "add".
-        layer: Decoder layer, from 0 on.
-        alpha_max: Strength of the push.
-        k: Sensitivity of the gate.
+        settings: `SETTINGS` with their values, as `RudderConfig` has them; the layer from 0 on.
         colour: What tokens are shaded by, "gate" or "similarity".
     """
 
     example: int | None
     prompt: str
-    mode: str
-    layer: int
-    alpha_max: float
-    k: float
+    settings: Mapping[str, Any]
     colour: str = "gate"
 
     @classmethod
-    def from_controls(cls, example: int | None, prompt: Any, **values: Any) -> View:
-        """The view from what the page's controls hold.
+    def from_controls(cls, example: int | None, prompt: Any, colour: str, values: Sequence[Any]) -> View:
+        """The view from what the page's controls hold; `values` are those of `SETTINGS`.
 
         Raises:
             ValueError: A control was emptied.
         """
-        empty = [name for name, value in values.items() if value is None]
-        if empty:
+        given = dict(zip(SETTINGS, values, strict=True))
+        if empty := [name for name, value in given.items() if value is None]:
             raise ValueError(f"{', '.join(empty)} is empty: choose a value.")
-        return cls(example, str(prompt or ""), **{name: _KINDS[name](value) for name, value in values.items()})
+        return cls(example, str(prompt or ""), {name: _typed(name, value) for name, value in given.items()}, colour)
+
+    def changed(self, name: str, value: Any) -> View:
+        """The view with another setting, example, prompt or colour."""
+        if name in SETTINGS:
+            return replace(self, settings={**self.settings, name: value})
+        return replace(self, **{name: value})
 
     def query(self) -> str:
         """The view as query parameters, which `read_query` reads."""
-        values = {name: value for name, value in asdict(self).items() if value is not None}
-        return urlencode({name: repr(value) if isinstance(value, float) else value for name, value in values.items()})
+        values = {"example": self.example, "prompt": self.prompt, **self.settings, "colour": self.colour}
+        return urlencode({name: str(value) for name, value in values.items() if value is not None})
 
 
-# The layer comes before the strength: it decides which strengths are allowed.
-_KINDS: dict[str, Any] = {
-    "example": int, "prompt": str, "mode": str, "layer": int, "alpha_max": float, "k": float, "colour": str,
-}  # fmt: skip
+def _typed(name: str, value: Any) -> Any:
+    """What a link or a control holds, as the type that it stands for."""
+    kind: Any = int if name == "example" else type(getattr(RudderConfig, name, ""))
+    return {"True": True, "False": False}.get(value, value) if kind is bool else kind(value)
 
 
 @dataclass(frozen=True)
@@ -75,17 +91,30 @@ class Limits:
     Attributes:
         hidden_norms: Layer that can be steered -> usual length of its hidden states.
         examples: Number of example images.
-        settings: The model's own layer, alpha_max and k: always within the limits.
+        own: The model's own settings: always within the limits.
     """
 
     hidden_norms: Mapping[int, float]
     examples: int
-    settings: tuple[int, float, float]
+    own: Mapping[str, Any]
 
-    @property
-    def largest_k(self) -> float:
-        """End of the slider for k."""
-        return max(LARGEST_K, math.ceil(self.settings[2]))
+    def ranges(self, layer: int) -> dict[str, tuple[float, float, float]]:
+        """Lowest value, highest value and step of each slider, with the strengths that fit a layer."""
+        # A push as long as the hidden state itself, rounded up to two digits, in steps for four.
+        norm = self.hidden_norms[layer]
+        if layer == self.own["layer"]:
+            norm = max(norm, self.own["alpha_max"])
+        digits = math.floor(math.log10(norm))
+        strongest = float(f"{math.ceil(norm / 10.0 ** (digits - 1)) * 10.0 ** (digits - 1):.3g}")
+        last = max(self.hidden_norms)
+        return {
+            "layer": (0, last, 1),
+            "alpha_max": (0, strongest, float(f"{10.0 ** (math.floor(math.log10(strongest)) - 3):.0e}")),
+            "k": (0, max(20, math.ceil(self.own["k"])), 0.1),
+            "contrast": (0, max(2, math.ceil(self.own["contrast"])), 0.05),
+            "contrast_after": (1, max(32, self.own["contrast_after"]), 1),
+            "contrast_first_layer": (0, max(last, self.own["contrast_first_layer"]), 1),
+        }
 
     @property
     def layers(self) -> str:
@@ -95,23 +124,12 @@ class Limits:
             return f"{layers[0]} to {layers[-1]}"
         return "one of " + ", ".join(map(str, layers))
 
-    def largest_alpha(self, layer: int) -> float:
-        """A push as long as the hidden state itself, rounded up to two digits."""
-        norm = self.hidden_norms[layer]
-        if layer == self.settings[0]:
-            norm = max(norm, self.settings[1])
-        unit = 10.0 ** (math.floor(math.log10(norm)) - 1)
-        return float(f"{math.ceil(norm / unit) * unit:.3g}")
-
-    def alpha_step(self, layer: int) -> float:
-        """Steps of the slider: fine enough for four digits."""
-        return float(f"{10.0 ** (math.floor(math.log10(self.largest_alpha(layer))) - 3):.0e}")
-
     def fitted(self, view: View) -> View:
         """The view with a strength that its layer allows: it was chosen for another, whose states may be longer."""
-        if view.layer not in self.hidden_norms:
+        layer = view.settings["layer"]
+        if layer not in self.hidden_norms:
             return view
-        return replace(view, alpha_max=min(view.alpha_max, self.largest_alpha(view.layer)))
+        return view.changed("alpha_max", min(view.settings["alpha_max"], self.ranges(layer)["alpha_max"][1]))
 
     def check(self, view: View) -> None:
         """Refuse a view that the model cannot show.
@@ -125,26 +143,30 @@ class Limits:
             raise ValueError(
                 f"prompt has {len(view.prompt)} characters, but has to have 1 to {LONGEST_PROMPT}, not all blank."
             )
-        check_setting("mode", view.mode)
         if view.colour not in COLOURS:
             raise ValueError(f"colour is {view.colour!r}, but has to be one of {', '.join(COLOURS)}.")
-        if view.layer not in self.hidden_norms:
-            raise ValueError(f"layer is {view.layer}, but has to be {self.layers}.")
-        largest = {"alpha_max": self.largest_alpha(view.layer), "k": self.largest_k}
-        for name, most in largest.items():
-            value = getattr(view, name)
-            if not 0 <= value <= most:  # not so for NaN either
-                raise ValueError(f"{name} is {value:g}, but has to be 0 to {most:g} (at layer {view.layer}).")
+        layer = view.settings["layer"]
+        if layer not in self.hidden_norms:
+            raise ValueError(f"layer is {layer}, but has to be {self.layers}.")
+        ranges = self.ranges(layer)
+        for name, value in view.settings.items():
+            if name not in ranges:
+                check_setting(name, value)
+                continue
+            low, high, _ = ranges[name]
+            if not low <= value <= high:  # not so for NaN either
+                raise ValueError(f"{name} is {value:g}, but has to be {low:g} to {high:g} (at layer {layer}).")
 
     def strength_note(self, view: View) -> str:
         """How strong alpha_max is on the view's layer, in words."""
-        norm = self.hidden_norms.get(view.layer)
+        layer, alpha_max = view.settings["layer"], view.settings["alpha_max"]
+        norm = self.hidden_norms.get(layer)
         if norm is None:
-            return f"Layer {view.layer} has no self-attention to steer: choose {self.layers}."
-        gate = "constant" if view.mode == "add" else "before the gate, which lets less through"
+            return f"Layer {layer} has no self-attention to steer: choose {self.layers}."
+        gate = "constant" if view.settings["mode"] == "add" else "before the gate, which lets less through"
         return (
-            f"Hidden states at layer {view.layer} are about {norm:.3g} long: "
-            f"alpha_max {view.alpha_max:g} is {100 * view.alpha_max / norm:.0f} % of that, {gate}."
+            f"Hidden states at layer {layer} are about {norm:.3g} long: "
+            f"alpha_max {alpha_max:g} is {100 * alpha_max / norm:.0f} % of that, {gate}."
         )
 
 
@@ -155,12 +177,12 @@ def read_query(query: Mapping[str, str], default: View, limits: Limits) -> tuple
     (Spaces add some) are not looked at.
     """
     view, notes = default, []
-    for name, kind in _KINDS.items():
+    for name in ("example", "prompt", *SETTINGS, "colour"):
         if name not in query:
             continue
         given = query[name] if len(query[name]) <= 40 else query[name][:40] + "…"
         try:
-            changed = replace(view, **{name: kind(query[name])})
+            changed = view.changed(name, _typed(name, query[name]))
         except ValueError:
             notes.append(f"The link's {name}={given} was left out: that is no number.")
             continue
@@ -185,7 +207,7 @@ def config_json(view: View, config: RudderConfig, keep_folder: bool) -> str:
         keep_folder: Whether a base model that lies in a folder of this machine is named.
     """
     saved = RudderConfig.from_dict(config.to_diff_dict())
-    saved.take({"layer": view.layer, "mode": view.mode, "alpha_max": view.alpha_max, "k": view.k})
+    saved.take(dict(view.settings))
     base = config.base_model_name_or_path
     if base is not None and not keep_folder and not is_on_hub(base):
         saved.base_model_name_or_path = saved.base_model_revision = None
@@ -194,23 +216,32 @@ def config_json(view: View, config: RudderConfig, keep_folder: bool) -> str:
 
 # HTML
 
-# Answers stand on white in the dark theme too, so that a colour always means the same.
+# Colours are the theme's, so that its dark form is readable by itself. A narrow window has one column: what is asked,
+# the answers, other examples, the settings.
 CSS = f"""
-.gradio-container {{ max-width: 1280px !important; margin: 0 auto !important; }}
+.gradio-container {{ max-width: 1280px !important; margin: 0 auto !important; color-scheme: light; }}
+.dark .gradio-container {{ color-scheme: dark; }}
+.gradio-container .html-container {{ padding: 0; }}
 .rudder-head h1 {{ font-size: 1.5rem; margin: 0 0 .25rem; }}
-.rudder-head p {{ margin: 0; }}
-.answer {{ background: #fff; color: #111; border: 1px solid #8a8a8a; border-radius: 8px; padding: .75rem 1rem; }}
-.answer h3 {{ margin: 0 0 .5rem; color: #111; font-size: 1rem; }}
-.answer .tokens {{ margin: 0; min-height: 9rem; }}
-.answer .verdict {{ margin: .5rem 0 0; min-height: 1.5rem; color: #111; font-size: .9rem; }}
-.answer .waiting {{ color: #595959; }}
-.legend, .notes {{ margin: 0; font-size: .9rem; }}
+.rudder-head p, .status, .legend, .notes {{ margin: 0; }}
+#answers, #colours, .settings .form {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); }}
+#examples .gallery {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(4.2rem, 1fr)); }}
+.answer {{ background: var(--block-background-fill); border: 1px solid var(--border-color-primary);
+  border-radius: 8px; padding: .75rem 1rem; height: 100%; }}
+.answer h3 {{ margin: 0 0 .5rem; font-size: 1rem; }}
+.answer .tokens {{ margin: 0; min-height: 8rem; }}
+.answer .verdict {{ margin: .5rem 0 0; min-height: 1.5rem; font-size: .9rem; }}
+.legend, .notes {{ font-size: .9rem; }}
+.status {{ font-weight: 600; }} #status:not(:has(p)) {{ display: none; }}
 .keep {{ display: flex; flex-wrap: wrap; align-items: center; gap: .75rem; font-size: .95rem; }}
-.keep a.save {{ background: #08306b; color: #fff !important; padding: .45rem .9rem; border-radius: 6px;
-  text-decoration: none; }}
-.keep a.link {{ text-decoration: underline; }}
+.keep a.save {{ background: #08306b; color: #fff; padding: .45rem .9rem; border-radius: 6px; text-decoration: none; }}
+.gradio-container :is(.min_value, .max_value, .or) {{ color: var(--block-info-text-color); }}
+input[type=range]::-webkit-slider-thumb {{ outline: 1px solid #71717a; }}
 footer {{ display: none !important; }}
-@media (max-width: 640px) {{ #vanilla, #steered {{ min-width: 100% !important; }} }}
+@media (max-width: 900px) {{
+  #page {{ flex-direction: column; }} #page > .column {{ display: contents; }}
+  #status, #answers, #colours {{ order: 1; }} #examples {{ order: 2; }} .settings, #notes, #keep {{ order: 3; }}
+}}
 {TOKEN_CSS}"""
 
 # Enforced by the browser: the page cannot ask anybody but the server that it came from.
@@ -237,22 +268,28 @@ def notes(lines: Sequence[str]) -> str:
     return "".join(f'<p class="notes">{escape(line)}</p>' for line in lines)
 
 
-def panel(title: str, body: str, verdict: str, waiting: str) -> str:
-    """A titled box around an answer; `waiting` stands in it while there is none."""
-    body = body or f'<span class="waiting">{escape(waiting)}</span>'
+def status(text: str) -> str:
+    """The line above the answers while there are none: what to do, or what was wrong."""
+    return f'<p class="status" role="status">{escape(text)}</p>' if text else ""
+
+
+def panel(title: str, body: str = "", verdict: str = "") -> str:
+    """A titled box around an answer."""
     return (
         f'<section class="answer"><h3>{escape(title)}</h3><p class="tokens">{body}</p>'
         f'<p class="verdict">{verdict}</p></section>'
     )
 
 
-def verdict(absent: Sequence[str] | None, done: bool) -> str:
-    """The line below an answer about absent objects; empty if it is not known what is in the image."""
-    if absent is None or not (done or absent):
-        return ""
-    if not absent:
-        return "Names nothing that is not in the image."
-    return f"Not in the image: {', '.join(f'<del>{escape(name)}</del>' for name in dict.fromkeys(absent))}"
+def verdict(absent: Sequence[str] | None, done: bool, stopped: bool = False) -> str:
+    """The line below an answer: absent objects, if it is known what is in the image, and whether it was stopped."""
+    parts = ["Stopped early."] if stopped else []
+    if absent:
+        names = ", ".join(f"<del>{escape(name)}</del>" for name in dict.fromkeys(absent))
+        parts.append(f"Not in the image: {names}")
+    elif done and absent is not None:
+        parts.append("Names nothing that is not in the image.")
+    return " ".join(parts)
 
 
 def colour_scale(answers: Sequence[TracedAnswer], colour: str) -> tuple[float, float]:
@@ -271,7 +308,8 @@ def colour_scale(answers: Sequence[TracedAnswer], colour: str) -> tuple[float, f
 
 def legend(colour: str, scale: Sequence[float]) -> str:
     """The scale of the shades, and what they mean."""
-    return f'<p class="legend">{scale_html(scale)} {escape(_MEANINGS[colour])}. Hover for numbers.</p>'
+    meaning = f"{_MEANINGS[colour]}. Point at a word or tap it for its numbers."
+    return f'<p class="legend">{scale_html(scale)} {escape(meaning)}</p>'
 
 
 def keep_links(view: View, config_text: str) -> str:

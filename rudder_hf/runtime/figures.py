@@ -27,7 +27,7 @@ DARK, GREY, LIGHT = "#222222", "#8A8A8A", "#D9D9D9"
 SERIES = (BLUE, ORANGE, DARK, SKY, VERMILION, YELLOW, GREEN, PURPLE, GREY, "#FFFFFF")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
-_DPI = 150
+DPI = 150
 _STYLE = {
     "font.size": 9.0,
     "axes.titlesize": 9.5,
@@ -73,7 +73,7 @@ def save_figure(figure: Any, path: Path) -> Path:
     """Write a figure as PNG and SVG, within `styled`; the path has no suffix. Returns the path of the PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     png, svg = (path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".svg"))
-    figure.savefig(png, dpi=_DPI, metadata={"Software": None})
+    figure.savefig(png, dpi=DPI, metadata={"Software": None})
     # Without date and address of the program.
     figure.savefig(svg, metadata={"Date": None, "Creator": None})
     return png

@@ -1,12 +1,12 @@
 """How results are written for people: numbers with their intervals, tables, and pages of HTML that stand alone.
 
-A [`Table`] is headings and cells; it knows how to be Markdown, LaTeX, HTML and a table in the terminal.
+A [`Table`] is headings and cells; it knows how to be Markdown, LaTeX and a table in the terminal.
 
 ```python
 table = Table(["", "vanilla", "RUDDER"], [["CHAIR_S ↓", with_interval(48.2, 44.0, 52.1, "percent"), "..."]])
 table.print()
 write_new(out / "table.md", table.markdown())
-write_new(out / "report.html", html_page("RUDDER analysis", [table.html(), html_figure(png, "CHAIR_S by layer")]))
+write_new(out / "report.html", html_page("RUDDER analysis", [html_figure(png, "CHAIR_S by layer")]))
 ```
 
 Figures are drawn with [`rudder_hf.runtime.figures`].
@@ -21,6 +21,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
+
+from .figures import DPI
 
 ARROWS = {"lower": "↓", "higher": "↑", "none": ""}
 """Which direction is better, as a sign behind the name of a metric."""
@@ -111,16 +113,6 @@ class Table:
             previous = row[0]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
-    def html(self) -> str:
-        """The table in HTML, for a page of `html_page`."""
-        heads = "".join(f"<th>{escape(text)}</th>" for text in self._full_headings())
-        rows = []
-        for row in self.rows:
-            labels = "".join(f"<td>{escape(cell)}</td>" for cell in row[: self.labels])
-            numbers = "".join(f'<td class="number">{escape(cell)}</td>' for cell in row[self.labels :])
-            rows.append(f"<tr>{labels}{numbers}</tr>")
-        return f"<table><tr>{heads}</tr>{''.join(rows)}</table>"
-
     def print(self) -> None:
         """Print the table to the terminal; into a pipe or a file it is wide, so that no number is cut off."""
         from rich.console import Console
@@ -149,15 +141,18 @@ def latex_text(text: str) -> str:
 
 # Pages of HTML
 
+# Light or dark, as the reader's system is. Figures are white paper in both, and have the size that they were drawn
+# for: in a narrow window they are scrolled, so that their text can be read.
 _CSS = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 68rem; margin: 2rem auto;
-  padding: 0 1rem; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin-top: 2.6rem; border-top: 1px solid #ccc; padding-top: 1rem; }
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; max-width: 68rem; margin: 2rem auto;
+  padding: 0 1rem; color: light-dark(#1a1a1a, #ececec); background: light-dark(#fff, #161618); }
+h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin-top: 2.6rem; border-top: 1px solid #888; padding-top: 1rem; }
 h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
-img.figure { max-width: 100%; height: auto; }
-table { border-collapse: collapse; margin: .6rem 0; } th, td { padding: .2rem .8rem .2rem 0; text-align: left; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-code { background: #f2f2f2; padding: 0 .2rem; overflow-wrap: anywhere; }
+.figure { overflow-x: auto; background: #fff; border-radius: 6px; padding: .5rem; width: fit-content; max-width: 100%;
+  box-sizing: border-box; } .figure img { display: block; height: auto; }
+@media (min-width: 50rem) { .figure img { max-width: 100%; } }
+code { background: light-dark(#f2f2f2, #2b2b2f); padding: 0 .2rem; }
 """
 
 
@@ -179,8 +174,10 @@ def html_page(title: str, parts: Iterable[str], css: str = "") -> str:
 
 
 def html_figure(png: bytes, alt: str) -> str:
-    """A figure inside a page, with the text that stands for it where it cannot be seen."""
-    return f'<img class="figure" src="{data_uri(png)}" alt="{escape(alt)}">'
+    """A figure of `save_figure` inside a page, with the text that stands for it where it cannot be seen."""
+    width = int.from_bytes(png[16:20], "big") * 96 // DPI  # of the PNG's pixels, in the browser's, 96 to an inch
+    # Reached by the keyboard too, because it may have to be scrolled.
+    return f'<div class="figure" tabindex="0"><img src="{data_uri(png)}" alt="{escape(alt)}" width="{width}"></div>'
 
 
 def data_uri(png: bytes) -> str:

@@ -27,8 +27,10 @@ from rudder_hf.cli.main import app
 from rudder_hf.demo import serve
 from rudder_hf.demo.engine import Engine, Frame
 from rudder_hf.demo.view import (
+    CHOICES,
     COLOURS,
     LONGEST_PROMPT,
+    SETTINGS,
     Limits,
     View,
     colour_scale,
@@ -42,8 +44,13 @@ from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image, recognise_example, write_examples
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-LIMITS = Limits({0: 1.4, 1: 220.5, 3: 41.0}, examples=12, settings=(3, 12.5, 5.0))
-DEFAULT = View(2, "what is this", "beta", *LIMITS.settings)
+OWN = {name: getattr(RudderConfig, name) for name in SETTINGS} | {"layer": 3, "alpha_max": 12.5}
+LIMITS = Limits({0: 1.4, 1: 220.5, 3: 41.0}, examples=12, own=OWN)
+DEFAULT = View(2, "what is this", OWN)
+
+
+def with_settings(view: View, **settings: Any) -> View:
+    return replace(view, settings={**view.settings, **settings})
 
 
 def test_verdicts() -> None:
@@ -51,6 +58,8 @@ def test_verdicts() -> None:
     assert "nothing" in verdict([], True)
     assert verdict(["cup", "cup", "dog"], False).count("<del>") == 2
     assert "<img" not in verdict(["<img>"], True)
+    assert verdict(None, False, stopped=True) == verdict([], False, stopped=True) == "Stopped early."
+    assert verdict(["cup"], False, stopped=True) == "Stopped early. Not in the image: <del>cup</del>"
 
 
 similarities = st.lists(st.one_of(st.floats(-1, 1), st.just(math.nan)), max_size=8)
@@ -66,14 +75,24 @@ def test_one_scale_covers_all_answers(rows: list[list[float]]) -> None:
     assert f">{low:.2f} <" in legend("similarity", (low, high))
 
 
+settings_of_views = st.fixed_dictionaries(
+    {
+        "mode": st.sampled_from(CHOICES["mode"]),
+        "span": st.sampled_from(CHOICES["span"]),
+        "steer_first_token": st.booleans(),
+        "layer": st.sampled_from([0, 1, 3]),
+        "alpha_max": st.floats(0, 1.4),
+        "k": st.floats(0, 20),
+        "contrast": st.floats(0, 2),
+        "contrast_after": st.integers(1, 32),
+        "contrast_first_layer": st.integers(0, 3),
+    }
+)
 views = st.builds(
     View,
     example=st.one_of(st.none(), st.integers(1, 12)),
     prompt=st.text(min_size=1, max_size=30).filter(lambda text: text.strip()),
-    mode=st.sampled_from(["beta", "add"]),
-    layer=st.sampled_from([0, 1, 3]),
-    alpha_max=st.floats(0, 1.4),
-    k=st.floats(0, 20),
+    settings=settings_of_views,
     colour=st.sampled_from(COLOURS),
 )
 
@@ -84,7 +103,7 @@ def test_a_link_reproduces_the_view(view: View) -> None:
     assert read_query(dict(parse_qsl(view.query(), keep_blank_values=True)), start, LIMITS) == (view, [])
 
 
-NAMES = ("example", "prompt", "mode", "layer", "alpha_max", "k", "colour", "__theme")
+NAMES = ("example", "prompt", *SETTINGS, "colour", "__theme")
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.one_of(st.text(max_size=8), st.floats().map(str))))
@@ -103,6 +122,11 @@ def test_whatever_a_link_says_the_view_is_possible(query: dict[str, str]) -> Non
         ({"alpha_max": "nan"}, "0 to 41"),
         ({"k": "1e9"}, "0 to 20"),
         ({"mode": "gamma"}, "'beta'"),
+        ({"span": "all"}, "'prompt', 'text', 'image'"),
+        ({"steer_first_token": "maybe"}, "True or False"),
+        ({"contrast": "3"}, "0 to 2"),
+        ({"contrast_after": "0"}, "1 to 32"),
+        ({"contrast_first_layer": "4"}, "0 to 3"),
         ({"colour": "red"}, "gate, similarity"),
         ({"prompt": "a" * (LONGEST_PROMPT + 1)}, str(LONGEST_PROMPT)),
         ({"example": "9" * 5000}, "no number"),
@@ -117,22 +141,25 @@ def test_what_a_link_cannot_have_is_told(query: dict[str, str], word: str) -> No
 
 
 def test_strengths_fit_the_layer() -> None:
-    assert [LIMITS.largest_alpha(layer) for layer in (0, 1, 3)] == [1.4, 230.0, 41.0]
-    assert [LIMITS.alpha_step(layer) for layer in (0, 1, 3)] == [0.001, 0.1, 0.01]
-    strong = Limits({0: 2.0}, 12, (0, 50.0, 30.0))
-    assert strong.largest_alpha(0) >= 50
-    assert strong.largest_k == 30
+    ranges = [LIMITS.ranges(layer)["alpha_max"] for layer in (0, 1, 3)]
+    assert ranges == [(0, 1.4, 0.001), (0, 230.0, 0.1), (0, 41.0, 0.01)]
+    own = {"layer": 0, "alpha_max": 50.0, "k": 30.0, "contrast": 5.5, "contrast_after": 40, "contrast_first_layer": 2}
+    strong = Limits({0: 2.0}, 12, OWN | own)
+    strong.check(View(None, "p", OWN | own))
     view, notes = read_query({"layer": "0"}, DEFAULT, LIMITS)  # the strength of layer 3 does not fit
-    assert (view.layer, view.alpha_max, notes) == (0, 1.4, [])
-    assert "30 %" in LIMITS.strength_note(replace(DEFAULT, alpha_max=12.3))
-    assert "one of 0, 1, 3" in LIMITS.strength_note(replace(DEFAULT, layer=2))
+    assert (view.settings["layer"], view.settings["alpha_max"], notes) == (0, 1.4, [])
+    assert "30 %" in LIMITS.strength_note(with_settings(DEFAULT, alpha_max=12.3))
+    assert "one of 0, 1, 3" in LIMITS.strength_note(with_settings(DEFAULT, layer=2))
 
 
-def test_emptied_controls_are_refused() -> None:
-    values: dict[str, Any] = {"mode": "beta", "layer": 3.0, "alpha_max": 1, "k": 2, "colour": "gate"}
-    assert View.from_controls(None, "p", **values) == View(None, "p", "beta", 3, 1.0, 2.0)
+def test_controls() -> None:
+    """Sliders hold floats; what is emptied is refused."""
+    values = {**OWN, "layer": 3.0, "contrast_after": 2.0, "k": 2}
+    view = View.from_controls(None, "p", "gate", list(values.values()))
+    assert view == View(None, "p", {**OWN, "contrast_after": 2, "k": 2.0})
+    assert type(view.settings["layer"]) is int
     with pytest.raises(ValueError, match="alpha_max is empty"):
-        View.from_controls(None, "p", **values | {"alpha_max": None})
+        View.from_controls(None, "p", "gate", list((values | {"alpha_max": None}).values()))
 
 
 def saved(page: str, folder: Path) -> RudderConfig:
@@ -147,12 +174,16 @@ def saved(page: str, folder: Path) -> RudderConfig:
 def test_saved_settings_are_read_by_the_config_class(tmp_path: Path) -> None:
     config = RudderConfig(
         base_model_name_or_path="org/base", base_model_revision="a" * 40, calibration={"source": "here"},
-        layer=3, g_min=0.2, span="text", norm_cap=7.0, steer_first_token=True,
+        layer=3, g_min=0.2, norm_cap=7.0,
     )  # fmt: skip
-    view = replace(DEFAULT, mode="add", layer=1, alpha_max=9.25, k=1.5)
+    shown = {
+        "mode": "add", "span": "text", "steer_first_token": True, "layer": 1, "alpha_max": 9.25, "k": 1.5,
+        "contrast": 0.6, "contrast_after": 8, "contrast_first_layer": 1,
+    }  # fmt: skip
+    view = replace(DEFAULT, settings=shown)
     again = saved(keep_links(view, config_json(view, config, keep_folder=False)), tmp_path / "saved")
-    assert (again.mode, again.layer, again.alpha_max, again.k) == ("add", 1, 9.25, 1.5)
-    kept = ("g_min", "span", "norm_cap", "steer_first_token", "calibration", "base_model_name_or_path")
+    assert {name: getattr(again, name) for name in SETTINGS} == shown
+    kept = ("g_min", "norm_cap", "calibration", "base_model_name_or_path")
     assert [getattr(again, name) for name in kept] == [getattr(config, name) for name in kept]
     assert (config.layer, config.alpha_max) == (3, 20.0)  # as it was
 
@@ -183,8 +214,7 @@ def said(answer: TracedAnswer) -> str:
 
 
 def opening(engine: Engine, number: int, **changes: Any) -> View:
-    view = View(number, serve.PROMPT, engine.model.config.mode, *engine.limits.settings)
-    return replace(view, **changes)
+    return with_settings(View(number, serve.PROMPT, engine.limits.own), **changes)
 
 
 def test_streamed_answers_and_numbers_are_those_of_separate_calls(engine: Engine) -> None:
@@ -214,10 +244,11 @@ def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
     """Other images, layers, modes and strengths, all at the same time."""
     norms = engine.limits.hidden_norms
     layers = sorted(norms)
+    strong = {layer: engine.limits.ranges(layer)["alpha_max"][1] / 2 for layer in layers}
     wanted = [
-        (1, opening(engine, 1)),
-        (5, opening(engine, 5, layer=layers[-1], alpha_max=engine.limits.largest_alpha(layers[-1]) / 2)),
-        (9, opening(engine, 9, layer=layers[1], alpha_max=engine.limits.largest_alpha(layers[1]) / 2, mode="add")),
+        (1, opening(engine, 1, contrast=0.6)),
+        (5, opening(engine, 5, layer=layers[-1], alpha_max=strong[layers[-1]])),
+        (9, opening(engine, 9, layer=layers[1], alpha_max=strong[layers[1]], mode="add")),
     ]
     alone = [last(engine, number, view) for number, view in wanted]
     together: list[Frame | None] = [None] * len(wanted)

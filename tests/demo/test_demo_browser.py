@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,12 @@ from rudder_hf.metrics.highlight import absent
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image
 from tests.support.analyzing import luminance
+from tests.support.browser import CSS, THEMES, WIDTHS, as_seen, check_readable, chromium, until, webdriver
 
 pytestmark = pytest.mark.slow
 
 pytest.importorskip("gradio", reason="the page needs gradio: pip install 'rudder-hf[demo]'")
-webdriver = pytest.importorskip("selenium.webdriver", reason="the browser is driven by: pip install selenium")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-if CHROMIUM is None or DRIVER is None:
-    pytest.skip("no browser here: apt-get install chromium chromium-driver", allow_module_level=True)
 
-CSS = "css selector"
-PATIENCE = 240  # seconds; only a machine that does much else needs them
 NEW = 64
 
 
@@ -45,39 +39,14 @@ def served() -> Iterator[tuple[str, Any, Any]]:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    # Continuous integration runs as root in small containers: no sandbox, no shared memory. What a browser asks its
-    # maker about is turned off, so that every request that is left comes from the page.
-    for argument in (
-        *("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--window-size=1300,1100"),
-        *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    ):
-        options.add_argument(argument)
-    downloads = tmp_path_factory.mktemp("downloads")
-    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
-    driver.downloads = downloads
-    try:
+def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="module")
+def browser(downloads: Path) -> Iterator[Any]:
+    with chromium(downloads) as driver:
         yield driver
-    finally:
-        driver.quit()
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for something to become true and return it."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        try:
-            if found := condition():
-                return found
-        except Exception as error:  # elements are replaced while an answer is written
-            if "stale" not in str(error).lower():
-                raise
-        time.sleep(0.2)
-    raise AssertionError(f"{what}: not within {PATIENCE} s")
 
 
 def text(browser: Any, selector: str) -> str:
@@ -109,14 +78,15 @@ def expected(served: Any, image: Image.Image, **settings: Any) -> tuple[str, str
 
 
 def colours(browser: Any, side: str) -> list[tuple[float, float]]:
-    """(value that hovering shows as the gate, luminance on the screen) of every token."""
+    """(value that hovering shows as the gate, luminance of the shade on a white page) of every token."""
     script = """return [...document.querySelectorAll(arguments[0])].map(
         token => [token.dataset.tip, getComputedStyle(token).backgroundColor])"""
     found = []
     for tip, colour in browser.execute_script(script, f"#{side} .tok"):
         gate = re.search(r"gate (\d\.\d+)", tip)
         assert gate is not None, tip
-        found.append((float(gate.group(1)), luminance([int(value) / 255 for value in re.findall(r"\d+", colour)[:3]])))
+        *shade, opaque = (float(value) for value in re.findall(r"[\d.]+", colour))  # color(srgb red green blue / part)
+        found.append((float(gate.group(1)), luminance([1 - opaque * (1 - value) for value in shade])))
     return found
 
 
@@ -129,7 +99,14 @@ def number_box(browser: Any, name: str) -> Any:
     return browser.find_element(CSS, f"#{name} input[type=number]")
 
 
-def test_a_person_tries_the_page(served: Any, browser: Any, tmp_path: Path) -> None:
+def upload(browser: Any, path: Path) -> None:
+    for remove in browser.find_elements(CSS, "#image button[aria-label='Remove Image']"):
+        remove.click()
+    (field,) = until(lambda: browser.find_elements(CSS, "#image input[type=file]"), "a place to upload an image")
+    field.send_keys(str(path))
+
+
+def test_a_person_tries_the_page(served: Any, browser: Any, downloads: Path, tmp_path: Path) -> None:
     """In one visit, because starting over costs more than all the steps."""
     from rudder_hf.demo.page import EXAMPLE
 
@@ -162,9 +139,7 @@ def test_a_person_tries_the_page(served: Any, browser: Any, tmp_path: Path) -> N
     # An image of one's own, for which nobody knows what is in it.
     own = Image.linear_gradient("L").convert("RGB")
     own.save(tmp_path / "own.png")
-    browser.find_element(CSS, "#image button[aria-label='Remove Image']").click()
-    upload = until(lambda: browser.find_elements(CSS, "#image input[type=file]"), "a place to upload an image")
-    upload[0].send_keys(str(tmp_path / "own.png"))
+    upload(browser, tmp_path / "own.png")
     wait_for(browser, expected(served, own))
     assert not browser.find_elements(CSS, ".absent, .verdict del")
 
@@ -177,8 +152,8 @@ def test_a_person_tries_the_page(served: Any, browser: Any, tmp_path: Path) -> N
 
     # The settings as a file.
     browser.find_element(CSS, "#keep a.save").click()
-    until(lambda: (browser.downloads / "config.json").is_file(), "the saved settings")
-    saved = RudderConfig.from_pretrained(browser.downloads)
+    until(lambda: (downloads / "config.json").is_file(), "the saved settings")
+    saved = RudderConfig.from_pretrained(downloads)
     assert (saved.alpha_max, saved.layer, saved.k) == (0.0, model.config.layer, model.config.k)
     asked += requests(browser)
 
@@ -202,6 +177,77 @@ def test_a_link_reproduces_the_view(served: Any, browser: Any) -> None:
     address = browser.find_element(CSS, "#keep a.link").get_attribute("href")
     for part in ("example=3", f"layer={layer}", "alpha_max=0.5", "mode=add", "colour=similarity"):
         assert part in address
-    # Narrow, as on a telephone: nothing is wider than the window.
-    browser.set_window_size(500, 900)
-    assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth + 1")
+
+
+def test_every_setting_is_that_of_the_config(served: Any, browser: Any) -> None:
+    """What a link sets, contrast included, is what `generate` does with the same settings."""
+    settings = {
+        "span": "image", "steer_first_token": True, "contrast": 1.5, "contrast_after": 2, "contrast_first_layer": 1,
+    }  # fmt: skip
+    wanted = expected(served, example_image(5), **settings)
+    browser.get(f"{served[0]}?example=5&" + "&".join(f"{name}={value}" for name, value in settings.items()))
+    wait_for(browser, wanted)
+    assert wanted[1] != expected(served, example_image(5))[1]  # else the page could have left them out
+    assert browser.find_element(CSS, "#span input[value=image]").is_selected()
+    assert browser.find_element(CSS, "#steer_first_token input").is_selected()
+    assert float(number_box(browser, "contrast").get_attribute("value")) == 1.5
+
+
+def test_a_damaged_file_is_told_and_takes_the_old_answer_away(served: Any, browser: Any, tmp_path: Path) -> None:
+    browser.get(f"{served[0]}?example=1")
+    wait_for(browser, expected(served, example_image(1)))
+    example_image(2).save(tmp_path / "whole.png")
+    whole = (tmp_path / "whole.png").read_bytes()
+    for name, content in (("text.png", b"no image"), ("cut.png", whole[: len(whole) // 2])):
+        (tmp_path / name).write_bytes(content)
+        upload(browser, tmp_path / name)
+        until(lambda: "damaged or not an image" in text(browser, "#status .status"), f"a sentence about {name}")
+        until(lambda: browser.find_elements(CSS, "#image input[type=file]"), "a place to upload another")
+        time.sleep(1)  # whatever follows by itself
+        assert text(browser, "#status .status").count(".") == 1
+        assert shown(browser) == ("", "")
+        assert not browser.find_elements(CSS, ".toast-body")
+    upload(browser, tmp_path / "whole.png")
+    wait_for(browser, expected(served, example_image(2)))
+    assert text(browser, "#status .status") == ""
+
+
+def test_a_stopped_answer_says_so(served: Any, browser: Any) -> None:
+    url, model, _ = served
+    whole = expected(served, example_image(1))
+    slow = model.handle.backbone.model.register_forward_hook(lambda *_: time.sleep(0.5))
+    try:
+        browser.get(f"{url}?example=1")
+        until(lambda: len(shown(browser)[1].split()) > 3 and "Waiting" not in shown(browser)[1], "some words")
+        browser.find_element(CSS, "#stop").click()
+        until(lambda: "Stopped early." in text(browser, "#vanilla .verdict"), "the word that it was stopped")
+        stopped = shown(browser)
+        time.sleep(3)
+        assert shown(browser) == stopped
+        assert all(full.startswith(part) and full != part for full, part in zip(whole, stopped, strict=True))
+        assert "Stopped early." in text(browser, "#steered .verdict")
+    finally:
+        slow.remove()
+    browser.find_element(CSS, "#describe").click()
+    wait_for(browser, whole)
+    until(lambda: "Stopped" not in text(browser, "#vanilla .verdict"), "a whole answer")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_is_readable_in_every_window(served: Any, browser: Any, width: int, theme: str) -> None:
+    with as_seen(browser, width, theme):
+        browser.get(f"{served[0]}?example=1&colour=similarity&k=1e9")
+        until(lambda: text(browser, "#vanilla .verdict") and text(browser, "#steered .verdict"), "verdicts")
+        check_readable(browser)
+        tops = "return arguments[0].map(name => document.querySelector(name).getBoundingClientRect().top)"
+        image, vanilla, steered, examples, settings = browser.execute_script(
+            tops, ["#image", "#vanilla", "#steered", "#examples", ".settings"]
+        )
+        if width < 900:
+            assert image < vanilla <= steered < examples < settings
+        assert (vanilla == steered) == (width > 600)
+        # Without an answer too.
+        browser.find_element(CSS, "#image button[aria-label='Remove Image']").click()
+        until(lambda: text(browser, "#status .status"), "a hint")
+        check_readable(browser)

@@ -51,11 +51,12 @@ def test_latex() -> None:
     ]  # fmt: skip
 
 
-def test_html() -> None:
-    page = html_page("a & b", [TABLE.html(), "", html_figure(b"png", 'the "figure"')], css="p { color: red; }")
+def test_html(tmp_path: Path) -> None:
+    with styled():
+        png = save_figure(new_figure(3, 2)[0], tmp_path / "figure").read_bytes()
+    page = html_page("a & b", ["<p>text</p>", "", html_figure(png, 'the "figure"')], css="p { color: red; }")
     assert "<title>a &amp; b</title>" in page
-    assert '<td>&lt;x&gt;</td><td class="number">3.0</td>' in page
-    assert 'alt="the &quot;figure&quot;"' in page
+    assert 'alt="the &quot;figure&quot;" width="288"' in page  # three inches
     assert "p { color: red; }" in page
     assert "http" not in page
     assert thumbnail_uri(Image.new("RGB", (500, 300))).startswith("data:image/png;base64,")
