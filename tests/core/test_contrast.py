@@ -34,6 +34,8 @@ REFUSED = {
 EXACT = tuple(name for name in FAMILIES if name not in REFUSED and name not in ("git", "blip"))
 # The others lose the image without a cache, also in stock `generate`.
 UNCACHED = tuple(name for name in EXACT if "no_cache" not in FAMILIES[name].notes and not FAMILIES[name].loop)
+# Parts of these compute in float32, so that a cache changes the last bits of stock `generate` as well.
+ROUNDED = ("kosmos-2", "janus", "glm4v_moe", "paligemma-2", "llama4", "inkling_mm_model")
 # Their tiny windows keep a part of the image of a short prompt, but nothing of a longer one's.
 WINDOWED = ("cohere2_vision", "exaone4_5", "gemma3-window", "shieldgemma2", "llama4-chunk", "gemma4")
 WINDOWED += ("gemma4_unified", "muse_glimmer", "inkling_mm_model", "step3p7")
@@ -81,7 +83,7 @@ def test_without_a_cache_equals_with_one(name: str, changes: dict[str, Any]) -> 
     finally:
         hook.remove()
     assert uncached.sequences.tolist() == cached.sequences.tolist()
-    tolerance = 1e-9 if wanted[0].dtype == torch.float64 else 1e-5
+    tolerance = 1e-5 if name in ROUNDED else 1e-9
     for ours, theirs in zip(logits, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(uncached.rudder.gate, cached.rudder.gate, rtol=1e-5, atol=1e-5)

@@ -330,7 +330,7 @@ def test_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
     caches = []
     for strength in (0.0, STRENGTH):
         cache = DynamicCache()
-        with attach(model, RudderConfig(layer=2, alpha_max=0.0, contrast=strength)):
+        with attach(model, RudderConfig(layer=2, alpha_max=0.0, contrast=strength, contrast_after=1)):
             generate(model, inputs, past_key_values=cache, max_new_tokens=2)
         caches.append(cache)
     # Layer 2 is the first that is edited: what entered it is the same in both runs.
