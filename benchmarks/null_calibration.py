@@ -12,7 +12,7 @@ Two worlds: `scenes` is like the embedded LLaVA's captions of the embedded scene
 - none: settings do nothing. At most 10 % may be called calibrated.
 - quarter: every setting removes a quarter of its hallucinated mentions.
 - quarter_in_third: every third setting does, the others do nothing.
-- cut: every setting leaves out the last mention of half of its captions, whether it is true or not.
+- cut: every setting leaves out the last mention of half of its captions, true or not. Again at most 10 % may.
 
     python benchmarks/null_calibration.py --out benchmarks/null-calibration.json
     python benchmarks/null_calibration.py --repetitions 40 --bootstrap 200          # a first look
@@ -25,7 +25,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -34,9 +34,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rudder_hf.calibrate import VANILLA, CalibrationOptions, Setting
-from rudder_hf.calibrate.verdict import held_out_rows, refusal
+from rudder_hf.calibrate.verdict import held_out_rows, refusal, truncated
 from rudder_hf.evaluate.scoring import Scored
-from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS
+from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS, CaptionDetail
+from rudder_hf.metrics.chair_parsers import Mention
 from rudder_hf.metrics.statistics import Counts, scores
 from rudder_hf.runtime.environment import code_digest, hardware, versions
 from rudder_hf.runtime.report import Table, with_interval
@@ -164,6 +165,16 @@ def scored(mentions: Mentions, objects: NDArray[np.int64]) -> Scored:
     return Scored(counts, CHAIR_METRICS)
 
 
+def details(mentions: Mentions, objects: NDArray[np.int64]) -> tuple[CaptionDetail, ...]:
+    """The same captions mention by mention, as the truncated control cuts them."""
+    found = []
+    for image, (row, count) in enumerate(zip(mentions.tolist(), objects.tolist(), strict=True)):
+        said = tuple(Mention(str(name), str(name), place) for place, name in enumerate(row) if name >= 0)
+        wrong = tuple(mention for mention in said if int(mention.category) >= _ABSENT)
+        found.append(CaptionDetail(image, "", said, wrong, frozenset(map(str, range(count))), 7 * len(said)))
+    return tuple(found)
+
+
 def calibrated_once(world: World, effect: Effect, options: CalibrationOptions, seed: int) -> str:
     """One calibration: why its choice is not called calibrated, empty if it is."""
     random = np.random.default_rng(seed)
@@ -178,7 +189,9 @@ def calibrated_once(world: World, effect: Effect, options: CalibrationOptions, s
     rows: list[dict[str, Any]] = []
     if choice.best is not None:
         checked = {VANILLA: checked_vanilla, choice.best: checked_rest[_CANDIDATES.index(choice.best)]}
-        others = {"minus_vanilla": {choice.best: checked_vanilla.counts}}
+        whole = replace(checked_vanilla, details=details(checking[0][0], checking[1]))
+        control = truncated(whole, checked[choice.best])
+        others = {"minus_vanilla": {choice.best: checked_vanilla}, "minus_truncated": {choice.best: control}}
         rows = held_out_rows(checked, others, choice.best, options.bootstrap, options.seed)
     return refusal(choice, rows, options.limits.record(labelled=True))
 
@@ -190,7 +203,10 @@ def simulate(
     refusals = [calibrated_once(world, effect, options, seed + number) for number in range(repetitions)]
     calibrated = refusals.count("")
     low, high = wilson_interval(calibrated, repetitions)
-    lacked = {"choice": "no setting within", "chair": "not shown to fall", "f1": "F1 falls", "recall": "the floor"}
+    lacked = {
+        "choice": "no setting within", "chair": "not shown to fall (", "less": "by saying less", "f1": "F1 falls",
+        "recall": "the floor",
+    }  # fmt: skip
     return {
         "repetitions": repetitions, "seeds": [seed, seed + repetitions - 1], "calibrated": calibrated,
         "share": round(calibrated / repetitions, 4), "low": round(low, 4), "high": round(high, 4),
@@ -243,7 +259,7 @@ def main() -> int:
                 own = simulate(world, change, options, given.repetitions, given.seed)
                 found.append({"world": name, "effect": effect, "objective": objective} | own)
                 print(f"{name}, {effect}, {objective}: {own}", flush=True)
-    kept = all(row["share"] <= MOST_FALSE for row in found if row["effect"] == "none")
+    kept = all(row["share"] <= MOST_FALSE for row in found if row["effect"] in ("none", "cut"))
     result = {
         "settings": SETTINGS, "images": [IMAGES, IMAGES], "bootstrap": given.bootstrap, "most_false": MOST_FALSE,
         "kept": kept, "results": found,

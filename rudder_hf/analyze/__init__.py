@@ -15,8 +15,9 @@ Statistics (`geometry`, `evidence`, `detector`) are pure functions of arrays in 
 `figures/` draws from the numbers alone. Needs the extra `plots`.
 """
 
+from ..calibrate.data import find_images
 from .run import analyze, check_folder, read_calibration
-from .study import PARTS, AnalysisOptions, Study, find_images
+from .study import PARTS, AnalysisOptions, Study
 
 __all__ = [
     "PARTS",

@@ -9,9 +9,8 @@ from typing import Any
 from .. import __version__
 from ..calibrate.data import batches, encode_samples
 from ..core.configuration import CALL_SETTINGS, RudderConfig
-from ..evaluate.tasks import DataOptions, Sample, Task, make_task
+from ..evaluate.tasks import Sample, Task
 from ..evaluate.tasks.base import samples_hash
-from ..evaluate.tasks.captions import has_annotations, images_task
 from ..metrics.chair_parsers import Lineage
 from ..metrics.errors import InputError
 from ..runtime.models import LoadedModel
@@ -95,16 +94,3 @@ class Study:
             "batch_size": options.batch_size,
             "lineage": options.lineage,
         }
-
-
-def find_images(options: DataOptions) -> Task:
-    """Images to analyze: the embedded scenes, annotated images in COCO's form, or a folder of images.
-
-    Raises:
-        ValueError: There are none.
-    """
-    if options.data is None:
-        return make_task("scenes", options)
-    if options.data.is_dir() and not has_annotations(options.data):
-        return images_task(options)
-    return make_task("chair", options)

@@ -51,6 +51,17 @@ def data_source(data: Path | None, **rest: Any) -> DataOptions:
     return DataOptions(None, **{**rest, "split": split or rest.get("split")})
 
 
+def find_images(options: DataOptions) -> Task:
+    """Images to describe: the embedded scenes, annotated images in COCO's form, or a folder of images.
+
+    Raises:
+        InputError: There are none.
+    """
+    if options.data is not None and options.data.is_dir() and not has_annotations(options.data):
+        return images_task(options)
+    return make_task("scenes" if options.data is None else "chair", options)
+
+
 def find_data(
     options: DataOptions,
     limit: int,
@@ -115,19 +126,16 @@ def _draw(
 
 def _all_images(options: DataOptions, choosing: bool = True) -> tuple[Task, set[str]]:
     """Everything there is, and the ids that the default evaluation would draw from the same data."""
-    data = options.data
-    if data is None:
+    if options.data is None:
         split = options.split or ("calibration" if choosing else "evaluation")
         if choosing and split.startswith("evaluation"):
             raise InputError(f"--split {split} is for evaluation; the scenes to calibrate on are --split calibration")
-        return make_task("scenes", DataOptions(split=split, prompt=options.prompt)), set()
-    if data.is_dir() and not has_annotations(data):
-        return images_task(replace(options, limit=None, wanted=None)), set()
-    task = make_task("chair", replace(options, limit=2**31, wanted=None))
-    drawn = choose_ids([sample.image_id for sample in task.samples], EVALUATED, seed=0)
+        return find_images(DataOptions(split=split, prompt=options.prompt)), set()
+    task = find_images(replace(options, limit=2**31, wanted=None))
     # A split that is hardly larger than an evaluation cannot spare what evaluations draw; its ids are stored.
-    spare = len(task.samples) > 2 * EVALUATED
-    return task, {str(i) for i in drawn} if spare else set()
+    if task.kind != "chair" or len(task.samples) <= 2 * EVALUATED:
+        return task, set()
+    return task, set(map(str, choose_ids([sample.image_id for sample in task.samples], EVALUATED, seed=0)))
 
 
 def pope_task(data: CalibrationData, seed: int = 0, limit: int | None = None) -> Task:

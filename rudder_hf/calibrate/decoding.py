@@ -1,8 +1,9 @@
 """All settings of a layer at once: images are prefilled once, and every setting is a row decoded from a copy.
 
 The prefill does not depend on strength, gate, pool or span, so its cache is shared; only the position that emits the
-first answer token does, for settings that steer it, and it alone is forwarded again, row by row. How likely an answer
-is to the unsteered model, given the image, is read off the same cache.
+first answer token does, for settings that steer it, and it alone is forwarded again, row by row. The image-value
+contrast, which is not in the paper, edits a row's own copy. How likely an answer is to the unsteered model, given the
+image, is read off the same cache.
 
 ```python
 decoded = decode_settings(model, inputs, [VANILLA, Setting(layer=2, alpha_max=5.0, k=2.0)], max_new_tokens=64)
@@ -20,15 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from ..core.backbones import (
+    Backbone,
     attention_update,
     find_backbone,
     image_token_ids,
     resolve_layer,
     steerable_layers,
 )
+from ..core.call import Call
+from ..core.contrast import ImageContrast
 from ..core.generate import handle_of
 from ..core.hooks import clear_slot, install_hooks
 from ..core.steering import StepConstants, pool_updates, steer_step, step_constants, unit
+from .contrasts import open_contrasts
 from .prompts import Prompt, read_prompt
 from .settings import Setting
 
@@ -45,12 +50,12 @@ class Decoded:
     Attributes:
         tokens: What was generated, the end-of-sequence token included if it was reached.
         nll: Negative log-likelihood of the tokens under the unsteered model, summed; None if it was not asked for.
-        contrast: The same, given the next image of the batch instead of its own; None if it was not asked for.
+        other_nll: The same, given the next image of the batch instead of its own; None if it was not asked for.
     """
 
     tokens: tuple[int, ...]
     nll: float | None = None
-    contrast: float | None = None
+    other_nll: float | None = None
 
 
 @torch.no_grad()
@@ -61,7 +66,7 @@ def decode_settings(
     *,
     batch_size: int | None = None,
     score: bool = False,
-    contrast: bool = False,
+    other_image: bool = False,
     other_card: bool = False,
     **options: Any,
 ) -> list[list[Decoded]]:
@@ -74,9 +79,10 @@ def decode_settings(
         batch_size: Most rows to decode at a time; more settings than fit are decoded in several turns from the same
             prefill.
         score: Whether to compute `Decoded.nll`.
-        contrast: Whether to compute `Decoded.contrast`; the last image then only serves as a contrast and gets no
-            answers.
-        other_card: The control: each image is steered by the CARD of the next one; the last only lends its own.
+        other_image: Whether to compute `Decoded.other_nll`; the last image then only serves the one before it and
+            gets no answers.
+        other_card: The control: each image is steered by the CARD, and contrasted by the values, of the next one; the
+            last only lends its own.
         options: For `generate`, such as `max_new_tokens`.
 
     Returns:
@@ -100,7 +106,7 @@ def decode_settings(
     index = resolve_layer(backbone, layers.pop())
     multiplier = attention_update(backbone.layers[index]).multiplier
     state = SettingsState(index, multiplier, settings, image_token_ids(backbone.model))
-    task = _Task(state, list(settings), batch_size, score, contrast, other_card)
+    task = _Task(backbone, state, list(settings), batch_size, score, other_image, other_card)
     # Whatever the model's own defaults are: one deterministic answer, from a cache that grows.
     fixed = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "cache_implementation": "dynamic"}
     fixed |= {"return_dict_in_generate": False, "use_cache": True, "custom_generate": task.run}
@@ -118,11 +124,12 @@ def decode_settings(
 class _Task:
     """One call of `generate` whose token loop is ours; the fields are the arguments of `decode_settings`."""
 
+    backbone: Backbone
     state: SettingsState
     settings: list[Setting]
     batch_size: int | None
     score: bool
-    contrast: bool
+    other_image: bool
     other_card: bool
     answers: list[list[Decoded]] = field(default_factory=list)
 
@@ -136,10 +143,11 @@ class _Task:
         **kwargs: Any,
     ) -> Tensor:
         """The decoding method that `generate` calls after it has prepared everything."""
+        call = Call(model, (), {"input_ids": input_ids, **kwargs})
         prompt = read_prompt(model, self.state, input_ids, kwargs, any(map(_steers_prompt, self.settings)))
-        images = len(input_ids) - int(self.contrast or self.other_card)
+        images = len(input_ids) - int(self.other_image or self.other_card)
         if images < 1:
-            raise ValueError("a contrast, or the CARD of another image, needs at least two images in the batch")
+            raise ValueError("what needs another image needs at least two images in the batch")
         self.answers = [[] for _ in range(images)]
         first = int(self.other_card)
         for reading, pooled in self.state.pooled.items():
@@ -148,11 +156,13 @@ class _Task:
         for start in range(0, len(self.settings), size):
             part = self.settings[start : start + size]
             rows = torch.arange(images, device=input_ids.device).repeat_interleave(len(part))
-            tokens, lengths = _decode(prompt, rows, part, self.state, logits_processor, stopping_criteria)
+            prompts = self.backbone, call, prompt, self.state.image_tokens
+            edits = open_contrasts(*prompts, part, images, self.other_card)
+            tokens, lengths = _decode(prompt, rows, part, self.state, edits, logits_processor, stopping_criteria)
             nll = _scores(prompt, rows, tokens, lengths) if self.score else [None] * len(rows)
-            contrast = _scores(prompt, rows + 1, tokens, lengths) if self.contrast else [None] * len(rows)
+            other = _scores(prompt, rows + 1, tokens, lengths) if self.other_image else [None] * len(rows)
             for row, (answer, length) in enumerate(zip(tokens.tolist(), lengths.tolist(), strict=True)):
-                self.answers[row // len(part)].append(Decoded(tuple(answer[:length]), nll[row], contrast[row]))
+                self.answers[row // len(part)].append(Decoded(tuple(answer[:length]), nll[row], other[row]))
         return input_ids
 
 
@@ -161,12 +171,14 @@ def _decode(
     rows: Tensor,
     settings: Sequence[Setting],
     state: SettingsState,
+    edits: Sequence[ImageContrast],
     logits_processor: Any,
     stopping_criteria: Any,
 ) -> tuple[Tensor, Tensor]:
     """Greedy search, as `generate` does it, on rows that are steered differently.
 
-    Rows that have ended leave the batch, some at a time: what they would still write is of no use.
+    Rows that have ended leave the batch, some at a time, once every contrast is made: what they would still write is
+    of no use.
 
     Returns:
         New tokens (rows, longest answer), 0 after the end of a row, and each row's number of them.
@@ -191,7 +203,9 @@ def _decode(
         left = (~ended).nonzero().squeeze(1)
         if len(left) == 0:
             return torch.stack(written, dim=1), lengths
-        if len(left) <= _CROWDED * len(places):
+        for edit in edits:
+            edit.before_forward(running.kwargs["past_key_values"], len(written), 1)
+        if len(left) <= _CROWDED * len(places) and not any(edit.pending for edit in edits):
             running.keep(left)
             state.keep(left)
             places, ended = places[left], ended[left]

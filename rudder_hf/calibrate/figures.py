@@ -84,10 +84,10 @@ def mark(row: dict[str, Any]) -> str:
 
 
 def grids(rows: Sequence[dict[str, Any]]) -> list[GridRows]:
-    """The grids over alpha_max and k that were tried; the one of the chosen setting first."""
+    """The grids over alpha_max and k that were tried, pushes all of them; the one of the chosen setting first."""
     found: dict[tuple[int, tuple[str, ...]], GridRows] = {}
     for row in rows:
-        if not row.get("vanilla"):
+        if not row.get("vanilla") and row["alpha_max"]:
             setting = Setting.of(row)
             key = setting.layer, tuple(setting.unusual)
             found.setdefault(key, GridRows(*key, [])).rows.append(row)
@@ -204,7 +204,8 @@ def draw_layers(rows: Sequence[dict[str, Any]], marked: Sequence[int], mark: str
         axis.set_yscale("log" if wide else "linear")
         # At the upper edge, in front of the bars whatever their height.
         edge = {"transform": axis.get_xaxis_transform(), "clip_on": False}
-        axis.plot(list(marked), [1.0] * len(marked), "v", color="black", markersize=8, **edge)
+        if marked:
+            axis.plot(list(marked), [1.0] * len(marked), "v", color="black", markersize=8, **edge)
         axis.margins(y=0.14)
         axis.set_title(f"{name}: {label}{' (logarithmic scale)' if wide else ''}", pad=9)
         axis.set_xticks(layers, [str(layer) for layer in layers], size=7 if len(layers) > 24 else 8)

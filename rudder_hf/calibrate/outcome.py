@@ -47,6 +47,7 @@ def choice_record(choice: Choice[Setting], held_out: HeldOut, limits: Mapping[st
         "won_draws": round(choice.wins.get(best, 0.0), 4),
         "out_of_bag_change": [round(value, 6) for value in choice.out_of_bag],
         "held_out": recorded("minus_vanilla"),
+        "held_out_minus_truncated": recorded("minus_truncated"),
         "held_out_own_minus_other_card": recorded("own_minus_other_card"),
     }
 

@@ -12,6 +12,7 @@ from ..runtime.report import Table, number, with_interval
 from .choice import METRICS, OBJECTIVES, in_words
 from .figures import Numbers, grids, mark, vanilla_row
 from .settings import Setting
+from .verdict import TRUNCATED, shown_by, shown_change
 
 _GLOSSARY = (
     "CHAIR_S: share of captions that name an object which is not in the image. CHAIR_I: share of such objects among "
@@ -24,6 +25,7 @@ _GROUNDING = (
     "Grounding is how much likelier an answer is to the unsteered model given its own image than given another one, "
     "in nats per token: what is said from habit is as likely with any image, what is seen is not."
 )
+_BEYOND = "Beyond the paper: `contrast` is not in it, see docs/contrast.md."
 _MAIN = ("chair_s", "chair_i", "recall", "f1", "grounding")
 _COMPARED = (*_MAIN, "log_likelihood", "broken_sentences")
 _SHOWN = (*_COMPARED, "chair_i_distinct", "precision", "length", "distinct_2", "repeated_sentences")
@@ -39,6 +41,7 @@ def report(numbers: Numbers) -> str:
         _limits(numbers),
         _without_labels(numbers),
         _layers(numbers),
+        _alone(numbers),
         *(
             f"## {', '.join([f'Layer {grid.layer}', *grid.rest])}\n\n"
             + _score_table([vanilla_row(numbers["settings"]), *grid.rows])
@@ -56,6 +59,8 @@ def summary(numbers: Numbers) -> Iterable[str]:
     yield f"Chosen: {_name(numbers['record']['settings'])}"
     for mode, setting in numbers["by_mode"].items():
         yield f"  best with mode {mode}: {_name(setting)}"
+    if _contrasted(numbers["record"]["settings"]):
+        yield f"  {_BEYOND}"
     for row in numbers["held_out"]:
         for name, change in row.get("minus_vanilla", {}).items() if row["chosen"] else ():
             if name in _MAIN:
@@ -63,6 +68,8 @@ def summary(numbers: Numbers) -> Iterable[str]:
                     _shown(name, change[end]) for end in ("left", "right", "value", "low", "high")
                 )
                 yield f"  {METRICS[name].label}: {left} -> {right} ({value} [{low}, {high}]) on held-out images"
+    if less := _less_said(numbers):
+        yield f"  {less}"
     if numbers["record"]["held_out_looks"] > 1:
         yield _looks(numbers)
     if numbers["refusal"]:
@@ -114,6 +121,32 @@ def _name(setting: Mapping[str, Any] | None) -> str:
     return Setting.of(setting or {}).describe()
 
 
+def _contrasted(setting: Mapping[str, Any] | None) -> bool:
+    return Setting.of(setting or {}).contrast > 0
+
+
+def _lent(setting: Mapping[str, Any]) -> str:
+    """What another image lends in the control."""
+    own = Setting.of(setting)
+    return " and ".join(["CARD"] * bool(own.alpha_max) + ["values"] * bool(own.contrast))
+
+
+def _less_said(numbers: Numbers) -> str:
+    """Whether the choice does more on the held-out images than saying less would; empty if that is not known."""
+    metric = shown_by(numbers["record"]["metric"])
+    found = next((row.get("minus_truncated", {}) for row in numbers["held_out"] if row["chosen"]), {})
+    if metric.name not in found:
+        return ""
+    change = found[metric.name]
+    if change["high"] < 0:
+        meaning = "lower than by saying less"
+    elif change["low"] > 0:
+        meaning = "worse than by saying less"
+    else:
+        meaning = "which holds 0: saying less may be all of it"
+    return f"{metric.label} against {TRUNCATED}: {shown_change(change)}, {meaning}"
+
+
 # Sections
 
 
@@ -129,6 +162,8 @@ def _verdict(numbers: Numbers) -> str:
         f"{len(record['images'])} images: {_objective(numbers, record['result'])} against "
         f"{_objective(numbers, record['baseline'])} of the unsteered model.",
     ]
+    if _contrasted(record["settings"]):
+        parts.append(f"**{_BEYOND}**")
     for mode, setting in numbers["by_mode"].items():
         if setting != record["settings"]:
             parts.append(f"Best with mode {mode}: {_name(setting)}.")
@@ -138,7 +173,7 @@ def _verdict(numbers: Numbers) -> str:
 
 
 def _held_out(numbers: Numbers) -> str:
-    """Vanilla, the choice and its rivals on images that were not used for choosing, also with another image's CARD."""
+    """Vanilla, the choice and its rivals on images that were not used for choosing, and their controls."""
     if not numbers["held_out"]:
         return ""
     names = _some(numbers["held_out"][0]["scores"], _SHOWN)
@@ -146,6 +181,7 @@ def _held_out(numbers: Numbers) -> str:
     why |= {f"best {mode}": setting for mode, setting in numbers["by_mode"].items()}
     why |= {"best without labels": numbers["without_labels"]["chosen"]} if numbers["without_labels"] else {}
     looks = f"\n\n{_looks(numbers)}" if numbers["record"]["held_out_looks"] > 1 else ""
+    less = f"\n\n{found}." if (found := _less_said(numbers)) else ""
     rows = []
     for row in numbers["held_out"]:
         scores, change, own = row["scores"], row.get("minus_vanilla"), row.get("own_minus_other_card")
@@ -156,15 +192,21 @@ def _held_out(numbers: Numbers) -> str:
         else:
             cells = [(_shown(n, scores[n]["value"]), _shown_interval(n, change[n], sign=True)) for n in names]
             rows.append([title, *(f"{value} ({difference})" for value, difference in cells)])
+        if cut := row.get("minus_truncated"):
+            known = (_shown_interval(name, cut[name], sign=True) if name in cut else "" for name in names)
+            rows.append([f"… minus {TRUNCATED}", *known])
         if own:
-            rows.append(["… with another image's CARD", *(_shown(name, own[name]["left"]) for name in names)])
-            rows.append(["… own minus other CARD", *(_shown_interval(name, own[name], sign=True) for name in names)])
+            lent = _lent(row["settings"])
+            rows.append([f"… with another image's {lent}", *(_shown(name, own[name]["left"]) for name in names)])
+            rows.append(
+                [f"… own minus other {lent}", *(_shown_interval(name, own[name], sign=True) for name in names)]
+            )
     return (
         f"## On {len(numbers['record']['held_out_images'])} images that were not used for choosing\n\n"
         f"{Table(['', *(METRICS[name].label for name in names)], rows).markdown()}\n\n"
         "In parentheses the change against vanilla; in brackets 95 % bootstrap intervals over images, paired for "
         "differences. What another image's CARD does as well (own minus other near 0) is not about this image: "
-        f"shorter captions, say. {_GLOSSARY}{looks}"
+        f"shorter captions, say. {_GLOSSARY}{less}{looks}"
     )
 
 
@@ -250,6 +292,15 @@ def _layers(numbers: Numbers) -> str:
         return text
     sweep = _score_table(numbers["probes"])
     return f"{text}\n\nThe sweep, on {numbers['probes'][0]['images']} images:\n\n{sweep}"
+
+
+def _alone(numbers: Numbers) -> str:
+    """The contrasts without a push."""
+    rows = [row for row in numbers["settings"] if not row.get("vanilla") and not row["alpha_max"]]
+    if not rows:
+        return ""
+    table = _score_table([vanilla_row(numbers["settings"]), *rows])
+    return f"## Image-value contrast alone (beyond the paper)\n\n{table}"
 
 
 def _provenance(numbers: Numbers) -> str:

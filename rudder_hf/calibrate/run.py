@@ -24,7 +24,7 @@ from .layers import LayerStatistics, shortlist, stored_layer_statistics
 from .outcome import Outcome, choice_record, judge_label_free
 from .search import SettingSearch
 from .settings import VANILLA, CalibrationOptions, Setting, neighbours
-from .verdict import held_out_rows
+from .verdict import held_out_rows, truncated
 
 _STATISTICS_IMAGES = 100
 _LOOKS = "looks"  # one file for each calibration that looked at the held-out images
@@ -66,6 +66,7 @@ def calibrate(
         layers, reason, probes = (given, "given by the user", []) if given else _short_list(search, statistics)
         norms = {s.layer: s.hidden_norm for s in statistics}
         tried = [setting for layer in layers for setting in options.grid.settings(layer, norms[layer])]
+        tried += options.grid.alone
         tried.sort(key=lambda setting: setting.gentleness)
         dropped = search.run(tried)
         scored = {setting: search.scored(setting) for setting in (VANILLA, *tried)}
@@ -119,7 +120,9 @@ def _choices(
     vanilla = counts[VANILLA]
     rivals = {s: found for s, found in counts.items() if s != VANILLA and s not in dropped}
     by_mode = {
-        mode: options.choose({s: found for s, found in rivals.items() if s.mode == mode}, vanilla, labelled)
+        mode: options.choose(
+            {s: found for s, found in rivals.items() if s.mode == mode and s.alpha_max}, vanilla, labelled
+        )
         for mode in (options.grid.modes if len(options.grid.modes) > 1 else ())
     }
     free = options.choose(rivals, vanilla, False, "grounding") if options.label_free and labelled else None
@@ -181,6 +184,8 @@ def _short_list(
     By a sweep of a few settings over all layers on the first images, or by statistics alone.
     """
     options = search.options
+    if not options.grid.pushes:
+        return [], "none, because no push was asked for", []
     if options.probe == 0:
         return *shortlist(statistics, options.shortlist), []
     settings = {s.layer: options.grid.probes(s.layer, s.hidden_norm) for s in statistics}
@@ -224,23 +229,26 @@ def finalists(choices: Sequence[Choice[Setting]], counts: Mapping[Setting, Count
 def check_held_out(
     search: SettingSearch, data: CalibrationData, chosen: Sequence[Setting], best: Setting | None
 ) -> list[dict[str, Any]]:
-    """Decode vanilla and the finalists on the held-out images, and the finalists with another image's CARD.
+    """Decode vanilla and the finalists on the held-out images, and the finalists with another image's evidence.
 
     Returns:
-        For each, vanilla first, its scores with intervals, and its differences to vanilla and to itself where each
-        image is steered by the CARD of another one: what is left of the effect then is not about the image.
+        For each, vanilla first, its scores with intervals, and its differences to vanilla, to vanilla's captions cut
+        to its recall, and to itself where each image is steered by the CARD (and contrasted by the values) of another
+        one: what is left of the effect then is not about the image.
     """
     if not data.checking or not chosen:
         return []
     own = replace(search, task=data.check_task, samples=data.checking)
     own.decode([VANILLA, *chosen], data.checking)
     scored = {setting: own.scored(setting) for setting in (VANILLA, *chosen)}
-    others: dict[str, dict[Setting, Counts]] = {"minus_vanilla": dict.fromkeys(chosen, scored[VANILLA].counts)}
+    others = {"minus_vanilla": dict.fromkeys(chosen, scored[VANILLA])}
+    if data.labelled:
+        others["minus_truncated"] = {setting: truncated(scored[VANILLA], scored[setting]) for setting in chosen}
     if len(data.checking) > 1:
         other = replace(own, other_card=True, answers={})
         other.refresh()
         other.decode(chosen, data.checking)
-        others["own_minus_other_card"] = {setting: other.scored(setting).counts for setting in chosen}
+        others["own_minus_other_card"] = {setting: other.scored(setting) for setting in chosen}
     return held_out_rows(scored, others, best, search.options.bootstrap, search.options.seed)
 
 
@@ -259,7 +267,8 @@ def check_pope(search: SettingSearch, task: Task, best: Setting, tried: Sequence
     options = replace(search.options, max_new_tokens=task.max_new_tokens, label_free=False, objective="mean")
     asked = replace(search, task=task, samples=task.samples, options=options)
     around = [best, *neighbours(best, tried)]
-    varied = [replace(setting, steer_first_token=first) for first in (False, True) for setting in around]
+    firsts = (False, True) if best.alpha_max else (False,)
+    varied = [replace(setting, steer_first_token=first) for first in firsts for setting in around]
     settings = list(dict.fromkeys([VANILLA, best, *varied]))
     asked.decode(settings, task.samples)
     scored = {setting: asked.scored(setting) for setting in settings}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypedDict
 
 import numpy as np
@@ -45,7 +45,7 @@ class SettingSearch:
         store: Keeps the answers; `answers` is what it holds of every setting, by sample id.
         options: Objective, limits, bootstrap.
         progress: Is called with what is done.
-        other_card: The control: each image is steered by the CARD of the next one.
+        other_card: The control: each image is steered by the CARD, and contrasted by the values, of the next one.
         rows: Largest batch: that of the options, halved when memory runs out.
     """
 
@@ -120,24 +120,24 @@ class SettingSearch:
             return scored
         ids = tuple(str(sample.image_id) for sample in samples)
         column = Counts(ids, ("contrast",), np.asarray(contrasts, dtype=np.float64)[:, None])
-        return Scored(scored.counts.joined(column), (*scored.metrics, GROUNDING))
+        return replace(scored, counts=scored.counts.joined(column), metrics=(*scored.metrics, GROUNDING))
 
     @property
-    def contrast(self) -> bool:
+    def other_image(self) -> bool:
         """Whether answers are also scored given another image, for the criterion without labels."""
         return self.options.label_free or self.options.objective == "grounding"
 
     def decode(self, candidates: Sequence[Setting], samples: Sequence[Sample]) -> None:
         """Decode layer by layer: this process's share, then wait for the others."""
-        for layer in dict.fromkeys(c.layer for c in candidates if c != VANILLA) or [0]:
-            settings = [c for c in candidates if c == VANILLA or c.layer == layer]
+        for layer in dict.fromkeys(c.layer for c in candidates if c.alpha_max) or [0]:
+            settings = [c for c in candidates if not c.alpha_max or c.layer == layer]
             self._decode_layer(layer, settings, samples)
 
     def _decode_layer(self, layer: int, settings: Sequence[Setting], samples: Sequence[Sample]) -> None:
         missing = self._missing(settings, samples)
         process = self.store.process
-        # Contiguous shares, so that most contrasts are in the batch anyway; and the same whatever is done already, so
-        # that processes which look at different moments agree on them.
+        # Contiguous shares, so that most other images are in the batch anyway; and the same whatever is done already,
+        # so that processes which look at different moments agree on them.
         mine = range(*(rank * len(samples) // process.count for rank in (process.rank, process.rank + 1)))
         share = [place for place in mine if samples[place].id in missing]
         done = 0
@@ -168,25 +168,25 @@ class SettingSearch:
             self.store.wait(left)
 
     def _missing(self, settings: Sequence[Setting], samples: Sequence[Sample]) -> dict[str, list[Setting]]:
-        """For each sample the settings that have no answer yet (or none with a contrast, if that is needed)."""
+        """For each sample the settings that have no answer yet (or none given another image, if that is needed)."""
         found: dict[str, list[Setting]] = {}
         for setting in settings:
             rows = self.answers.get(setting, {})
             for sample in samples:
                 row = rows.get(sample.id)
-                if row is None or (self.contrast and row["contrast"] is None):
+                if row is None or (self.other_image and row["contrast"] is None):
                     found.setdefault(sample.id, []).append(setting)
         return found
 
     def _decode_batch(self, settings: Sequence[Setting], places: Sequence[int]) -> None:
         """Decode consecutive samples and store them.
 
-        The other image of each, for contrasts and for the control, is the next of all samples, and the first for the
+        The other image of each, for grounding and for the control, is the next of all samples, and the first for the
         last.
         """
         samples = [self.samples[place] for place in places]
         shown = list(samples)
-        if self.contrast or self.other_card:
+        if self.other_image or self.other_card:
             shown.append(self.samples[(places[-1] + 1) % len(self.samples)])
         decoded = decode_settings(
             self.loaded.model,
@@ -194,7 +194,7 @@ class SettingSearch:
             settings,
             batch_size=self.rows,
             score=True,
-            contrast=self.contrast,
+            other_image=self.other_image,
             other_card=self.other_card,
             max_new_tokens=self.options.max_new_tokens or self.task.max_new_tokens,
         )
@@ -210,5 +210,5 @@ class SettingSearch:
             "answer": tokenizer.decode(list(answer.tokens), skip_special_tokens=True).strip(),
             "tokens": len(answer.tokens),
             "log_likelihood": None if answer.nll is None else round(-answer.nll, 4),
-            "contrast": None if answer.contrast is None else round(-answer.contrast, 4),
+            "contrast": None if answer.other_nll is None else round(-answer.other_nll, 4),
         }

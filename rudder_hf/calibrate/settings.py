@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from ..core.configuration import RudderConfig, check_settings
+from ..core.configuration import CONTRAST_DEFAULTS, RudderConfig, check_setting, check_settings
 from ..methods.rudder import absolute_strength
 from ..metrics.errors import InputError, check_least
 from ..metrics.statistics import Counts
@@ -20,7 +20,7 @@ from .choice import OBJECTIVES, C, Choice, Limits, choose
 class Setting:
     """A layer and the settings that it is steered with; the fields are those of `RudderConfig`.
 
-    `VANILLA`, which has strength 0, is the unsteered model.
+    `VANILLA`, which has neither strength nor contrast, is the unsteered model.
     """
 
     layer: int = 0
@@ -34,9 +34,13 @@ class Setting:
     span: str = "prompt"
     norm_cap: float | None = None
     steer_first_token: bool = False
+    contrast: float = CONTRAST_DEFAULTS["contrast"]
+    contrast_first_layer: int = CONTRAST_DEFAULTS["contrast_first_layer"]
+    contrast_after: int = CONTRAST_DEFAULTS["contrast_after"]
 
     def __post_init__(self) -> None:
-        for name, value in check_settings(asdict(self)).items():
+        without = {} if self.contrast else CONTRAST_DEFAULTS
+        for name, value in (check_settings(asdict(self)) | without).items():
             object.__setattr__(self, name, value)
 
     @classmethod
@@ -53,20 +57,20 @@ class Setting:
 
     @property
     def gentleness(self) -> tuple[Any, ...]:
-        """Order of preference among equals: the weakest push, gated before constant, then the flattest gate, then the
-        earliest layer.
+        """Order of preference among equals: the weakest push, the least and latest contrast, gated before constant,
+        then the flattest gate, then the earliest layer.
         """
-        gate = self.mode == "add", self.k
-        return self.alpha_max, *gate, self.steer_first_token, self.layer, self.pool, self.span
+        strength = self.alpha_max, self.contrast, -self.contrast_after
+        return *strength, self.mode == "add", self.k, self.steer_first_token, self.layer, self.pool, self.span
 
     def record(self) -> dict[str, Any]:
-        """The setting as JSON values."""
-        return asdict(self)
+        """The setting as JSON values; of the contrast, which is not in the paper, only if there is some."""
+        return {name: value for name, value in asdict(self).items() if self.contrast or name not in CONTRAST_DEFAULTS}
 
     def describe(self) -> str:
         """The setting in one line: layer, strength and sensitivity, and what differs from the defaults."""
         if self.alpha_max == 0:
-            return "vanilla"
+            return ", ".join(self.unusual) if self.contrast else "vanilla"
         parts = [f"layer {self.layer}", f"alpha_max {self.alpha_max:.4g}"]
         parts += [f"k {self.k:g}"] if self.mode == "beta" else []
         return ", ".join([*parts, *self.unusual])
@@ -92,6 +96,9 @@ class Grid:
         pools: "mean", "norm" or both.
         spans: "prompt", "text", "image" or several.
         steer_first_token: False, True or both.
+        contrast: Strengths of the image-value contrast, which is not in the paper. Those above 0 are also tried
+            without a push, and alone if `strengths` is 0.
+        contrast_after: Answer tokens before the contrast.
     """
 
     strengths: tuple[float, ...] = (0.1, 0.2, 0.3, 0.45, 0.65, 0.9)
@@ -100,32 +107,58 @@ class Grid:
     pools: tuple[str, ...] = ("mean",)
     spans: tuple[str, ...] = ("prompt",)
     steer_first_token: tuple[bool, ...] = (False,)
+    contrast: tuple[float, ...] = (0.0,)
+    contrast_after: tuple[int, ...] = (CONTRAST_DEFAULTS["contrast_after"],)
 
     def __post_init__(self) -> None:
         for name, values in asdict(self).items():
             if not values:
                 raise InputError(f"the grid has no {name}: give at least one value")
-        if min(self.strengths) <= 0:
-            raise InputError(f"the grid has the strength {min(self.strengths)}; give shares above 0, such as 0.3")
+            for value in values if name in CONTRAST_DEFAULTS else ():
+                check_setting(name, value)
+        if min(self.strengths) < 0 or (min(self.strengths) == 0 and not max(self.contrast)):
+            raise InputError(
+                f"the grid has the strength {min(self.strengths)}; give shares above 0, such as 0.3 (0 goes with a "
+                "contrast: it is then tried alone)"
+            )
+
+    @property
+    def pushes(self) -> list[float]:
+        """The strengths above 0, the gentlest first."""
+        return sorted({share for share in self.strengths if share > 0})
+
+    @property
+    def alone(self) -> list[Setting]:
+        """The contrasts without a push; their layer only carries hooks that do nothing."""
+        found = [Setting(-1, contrast=value, contrast_after=after) for value, after in self._contrasts if value]
+        return list(dict.fromkeys(found))
+
+    @property
+    def _contrasts(self) -> list[tuple[float, int]]:
+        return [(value, after) for value in sorted(set(self.contrast)) for after in sorted(set(self.contrast_after))]
 
     def settings(self, layer: int, hidden_norm: float) -> list[Setting]:
         """All combinations for a layer whose hidden states have this length, the gentlest strength first."""
         found = [
-            Setting(layer, alpha_max, k, mode=mode, pool=pool, span=span, steer_first_token=first)
-            for alpha_max in (absolute_strength(share, hidden_norm) for share in sorted(set(self.strengths)))
+            Setting(
+                layer, alpha_max, k, mode=mode, pool=pool, span=span, steer_first_token=first,
+                contrast=contrast, contrast_after=after,
+            )
+            for alpha_max in (absolute_strength(share, hidden_norm) for share in self.pushes)
+            for contrast, after in self._contrasts
             for mode in self.modes
             for k in (sorted(set(self.k)) if mode == "beta" else [self.k[0]])
             for pool in self.pools
             for span in self.spans
             for first in self.steer_first_token
-        ]
+        ]  # fmt: skip
         return list(dict.fromkeys(found))
 
     def probes(self, layer: int, hidden_norm: float) -> list[Setting]:
         """A mild and a stronger setting for each span, to compare layers by: a third and two thirds up the strengths,
         in the middle of k.
         """
-        strengths, ks = sorted(set(self.strengths)), sorted(set(self.k))
+        strengths, ks = self.pushes, sorted(set(self.k))
         places = {len(strengths) // 3, min(2 * len(strengths) // 3, len(strengths) - 1)}
         few = replace(
             self,
@@ -134,6 +167,7 @@ class Grid:
             modes=self.modes[:1],
             pools=self.pools[:1],
             steer_first_token=self.steer_first_token[:1],
+            contrast=(0.0,),
         )
         return few.settings(layer, hidden_norm)
 

@@ -4,7 +4,9 @@ Settings are calibrated if all of this holds on images that were not used for ch
 
 - hallucination is shown to be lower: the paired 95 % interval of the change against vanilla lies below 0. The metric
   is CHAIR_I for settings that were chosen by F1, else the CHAIR that they were chosen by;
-- F1 is not shown to be lower: its paired 95 % interval does not lie below 0, so that saying less is not enough;
+- and lower than by saying less: so does the interval against vanilla's captions cut to the same recall
+  (`rudder_hf.metrics.truncation`);
+- F1 is not shown to be lower: its paired 95 % interval does not lie below 0;
 - the estimate of recall is not below the floor.
 
 With 36 settings that do nothing, 100 images to choose with and 100 to check with, this calls few of the choices
@@ -18,12 +20,16 @@ from dataclasses import asdict
 from typing import Any
 
 from ..evaluate.scoring import Scored
-from ..metrics.statistics import Counts, Metric, compare, interval
+from ..metrics.statistics import Metric, compare, interval
+from ..metrics.truncation import CONTROL_METRICS, cut_to_recall
 from ..runtime.report import with_interval
 from .choice import CHAIR_MEAN, LABELLED, METRICS, OBJECTIVES, Choice
 from .settings import VANILLA, Setting
 
 _SAME = 1e-6  # rows have six decimals
+
+TRUNCATED = "vanilla's captions cut to the same recall"
+"""The truncated control in words."""
 
 HeldOut = Sequence[Mapping[str, Any]]
 """Rows of the held-out images, as JSON values."""
@@ -31,7 +37,7 @@ HeldOut = Sequence[Mapping[str, Any]]
 
 def held_out_rows(
     scored: Mapping[Setting, Scored],
-    others: Mapping[str, Mapping[Setting, Counts]],
+    others: Mapping[str, Mapping[Setting, Scored]],
     best: Setting | None,
     bootstrap: int,
     seed: int,
@@ -47,15 +53,32 @@ def held_out_rows(
     """
     rows = []
     for setting, found in scored.items():
-        metrics = (*found.metrics, CHAIR_MEAN) if METRICS["chair_s"] in found.metrics else found.metrics
         row: dict[str, Any] = {"settings": None if setting == VANILLA else setting.record(), "chosen": setting == best}
         differences = {
-            name: _rounded(compare(counts[setting], found.counts, metrics, bootstrap, seed))
-            for name, counts in others.items()
-            if setting in counts
+            name: _rounded(_minus(found, other[setting], bootstrap, seed))
+            for name, other in others.items()
+            if setting in other
         }
-        rows.append(row | {"scores": _rounded(interval(found.counts, metrics, bootstrap, seed))} | differences)
+        scores = interval(found.counts, _metrics(found), bootstrap, seed)
+        rows.append(row | {"scores": _rounded(scores)} | differences)
     return rows
+
+
+def truncated(vanilla: Scored, steered: Scored) -> Scored:
+    """The truncated control of a setting: vanilla's captions cut to its recall."""
+    return Scored(cut_to_recall(vanilla.details, steered.counts).counts, CONTROL_METRICS)
+
+
+def _metrics(scored: Scored) -> tuple[Metric, ...]:
+    """What is known of some answers, with the mean of both CHAIRs."""
+    return (*scored.metrics, CHAIR_MEAN) if METRICS["chair_s"] in scored.metrics else scored.metrics
+
+
+def _minus(found: Scored, other: Scored, bootstrap: int, seed: int) -> dict[str, Any]:
+    """Paired differences of every metric that both have."""
+    metrics = [metric for metric in _metrics(found) if metric in _metrics(other)]
+    columns = [column for column in found.counts.columns if column in other.counts.columns]
+    return compare(other.counts.only(columns), found.counts.only(columns), metrics, bootstrap, seed)
 
 
 def _rounded(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -79,21 +102,26 @@ def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Mapping[str, flo
         return "no setting within the limits is better than vanilla"
     if choice.objective not in LABELLED:
         return "the criterion without labels chose them; it is no measurement of hallucination"
-    found = held_out_row(held_out, choice.best).get("minus_vanilla")
-    if not found:
+    row = held_out_row(held_out, choice.best)
+    if not row:
         return "there were no held-out images to check them on"
     missing = []
-    metric, floor = shown_by(choice.objective), limits["recall_floor"]
+    found, metric, floor = row["minus_vanilla"], shown_by(choice.objective), limits["recall_floor"]
+    less = row["minus_truncated"][metric.name]
     if found[metric.name]["high"] >= 0:
-        missing.append(f"{metric.label} is not shown to fall ({_change(found[metric.name])})")
+        missing.append(f"{metric.label} is not shown to fall ({shown_change(found[metric.name])})")
+    elif less["high"] >= 0:
+        change = f"{shown_change(less)} against {TRUNCATED}"
+        missing.append(f"{metric.label} is not shown to fall by more than by saying less ({change})")
     if found["f1"]["high"] < 0:
-        missing.append(f"F1 falls ({_change(found['f1'])})")
+        missing.append(f"F1 falls ({shown_change(found['f1'])})")
     before, after = found["recall"]["left"], found["recall"]["right"]
     if after < floor * before - _SAME:
         missing.append(f"recall is {after / before:.2%} of vanilla's, below the floor of {floor:.0%}")
     return f"on the held-out images {', and '.join(missing)}" if missing else ""
 
 
-def _change(difference: Mapping[str, float]) -> str:
+def shown_change(difference: Mapping[str, float]) -> str:
+    """A difference in points with its interval."""
     value, low, high = (100 * difference[end] for end in ("value", "low", "high"))
     return with_interval(value, low, high, "percent", sign=True)

@@ -31,6 +31,7 @@ EXAMPLES = copyable(
     "rudder calibrate --model FOLDER --data coco --layers 20,24 --out cal",
     "rudder calibrate --mode beta,add --span prompt,text --check pope --out c",
     "rudder calibrate --model FOLDER --data photos --out cal",
+    "rudder calibrate --strengths 0 --contrast 0.4,0.6,0.8 --out calibration",
 )
 POPE_IMAGES = 100  # held-out images that --check pope asks about
 
@@ -78,7 +79,8 @@ def calibrate(
         int, typer.Option(min=0, help="Images of the sweep over all layers; 0 lists layers by statistics alone.")
     ] = 40,
     strengths: Annotated[
-        str | None, typer.Option(help="alpha_max relative to hidden states, such as 0.1,0.3.")
+        str | None,
+        typer.Option(help="alpha_max relative to hidden states, such as 0.1,0.3; 0 tries --contrast without a push."),
     ] = None,
     k: Annotated[str | None, typer.Option(help="Sensitivities, such as 2,5,8.")] = None,
     mode: Annotated[
@@ -87,6 +89,11 @@ def calibrate(
     pool: Annotated[str, typer.Option("--pool", "--pools", help="mean, norm, or both.")] = "mean",
     span: Annotated[str, typer.Option("--span", "--spans", help="prompt, text, image, or several.")] = "prompt",
     first_token: Annotated[str, typer.Option(help="Whether the first token is steered: no, yes, or no,yes.")] = "no",
+    contrast: Annotated[
+        str | None,
+        typer.Option(help="Beyond the paper: image-value contrasts, such as 0,0.4,0.8, alone and with each push."),
+    ] = None,
+    contrast_after: Annotated[str | None, typer.Option(help="Answer tokens before the contrast, such as 1,8.")] = None,
     early_stopping: Annotated[
         bool, typer.Option("--early-stopping/--no-early-stopping", help="Drop settings without a chance.")
     ] = True,
@@ -108,8 +115,9 @@ def calibrate(
 ) -> None:
     """Find RUDDER's settings for a model: the best F1 of objects at which recall and fluency stay.
 
-    They are called calibrated if other images show it: the 95 % interval of the change of CHAIR_I (or of the CHAIR
-    that --objective names) lies below 0, that of F1 does not, and recall is not below the floor.
+    They are called calibrated if other images show it: the 95 % intervals of the change of CHAIR_I (or of the CHAIR
+    that --objective names) against vanilla, and against its captions cut to the same recall, lie below 0, that of F1
+    does not, and recall is not below the floor.
 
     Writes a config that can be pushed, a report that says why, figures and all numbers. An interrupted run goes on
     where it was when the command is repeated, and a larger grid only decodes what is new.
@@ -152,7 +160,12 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
     def same_names(kind: Any) -> dict[str, Any]:
         return {field.name: given[field.name] for field in fields(kind) if field.name in given}
 
-    numbers = {name: parse_numbers(f"--{name}", given[name]) for name in ("strengths", "k") if given[name]}
+    kinds = {"strengths": float, "k": float, "contrast": float, "contrast_after": int}
+    numbers: dict[str, Any] = {
+        name: parse_numbers(f"--{name.replace('_', '-')}", given[name], kind)
+        for name, kind in kinds.items()
+        if given[name]
+    }
     first_token = parse_words("--first-token", given["first_token"], ("no", "yes"))
     grid = Grid(
         **numbers,

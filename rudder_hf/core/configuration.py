@@ -23,7 +23,7 @@ _CHOICES = {"mode": MODES, "pool": ("mean", "norm"), "span": ("prompt", "text", 
 STEERING_ROWS = ("alpha_max", "k", "c", "g_min", "g_max", "norm_cap")
 ROW_SETTINGS = (*STEERING_ROWS, "contrast")
 # Of the image-value contrast, which is not in the paper. Configs written before it was there mean these values.
-CONTRAST_DEFAULTS = {"contrast": 0.0, "contrast_first_layer": 2, "contrast_after": 1}
+CONTRAST_DEFAULTS: dict[str, Any] = {"contrast": 0.0, "contrast_first_layer": 2, "contrast_after": 1}
 CALL_SETTINGS = (*STEERING_ROWS, "mode", "pool", "span", "steer_first_token", *CONTRAST_DEFAULTS)
 # Everything that may be given when settings are loaded.
 SETTING_NAMES = ("layer", *CALL_SETTINGS, "base_model_name_or_path", "base_model_revision", "calibration")
@@ -202,9 +202,9 @@ class RudderConfig(PreTrainedConfig):
     span: str = "prompt"
     norm_cap: float | None = None
     steer_first_token: bool = False
-    contrast: float = 0.0
-    contrast_first_layer: int = 2
-    contrast_after: int = 1
+    contrast: float = CONTRAST_DEFAULTS["contrast"]
+    contrast_first_layer: int = CONTRAST_DEFAULTS["contrast_first_layer"]
+    contrast_after: int = CONTRAST_DEFAULTS["contrast_after"]
     calibration: dict[str, Any] | None = None
     rudder_version: str | None = None
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
 from .backbones import Backbone, model_type
-from .call import Call, CallSettings
+from .call import Call
 from .errors import UnsupportedModelError
 
 ContrastMap = Callable[[list[Tensor], list[int], int], list[Tensor]]
@@ -57,6 +57,7 @@ class ImageContrast:
     first_layer: int
     after: int  # answer tokens that are emitted before the edit
     pending: list[PendingImages]
+    uncached: bool = False  # whether each forward repeats all positions, and the edit with them
     contrast_map: ContrastMap | None = None
     traced: bool = False
     edited: list[dict[str, Any]] = field(default_factory=list)  # see `RudderTrace.contrast`
@@ -81,7 +82,8 @@ class ImageContrast:
             )
         due = [images for images in self.pending if images.emitted + first >= self.after]
         if due:
-            self.pending = [images for images in self.pending if images not in due]
+            if not self.uncached:
+                self.pending = [images for images in self.pending if images not in due]
             self._edit(cache, due)
 
     def longest(self, length: int, prompt_length: int) -> int | None:
@@ -106,7 +108,7 @@ class ImageContrast:
         ]
         layers = list(enumerate(cache.layers))[self.first_layer :]
         # All places first: what is refused must not be half done.
-        places = [[_places(layer, index, positions) for _, positions in images] for index, layer in layers]
+        places = [[image_places(layer, index, positions) for _, positions in images] for index, layer in layers]
         records: list[dict[str, Any]] = [
             {"prompt": prompt, "positions": positions.tolist(), "layers": [], "moved": []}
             for prompt, positions in images
@@ -120,7 +122,7 @@ class ImageContrast:
                 [place for place in found if place is not None],
                 [records[number] for number in kept],
             )
-        self.edited += records
+        self.edited = records if self.uncached else self.edited + records
 
     def _edit_layer(
         self, values: Tensor, index: int, prompts: list[int], places: list[Tensor], records: list[dict[str, Any]]
@@ -164,7 +166,7 @@ class ImageContrast:
             )
 
 
-def _places(layer: Any, index: int, positions: Tensor) -> Tensor | None:
+def image_places(layer: Any, index: int, positions: Tensor) -> Tensor | None:
     """Where a layer keeps the values of an image; None if it has forgotten all of them."""
     lost = max(int(layer.get_seq_length()) - layer.values.shape[-2], 0) if layer.is_sliding else 0
     if not lost or positions[0] >= lost:
@@ -179,30 +181,33 @@ def _places(layer: Any, index: int, positions: Tensor) -> Tensor | None:
 
 
 def open_contrast(
-    backbone: Backbone, call: Call, settings: CallSettings, image_tokens: Sequence[int]
+    backbone: Backbone, call: Call, image_tokens: Sequence[int], strengths: list[float], first_layer: int, after: int
 ) -> ImageContrast:
-    """The edit of a call, with the images that it brings.
+    """The edit of a call, with the images that it brings; for the arguments see `ImageContrast`.
 
     Raises:
         UnsupportedModelError: The model keeps no values of image positions in its decoder's cache.
         ValueError: The call has no cache, or its image positions are unknown.
     """
     _refuse_model(backbone, call, image_tokens)
-    if settings.contrast_first_layer >= len(backbone.layers):
+    if first_layer >= len(backbone.layers):
         raise ValueError(
-            f"RUDDER setting `contrast_first_layer` is {settings.contrast_first_layer}, but "
+            f"RUDDER setting `contrast_first_layer` is {first_layer}, but "
             f"{model_type(backbone.model)!r} has {len(backbone.layers)} decoder layers: choose from 0 to "
             f"{len(backbone.layers) - 1}."
         )
-    if call.option("use_cache", True) is False:
+    uncached = call.option("use_cache", True) is False
+    if uncached and (call.cache is not None or call.inputs_embeds is not None):
         raise ValueError(
-            "RUDDER setting `contrast` edits the key-value cache: it needs use_cache=True, or contrast=0."
+            "RUDDER setting `contrast` with use_cache=False needs a prompt of ids, all of it: pass no cache and no "
+            "embeddings (as models that delegate to a language model do), use_cache=True, or contrast=0."
         )
     return ImageContrast(
-        strengths=settings.rows["contrast"],
-        first_layer=settings.contrast_first_layer,
-        after=settings.contrast_after,
+        strengths=strengths,
+        first_layer=first_layer,
+        after=after,
         pending=[PendingImages(_new_images(call, image_tokens))],
+        uncached=uncached,
         traced=call.traced,
     )
 

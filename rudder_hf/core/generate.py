@@ -7,6 +7,7 @@ generation whose token loop runs.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 from collections.abc import Callable, Iterator
@@ -16,15 +17,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import DynamicCache
 
 from .backbones import attention_update, image_token_ids
 from .call import Call, CallSettings, Override, resolve_settings
-from .contrast import open_contrast
+from .contrast import ImageContrast, open_contrast
 from .errors import warn
 from .hooks import STATE_KEY, clear_slot
 from .state import GenerationState
 
 HANDLE_NAME = "_rudder_handle"
+# Arguments of `prepare_inputs_for_generation` with an entry for each position, beside the ids.
+_ALONG_IDS = ("attention_mask", "position_ids", "token_type_ids", "mm_token_type_ids")
 
 _RUNNING: ContextVar[tuple[Any, Call | GenerationState] | None] = ContextVar("rudder_running", default=None)
 
@@ -107,6 +111,8 @@ def run(handle: Any, call: Call | None, original: Callable[..., Any], args: Any,
         output = original(*args, **kwargs)
     if state is None:
         return output
+    if state.contrast is not None and state.contrast.uncached and not isinstance(output, Tensor):
+        output = dataclasses.replace(output, past_key_values=None)  # That of the last forward.
     state.collect()
     state.check_fired()
     if not state.forwards:
@@ -133,7 +139,8 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
     with_image = call.rows_with_image(image_tokens)
     contrast = None
     if any(settings.rows["contrast"]):
-        contrast = open_contrast(handle.backbone, call, settings, image_tokens)
+        place = settings.contrast_first_layer, settings.contrast_after
+        contrast = open_contrast(handle.backbone, call, image_tokens, settings.rows["contrast"], *place)
         contrast.contrast_map = handle.contrast_map
     pooled, unread, continued = None, 0, 0
     if earlier is not None:
@@ -201,20 +208,52 @@ def _warn_without_image(rows: list[bool]) -> None:
 
 def prepare_inputs_for_generation(self: nn.Module, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Plan the coming forward and hand the state down with its inputs."""
-    model_inputs: dict[str, Any] = _original(self, "prepare_inputs_for_generation")(input_ids, *args, **kwargs)
-    running = _RUNNING.get()
+    prepare, running = _original(self, "prepare_inputs_for_generation"), _RUNNING.get()
     if running is None or running[0] is not handle_of(self) or not isinstance(running[1], GenerationState):
-        return model_inputs
+        return prepare(input_ids, *args, **kwargs)  # type: ignore[no-any-return]
     state = running[1]
-    embeds = model_inputs.get("inputs_embeds")
-    query_length = (model_inputs["input_ids"] if embeds is None else embeds).shape[1]
-    cached = model_inputs.get("past_key_values") is not None and kwargs.get("use_cache") is not False
-    state.plan(input_ids, query_length, kwargs.get("attention_mask"), cached)
-    if state.contrast is not None:
-        generated = max(input_ids.shape[1] - state.prompt_length, 0)
-        state.contrast.before_forward(model_inputs.get("past_key_values") if cached else None, generated, query_length)
-    model_inputs[STATE_KEY] = state
-    return model_inputs
+    contrast = state.contrast
+    if contrast is not None and contrast.uncached and input_ids.shape[1] >= state.prompt_length + contrast.after:
+        return _prepare_after_edit(self, state, contrast, prepare, input_ids, kwargs)
+    return _planned(state, prepare(input_ids, *args, **kwargs), input_ids, kwargs)
+
+
+def _planned(state: GenerationState, inputs: dict[str, Any], ids: Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of a forward, planned, with the state among them."""
+    embeds = inputs.get("inputs_embeds")
+    query_length = (inputs["input_ids"] if embeds is None else embeds).shape[1]
+    cached = inputs.get("past_key_values") is not None and kwargs.get("use_cache") is not False
+    state.plan(ids, query_length, kwargs.get("attention_mask"), cached)
+    if state.contrast is not None and not state.contrast.uncached:
+        generated = max(ids.shape[1] - state.prompt_length, 0)
+        state.contrast.before_forward(inputs.get("past_key_values") if cached else None, generated, query_length)
+    inputs[STATE_KEY] = state
+    return inputs
+
+
+def _prepare_after_edit(
+    self: Any,
+    state: GenerationState,
+    contrast: ImageContrast,
+    prepare: Callable[..., Any],
+    ids: Tensor,
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """The inputs of a forward without a cache that comes after the place of the contrast.
+
+    Its positions before that place read the image's values as they are, the others as edited. So the former run here,
+    into a cache of this forward alone, and the latter are what is left to forward.
+    """
+    cut = state.prompt_length + contrast.after - 1
+    cache = DynamicCache(config=self.config.get_text_config(decoder=True))
+    first = {**kwargs, "past_key_values": cache, "is_first_iteration": True}
+    first |= {name: kwargs[name][..., :cut] for name in _ALONG_IDS if isinstance(kwargs.get(name), Tensor)}
+    self(**_planned(state, prepare(ids[:, :cut], **first), ids[:, :cut], first))
+    state.observed = None  # These positions were observed when they emitted a token.
+    contrast.before_forward(cache, contrast.after, 1)
+    rest = {**kwargs, "past_key_values": cache, "is_first_iteration": False, "use_cache": True}
+    rest["next_sequence_length"] = ids.shape[1] - cut
+    return _planned(state, {**prepare(ids, **rest), "use_cache": False}, ids, kwargs)
 
 
 def get_candidate_generator(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -156,8 +156,8 @@ class Provenance:
         )
         now = config.settings()
         refused = record.get("refusal")
-        # Records from before there was a contrast were made without.
-        found = found and {**CONTRAST_DEFAULTS, **found}
+        # Records without a contrast were made without; the rest of its settings then says nothing.
+        found = found and {**{name: now[name] for name in CONTRAST_DEFAULTS}, "contrast": 0.0, **found}
         changed = {name: (found[name], value) for name, value in now.items() if found.get(name, value) != value}
         preset = next((preset for preset in PRESETS.values() if preset.base_model == base), None)
         same_preset = preset is not None and now == preset.config().settings()

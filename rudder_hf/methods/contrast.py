@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from ..core.call import Call
-from ..core.configuration import RudderConfig
+from ..core.configuration import CONTRAST_DEFAULTS, RudderConfig
 from ..core.contrast import ContrastMap
 from ..core.handle import SteeringHandle, attach
 from .base import (
@@ -43,8 +43,8 @@ Donor = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Contrast(Attached):
-    """The image-value contrast alone, without RUDDER's push.
+class ContrastSettings:
+    """What the methods with a contrast have in common.
 
     Attributes:
         contrast: lambda.
@@ -52,28 +52,28 @@ class Contrast(Attached):
         contrast_after: Answer tokens before the edit.
     """
 
-    name = "contrast"
-    searched: ClassVar[Sequence[Mapping[str, Any]]] = grid(contrast=(0.2, 0.4, 0.6, 0.8), contrast_after=(1, 8))
-
     contrast: float = number(0.6, 0.0, 100.0)
-    contrast_first_layer: int = number(2, 0, 10_000)
-    contrast_after: int = number(1, 1, 1_000_000)
-
-    def rudder_config(self) -> RudderConfig:
-        """The settings as a `RudderConfig`; the layer only carries hooks that do nothing."""
-        names = ("contrast", "contrast_first_layer", "contrast_after")
-        return RudderConfig(layer=-1, alpha_max=0.0, **{name: getattr(self, name) for name in names})
+    contrast_first_layer: int = number(CONTRAST_DEFAULTS["contrast_first_layer"], 0, 10_000)
+    contrast_after: int = number(CONTRAST_DEFAULTS["contrast_after"], 1, 1_000_000)
 
 
 @dataclass(frozen=True)
-class RudderContrast(RudderBeta):
-    """RUDDER-Beta with the image-value contrast; see `RudderBeta` and `Contrast` for the settings."""
+class Contrast(ContrastSettings, Attached):
+    """The image-value contrast alone, without RUDDER's push."""
+
+    name = "contrast"
+    searched: ClassVar[Sequence[Mapping[str, Any]]] = grid(contrast=(0.2, 0.4, 0.6, 0.8), contrast_after=(1, 8))
+
+    def rudder_config(self) -> RudderConfig:
+        """The settings as a `RudderConfig`; the layer only carries hooks that do nothing."""
+        return RudderConfig(layer=-1, alpha_max=0.0, **{name: getattr(self, name) for name in CONTRAST_DEFAULTS})
+
+
+@dataclass(frozen=True)
+class RudderContrast(ContrastSettings, RudderBeta):
+    """RUDDER-Beta with the image-value contrast."""
 
     name = "rudder-beta+contrast"
-
-    contrast: float = number(0.6, 0.0, 100.0)
-    contrast_first_layer: int = number(2, 0, 10_000)
-    contrast_after: int = number(1, 1, 1_000_000)
 
     @classmethod
     def search_space(cls, hidden_norms: Mapping[int, float]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from torch import nn
 
-from ..core.configuration import CALL_SETTINGS, RudderConfig
+from ..core.configuration import CALL_SETTINGS, CONTRAST_DEFAULTS, RudderConfig
 from ..core.handle import SteeringHandle, attach
 from .base import Generate, Method, Sources, refuse_steered
 
@@ -88,10 +88,6 @@ class RudderBeta(Attached):
     steer_first_token: bool | None = None
 
     mode = "beta"
-    # The paper's method, whatever the config has beside it.
-    contrast = 0.0
-    contrast_first_layer = 2
-    contrast_after = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,8 +116,9 @@ class RudderBeta(Attached):
 
     def rudder_config(self) -> RudderConfig:
         """The settings as a `RudderConfig`."""
-        values = {} if self.config is None else self.config.settings()
-        own = {name: getattr(self, name) for name in ("layer", *CALL_SETTINGS)}
+        # Without the contrast, which is not the paper's, whatever the config has.
+        values = ({} if self.config is None else self.config.settings()) | CONTRAST_DEFAULTS
+        own = {name: getattr(self, name, None) for name in ("layer", *CALL_SETTINGS)}
         return RudderConfig(**{**values, **{name: value for name, value in own.items() if value is not None}})
 
     def settings(self) -> dict[str, Any]:

@@ -135,6 +135,8 @@ def test_what_is_not_shown_is_not_called_calibrated(
     ("more", "message"),
     [
         (["--strengths", "strong"], "--strengths is 'strong'"),
+        (["--contrast", "-1"], "`contrast` is -1"),
+        (["--contrast", "0.4", "--contrast-after", "1.5"], "--contrast-after is '1.5'"),
         (["--pool", "max"], "--pool is 'max'"),
         (["--layers", "99"], "has 4 decoder layers"),
         (["--data", "no/such/folder"], "no/such/folder"),

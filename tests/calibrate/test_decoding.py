@@ -38,6 +38,13 @@ SPANS = [
     Setting(LAYER, alpha_max=60.0, span="image", pool="norm"),
     Setting(LAYER, alpha_max=60.0, span="text", mode="add", steer_first_token=True),
 ]
+CONTRASTS = [
+    Setting(-1, contrast=4.0, contrast_after=1),
+    Setting(-1, contrast=4.0, contrast_after=3),
+    Setting(-1, contrast=9.0, contrast_first_layer=0, contrast_after=2),
+    Setting(LAYER, alpha_max=60.0, contrast=4.0, contrast_after=3),
+    Setting(LAYER, alpha_max=40.0, mode="add", steer_first_token=True, contrast=9.0, contrast_after=1),
+]
 # Positions by a mask, multimodal positions, prompts as embeddings, sandwich norms, sliding windows, a residual
 # multiplier, no keyword.
 NAMES = ["llava", "qwen2_5_vl", "instructblip", "gemma3", "idefics2", "granite4_vision", PLAIN.name]
@@ -62,6 +69,44 @@ def test_every_row_equals_its_setting_alone(name: str) -> None:
         expected = [alone(model, family.inputs(model, [row]), setting) for setting in settings]
         assert [answer.tokens for answer in answers] == expected
         assert len(set(expected)) > 3  # the settings do differ
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen2_5_vl", "instructblip", "gemma3", "idefics2"])
+def test_contrasts_equal_their_settings_alone(name: str) -> None:
+    """Edits at several places, with and without a push, beside rows without; some rows end before their edit."""
+    family = family_of(name)
+    model = family.build()
+    settings = [*SETTINGS[:2], *CONTRASTS]
+    inputs = family.inputs(model, ROWS)
+    vanilla = decode_settings(model, inputs, [VANILLA], max_new_tokens=NEW)
+    for end in (None, vanilla[0][0].tokens[1]):
+        model.generation_config.eos_token_id = end
+        decoded = decode_settings(model, inputs, settings, max_new_tokens=NEW, score=True)
+        in_turns = decode_settings(model, inputs, settings, max_new_tokens=NEW, score=True, batch_size=4)
+        for row, answers, again in zip(ROWS, decoded, in_turns, strict=True):
+            expected = [alone(model, family.inputs(model, [row]), setting) for setting in settings]
+            assert [answer.tokens for answer in answers] == [answer.tokens for answer in again] == expected
+            # Likelihoods are the unsteered model's, which sees the values as they were.
+            assert [a.nll for a in answers] == pytest.approx([a.nll for a in again], rel=1e-4)
+        if end is None:
+            assert len({answer.tokens for answer in decoded[0]}) > 4
+
+
+def test_another_images_values_are_the_shuffled_contrast() -> None:
+    family = FAMILIES["llava"]
+    model = family.build()
+    settings = [VANILLA, *(Setting(-1, contrast=9.0, contrast_after=after) for after in (1, 3))]
+    inputs = family.inputs(model, [*ROWS, ROWS[0]])
+    decoded = decode_settings(model, inputs, settings, other_card=True, max_new_tokens=NEW)
+    own = decode_settings(model, family.inputs(model, ROWS), settings, max_new_tokens=NEW)
+    assert [[a.tokens for a in row] for row in decoded] != [[a.tokens for a in row] for row in own]
+    inputs = family.inputs(model, ROWS)
+    for place, setting in enumerate(settings[1:], start=1):
+        method = get("contrast-shuffled", contrast=9.0, contrast_after=setting.contrast_after)
+        with method.applied(model) as generate:
+            written = generate(**inputs, max_new_tokens=NEW, do_sample=False)
+        expected = [tuple(row) for row in written[:, inputs["input_ids"].shape[1] :].tolist()]
+        assert [row[place].tokens for row in decoded] == expected
 
 
 def test_turns_of_few_rows_change_nothing() -> None:
@@ -101,13 +146,13 @@ def test_likelihood_is_that_of_the_stock_model(name: str) -> None:
     model = family.build()
     rows = [*ROWS, Row(seed=3, words=5)]
     inputs = family.inputs(model, rows)
-    decoded = decode_settings(model, inputs, SETTINGS, max_new_tokens=NEW, score=True, contrast=True)
+    decoded = decode_settings(model, inputs, SETTINGS, max_new_tokens=NEW, score=True, other_image=True)
     assert len(decoded) == 2
     for place, answers in enumerate(decoded):
         for answer in answers[:4]:
             assert answer.nll == pytest.approx(reference_nll(family, model, rows[place], answer.tokens), rel=1e-4)
             other = reference_nll(family, model, rows[place + 1], answer.tokens)
-            assert answer.contrast == pytest.approx(other, rel=1e-4)
+            assert answer.other_nll == pytest.approx(other, rel=1e-4)
 
 
 def test_likelihood_ends_with_the_answer() -> None:
@@ -131,13 +176,13 @@ def test_the_same_answer_to_two_images_is_scored_with_each() -> None:
     # Prompts are padded to one length, so that every row has to write the same.
     same = {"prefix_allowed_tokens_fn": lambda _, written: [10 + written.shape[0] % 3]}
     inputs = family.inputs(model, rows)
-    decoded = decode_settings(model, inputs, SETTINGS[:2], max_new_tokens=3, score=True, contrast=True, **same)
+    decoded = decode_settings(model, inputs, SETTINGS[:2], max_new_tokens=3, score=True, other_image=True, **same)
     (answer,) = {answer.tokens for answers in decoded for answer in answers}
     for place, answers in enumerate(decoded):
         own, other = (reference_nll(family, model, rows[row], answer) for row in (place, place + 1))
         assert own != pytest.approx(other, rel=1e-2)
         for found in answers:
-            assert (found.nll, found.contrast) == (pytest.approx(own, rel=1e-4), pytest.approx(other, rel=1e-4))
+            assert (found.nll, found.other_nll) == (pytest.approx(own, rel=1e-4), pytest.approx(other, rel=1e-4))
 
 
 def reference_nll(family: Any, model: Any, row: Row, tokens: tuple[int, ...]) -> float:

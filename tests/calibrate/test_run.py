@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,7 @@ from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.environment import Process
 from tests.support.evaluating import damage, loaded
 from tests.support.helpers import in_threads
-from tests.support.planting import GRID, NEW, answer, assert_same, planted_scenes
+from tests.support.planting import GRID, NEW, answer, assert_same, planted, planted_scenes
 
 # A model with random weights writes nothing worth a limit of fluency.
 LOOSE = Limits(length_floor=0.0, nll_rise=1e3, distinct_drop=1.0)
@@ -149,6 +150,53 @@ def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     assert record["held_out_own_minus_other_card"]["chair_s"]["right"] == 0
     assert record["settings"] == winner.record()
     assert outcome.config("org/base", None, "add").mode == "add"
+
+
+@pytest.mark.parametrize("push", [False, True])
+def test_a_contrast_that_is_right_is_chosen(tmp_path: Path, push: bool) -> None:
+    """Alone or with a push, from a grid over both; every answer is that of the setting run by itself."""
+    grid = replace(GRID, contrast=(0.0, 9.0), contrast_after=(1, 3))
+    winner = Setting(-1, contrast=9.0, contrast_after=3)
+    data, pushed = planted_scenes(8, 6)
+    if push:
+        winner = replace(pushed, contrast=9.0, contrast_after=3)
+    data = planted(data, winner)
+    chosen = options(grid=grid, layers=(2,), objective="paper")
+    outcome = calibrate(loaded(), data, tmp_path, chosen, pope=replace(pope_task(data), max_new_tokens=2))
+    assert len(outcome.scored) == 1 + 2 + 4 * 3  # vanilla, contrasts alone, each push without and with them
+    expected = {setting: {s.id: answer(data, s, setting) for s in data.choosing} for setting in outcome.scored}
+    assert answers(tmp_path, [s.id for s in data.choosing]) == expected
+    assert outcome.choice.best == winner
+    assert outcome.choice.score == 0 < outcome.choice.vanilla
+
+    config = outcome.config("org/base", None)
+    assert Setting.of(config) == winner
+    assert (config.contrast, config.contrast_after, config.alpha_max) == (9.0, 3, winner.alpha_max)
+    assert config.calibration is not None
+    assert config.calibration["settings"] == winner.record()
+    assert "beyond the paper" in render_card(config, "org/name")
+    text, said = report(outcome.numbers), "\n".join(summary(outcome.numbers))
+    assert "Image-value contrast alone (beyond the paper)" in text
+    assert ("another image's CARD and values" if push else "another image's values") in text
+    assert "Beyond the paper" in said
+    assert winner.describe() in said
+    row = next(row for row in outcome.numbers["held_out"] if row["chosen"])
+    assert row["own_minus_other_card"]["chair_s"]["right"] == 0 < row["own_minus_other_card"]["chair_s"]["left"]
+    save_outcome(outcome, tmp_path, None, None)  # figures too
+
+
+def test_contrasts_alone_need_no_layers(tmp_path: Path) -> None:
+    grid = Grid(strengths=(0.0,), contrast=(4.0, 9.0), contrast_after=(1,))
+    outcome = calibrate(loaded(), images(), tmp_path, options(grid=grid, layers=None, probe=2))
+    assert set(outcome.scored) == {VANILLA, *(Setting(-1, contrast=value, contrast_after=1) for value in (4.0, 9.0))}
+    assert outcome.numbers["shortlist"]["layers"] == outcome.numbers["probes"] == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save_outcome(outcome, tmp_path, None, None)
+    with pytest.raises(InputError, match="strength 0"):
+        Grid(strengths=(0.0, 0.5))
+    with pytest.raises(ValueError, match="`contrast` is -1"):
+        Grid(contrast=(-1.0,))
 
 
 class Killed(BaseException):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from rudder_hf import RudderConfig, methods
 from rudder_hf.calibrate import VANILLA, CalibrationOptions, Limits, Setting
 from rudder_hf.calibrate.choice import LABELLED, Choice
 from rudder_hf.calibrate.outcome import choice_record
-from rudder_hf.calibrate.verdict import held_out_rows, refusal, shown_by
+from rudder_hf.calibrate.verdict import held_out_rows, refusal, shown_by, truncated
 from rudder_hf.evaluate.methods import settings_record
 from rudder_hf.evaluate.scoring import Scored
 from rudder_hf.hub.card import Provenance, render_card
-from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS
-from rudder_hf.metrics.statistics import Counts
+from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS, CaptionDetail
+from rudder_hf.metrics.chair_parsers import Mention
+from rudder_hf.metrics.statistics import Counts, scores
 
 SIZE = 40
 BEST = Setting(1, alpha_max=3.0)
@@ -42,11 +44,11 @@ def choice(objective: str = "f1", best: Setting | None = BEST) -> Choice[Setting
     return Choice(best, objective, 0.8, 0.7, [], {}, {}, {}, [], (0.1, 0.0, 0.2))
 
 
-def checked(steered: Scored, vanilla: Scored | None = None) -> list[dict[str, Any]]:
-    """What the held-out images say; vanilla has an absent object in half of its captions."""
+def checked(steered: Scored, vanilla: Scored | None = None, cut: Scored | None = None) -> list[dict[str, Any]]:
+    """What the held-out images say; vanilla has an absent object in half of its captions, cut or not."""
     vanilla = vanilla or captions(20)
-    scored = {VANILLA: vanilla, BEST: steered}
-    return held_out_rows(scored, {"minus_vanilla": {BEST: vanilla.counts}}, BEST, 500, 0)
+    others = {"minus_vanilla": {BEST: vanilla}, "minus_truncated": {BEST: cut or vanilla}}
+    return held_out_rows({VANILLA: vanilla, BEST: steered}, others, BEST, 500, 0)
 
 
 @pytest.mark.parametrize("objective", LABELLED)
@@ -69,6 +71,30 @@ def test_every_reason_of_refusal_is_said(steered: Scored, floor: float, missing:
     refused = refusal(choice(), checked(steered), LIMITS | {"recall_floor": floor})
     assert refused.startswith(f"on the held-out images {missing}")
     assert ", and " not in refused
+
+
+def test_a_fall_that_saying_less_explains_is_refused() -> None:
+    rows = checked(captions(8), cut=captions(9))
+    refused = refusal(choice(), rows, LIMITS)
+    less = "on the held-out images CHAIR_I is not shown to fall by more than by saying less (-0.7 ["
+    assert refused.startswith(less)
+    assert refused.endswith("] against vanilla's captions cut to the same recall)")
+    record = choice_record(choice(), rows, LIMITS)
+    assert record["refusal"] == refused
+    assert record["held_out_minus_truncated"]["chair_i"]["high"] >= 0 > record["held_out"]["chair_i"]["high"]
+    assert refusal(choice(), checked(captions(8), cut=captions(16)), LIMITS) == ""
+
+
+def test_the_truncated_control_has_the_recall_of_the_setting() -> None:
+    """Vanilla names three objects and then an absent one, which goes with the third."""
+    names = ("cat", "dog", "bird", "boat")
+    said = tuple(Mention(name, name, place) for place, name in enumerate(names))
+    truth = frozenset({"cat", "dog", "bird", "horse"})
+    details = tuple(CaptionDetail(image, "", said, (said[3],), truth, 30) for image in range(SIZE))
+    whole = replace(captions(SIZE), details=details)
+    uncut, cut = (truncated(whole, captions(SIZE, found=found)) for found in (3.0, 2.0))
+    assert scores(uncut.counts, uncut.metrics)["chair_i"] == 0.25
+    assert scores(cut.counts, cut.metrics) | {"recall": 0.5, "chair_i": 0.0} == scores(cut.counts, cut.metrics)
 
 
 def test_all_that_is_missing_is_said_at_once() -> None:
@@ -121,9 +147,9 @@ def test_the_recorded_simulation_is_what_the_page_says() -> None:
     page = (root / "docs" / "calibration.md").read_text()
     assert table(result) in page.split("<!-- null calibration -->")[1].split("<!-- end of null calibration -->")[0]
     assert all(row["repetitions"] >= 400 for row in result["results"])
-    assert all(row["share"] <= 0.1 for row in result["results"] if row["effect"] == "none")
-    mostly = [row for row in result["results"] if row["objective"] == "f1" and row["effect"].startswith("quarter")]
-    assert all(row["low"] > 0.5 for row in mostly)
+    assert all(row["share"] <= 0.1 for row in result["results"] if row["effect"] in ("none", "cut"))
+    often = [row for row in result["results"] if row["objective"] == "f1" and row["effect"].startswith("quarter")]
+    assert all(row["low"] > 0.35 for row in often)
 
 
 def test_settings_without_effect_are_hardly_ever_called_calibrated() -> None:

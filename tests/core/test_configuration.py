@@ -289,7 +289,7 @@ def test_a_config_from_before_there_was_a_contrast_is_without(tmp_path: Path) ->
     assert len(stored) - len(old) == 3
     file.write_text(json.dumps(old))
     config = RudderConfig.from_pretrained(tmp_path)
-    assert (config.contrast, config.contrast_first_layer, config.contrast_after) == (0.0, 2, 1)
+    assert (config.contrast, config.settings()) == (0.0, RudderConfig(layer=3).settings())
     config.take({"contrast": 1, "contrast_after": 8})
     config.save_pretrained(tmp_path)
     assert RudderConfig.from_pretrained(tmp_path).settings() == config.settings()

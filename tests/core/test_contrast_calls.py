@@ -85,6 +85,11 @@ def test_beams_and_sampling_equal_the_hand(name: str, way: str, after: int) -> N
     output = contrasted(name, BATCH, {"contrast_after": after}, **WAYS[way])
     torch.manual_seed(3)
     assert_equal(output, by_hand(name, BATCH, after=after, **WAYS[way]))
+    torch.manual_seed(3)
+    uncached = contrasted(name, BATCH, {"contrast_after": after}, use_cache=False, **WAYS[way])
+    assert uncached.sequences.tolist() == output.sequences.tolist()
+    for ours, theirs in zip(uncached.scores, output.scores, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["llava", "idefics2", "qwen2_5_vl", "instructblip", "gemma3"])
@@ -325,7 +330,7 @@ def test_half_precision_is_rounded_once(dtype: torch.dtype) -> None:
     caches = []
     for strength in (0.0, STRENGTH):
         cache = DynamicCache()
-        with attach(model, RudderConfig(layer=2, alpha_max=0.0, contrast=strength)):
+        with attach(model, RudderConfig(layer=2, alpha_max=0.0, contrast=strength, contrast_after=1)):
             generate(model, inputs, past_key_values=cache, max_new_tokens=2)
         caches.append(cache)
     # Layer 2 is the first that is edited: what entered it is the same in both runs.
@@ -376,7 +381,7 @@ def test_what_cannot_be_exact_is_refused_by_name() -> None:
     model, inputs = built("llava"), inputs_of("llava", ALONE)
     embeds = model.get_input_embeddings()(inputs["input_ids"])
     refusals: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-        ("needs use_cache=True", inputs, {"use_cache": False}),
+        ("needs a prompt of ids", inputs, {"use_cache": False, "past_key_values": DynamicCache()}),
         ("keeps its values quantised", inputs, {"past_key_values": quantised()}),
         ("needs `input_ids`", {"inputs_embeds": embeds}, {}),
         ("has 4 decoder layers", inputs, {"rudder": {"contrast_first_layer": 4}}),

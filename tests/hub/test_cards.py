@@ -274,6 +274,7 @@ def test_a_contrast_is_called_beyond_the_paper() -> None:
 def test_a_record_from_before_the_contrast_stands_for_settings_without() -> None:
     found = {name: value for name, value in RudderConfig().settings().items() if not name.startswith("contrast")}
     config = calibrated(settings=found)
+    config.contrast_after = 5  # a default of another version, without a meaning while there is no contrast
     assert Provenance(config).calibrated
     config.contrast = 0.6
     assert not Provenance(config).calibrated

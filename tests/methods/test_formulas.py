@@ -344,7 +344,9 @@ def test_controls_of_the_contrast_move_values_by_something_else(family: str) -> 
         assert not torch.allclose(drawn, part, atol=1e-2)
     for part, next_one in zip(own, reversed(moves(family, "contrast-shuffled", donors=None)), strict=True):
         torch.testing.assert_close(next_one, part, rtol=1e-4, atol=1e-5)
-    bank = collect_deviations(built(family), RudderConfig(layer=-1, alpha_max=0.0, contrast=1.0), [batch(family)])
+    bank = collect_deviations(
+        built(family), RudderConfig(layer=-1, alpha_max=0.0, contrast=1.0, contrast_after=1), [batch(family)]
+    )
     assert len(bank) == 2
     for seed in range(4):
         others = moves(family, "contrast-shuffled", donors=bank, seed=seed)
@@ -362,6 +364,6 @@ def test_the_contrast_of_a_config_is_no_part_of_the_papers_method() -> None:
     both = get("rudder-beta+contrast", config=config, contrast=0.4, contrast_after=3)
     assert both.settings() | {"alpha_max": 3.0, "contrast": 0.4, "contrast_after": 3} == both.settings()
     alone = run(method("contrast"), built("llava"), batch("llava"), output_logits=True)
-    mixed = method("rudder-beta+contrast", alpha_max=0.0, contrast=2.0)
+    mixed = method("rudder-beta+contrast", alpha_max=0.0, contrast=2.0, contrast_after=1)
     together = run(mixed, built("llava"), batch("llava"), output_logits=True)
     assert torch.equal(torch.stack(alone.logits), torch.stack(together.logits))

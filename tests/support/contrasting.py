@@ -106,7 +106,9 @@ def generate(model: Any, inputs: dict[str, Any], **options: Any) -> Any:
 def settings(model: Any, family: Family, **changes: Any) -> RudderConfig:
     count = len(model.get_submodule(family.layers))
     usable = [index for index in range(count) if index not in family.no_attention_layers]
-    return RudderConfig(**{"layer": usable[-1], "alpha_max": 0.0, "contrast": STRENGTH, **changes})
+    return RudderConfig(
+        **{"layer": usable[-1], "alpha_max": 0.0, "contrast": STRENGTH, "contrast_after": 1, **changes}
+    )
 
 
 def contrasted(name: str, rows: tuple[Row, ...], changes: dict[str, Any] | None = None, **options: Any) -> Any:
