@@ -211,8 +211,8 @@ def _warn_one_token(call: Call, state: GenerationState, sequences: Tensor) -> No
     ends = torch.as_tensor(call.option("eos_token_id", []), dtype=torch.long, device=new.device)
     if bool(torch.isin(new[:, 1:], ends).all()):
         warn(
-            "The answer is a single token, and the first token is not steered: RUDDER could not change it. Pass "
-            "rudder={'steer_first_token': True} to steer it too."
+            "The answer is a single token, and the first token is not steered: RUDDER could not change it. "
+            "The setting steer_first_token=True steers it too."
         )
 
 

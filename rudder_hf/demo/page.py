@@ -101,7 +101,7 @@ class Page:
         # What is shown, and the view of a link that was just opened.
         self.shown, self.linked = gr.State(None), gr.State(None)
         self.image = gr.Image(
-            type="pil", format="png", image_mode="RGB", sources=["upload", "clipboard"], label="Image", height=320,
+            type="pil", format="png", image_mode=None, sources=["upload", "clipboard"], label="Image", height=320,
             buttons=[], elem_id="image", render=False,
         )  # fmt: skip
         gr.Examples(
