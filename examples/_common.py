@@ -8,6 +8,7 @@ from typing import Any
 from PIL import Image
 
 from rudder_hf import RudderConfig, get_preset
+from rudder_hf.hub.images import read_image
 from rudder_hf.scenes import embedded
 
 QUESTION = "Please help me describe the image in detail"
@@ -38,7 +39,7 @@ def settings(given: argparse.Namespace) -> RudderConfig:
 def load_image(given: argparse.Namespace) -> Image.Image:
     """The image to ask about."""
     if given.image:
-        return Image.open(given.image).convert("RGB")
+        return read_image(given.image)
     return embedded.example_image(1)
 
 

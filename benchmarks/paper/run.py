@@ -6,7 +6,7 @@
 COCO has `annotations/instances_val2014.json`, `annotations/captions_val2014.json` and the images in `val2014/`; POPE
 is the folder of its question files; MME has one folder per subtask. A row can run if its model's weights are on this
 machine (or may be downloaded), its data are there, the weights fit into memory, and rudder_hf has its method. Results
-go to one folder per row, which `rudder evaluate --compare` and `--table` read; finished rows are not run again.
+go to one folder per row, which `rudder score` and `rudder table` read; finished rows are not run again.
 """
 
 from __future__ import annotations

@@ -109,7 +109,6 @@ def _options(given: dict[str, Any]) -> AnalysisOptions:
 def _study(given: dict[str, Any]) -> Study:
     """Images, then the model and its settings."""
     from ..analyze import Study, find_images
-    from ..evaluate.methods import parse_settings
     from ..evaluate.tasks import DataOptions
     from ..runtime.models import load_model
 
@@ -117,9 +116,7 @@ def _study(given: dict[str, Any]) -> Study:
     wanted = None if given["ids"] is None else read_ids(given["ids"])
     task = find_images(DataOptions(**{name: given[name] for name in fields}, wanted=wanted))
     task.skip_unreadable(given["skip_unreadable"])
-    parsed = parse_settings(given["settings"] or [])
-    if set(parsed) - {""}:
-        raise ValueError(f"--set {next(iter(set(parsed) - {''}))}.NAME=VALUE: here settings are NAME=VALUE.")
+    settings = options.given_settings(given)
     device = choose_device(given["device"])
     loaded = load_model(given["model"], given["dtype"], device, given["rudder"], given["revision"])
-    return Study(loaded, task, loaded.config_with(parsed.get("", {})))
+    return Study(loaded, task, loaded.config_with(settings))

@@ -23,7 +23,8 @@ def benchmark(
     shape: Annotated[
         Literal["wide", "deep", "both", "tiny"],
         typer.Option(
-            help="wide: 2 layers as in LLaVA-1.5-7B (needs 2 GB); deep: 32 narrow layers; tiny: to try the command."
+            metavar="NAME",
+            help="wide: 2 layers as in LLaVA-1.5-7B (needs 2 GB); deep: 32 narrow ones; both; tiny: to try it.",
         ),
     ] = "both",
     model: Annotated[str | None, typer.Option(help="A model's Hub id or folder, instead of a shape.")] = None,
@@ -46,7 +47,9 @@ def benchmark(
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option(help=f"{QUICK['rounds']} rounds of {QUICK['new_tokens']} tokens: a first look, no result."),
+        typer.Option(
+            "--quick", help=f"{QUICK['rounds']} rounds of {QUICK['new_tokens']} tokens: a first look, no result."
+        ),
     ] = False,
 ) -> None:
     """Compare vanilla, RUDDER-Beta and RUDDER-Add, or any methods, interleaved on the same model and prompt.

@@ -63,6 +63,7 @@ def calibrate(
     objective: Annotated[
         Literal["f1", "paper", "mean", "chair_s", "chair_i", "grounding"] | None,
         typer.Option(
+            metavar="NAME",
             help="What the best setting within the limits has: the highest f1 or grounding; the least CHAIR: chair_s, "
             "chair_i, their mean, which is the paper's rule.",
             show_default="f1; grounding without annotations",
@@ -84,19 +85,19 @@ def calibrate(
     ] = None,
     k: Annotated[str | None, typer.Option(help="Sensitivities, such as 2,5,8.")] = None,
     mode: Annotated[
-        str, typer.Option("--mode", "--modes", help="beta, add, or both; both give a config for each beside the best.")
+        str, typer.Option(help="beta, add, or both; both give a config for each beside the best.")
     ] = "beta",
-    pool: Annotated[str, typer.Option("--pool", "--pools", help="mean, norm, or both.")] = "mean",
-    span: Annotated[str, typer.Option("--span", "--spans", help="prompt, text, image, or several.")] = "prompt",
+    pool: Annotated[str, typer.Option(help="mean, norm, or both.")] = "mean",
+    span: Annotated[str, typer.Option(help="prompt, text, image, or several.")] = "prompt",
     first_token: Annotated[str, typer.Option(help="Whether the first token is steered: no, yes, or no,yes.")] = "no",
     contrast: Annotated[
         str | None,
         typer.Option(help="Beyond the paper: image-value contrasts, such as 0,0.4,0.8, alone and with each push."),
     ] = None,
     contrast_after: Annotated[str | None, typer.Option(help="Answer tokens before the contrast, such as 1,8.")] = None,
-    early_stopping: Annotated[
-        bool, typer.Option("--early-stopping/--no-early-stopping", help="Drop settings without a chance.")
-    ] = True,
+    no_early_stopping: Annotated[
+        bool, typer.Option("--no-early-stopping", help="Do not drop settings without a chance.")
+    ] = False,
     label_free: Annotated[
         bool, typer.Option("--label-free", help="Also say what the criterion without annotations would choose.")
     ] = False,
@@ -122,7 +123,7 @@ def calibrate(
     Writes a config that can be pushed, a report that says why, figures and all numbers. An interrupted run goes on
     where it was when the command is repeated, and a larger grid only decodes what is new.
     """
-    given = dict(locals())
+    given = {**locals(), "early_stopping": not no_early_stopping}
     with refusing_bad_input():
         from ..runtime.environment import process_device, this_process
 

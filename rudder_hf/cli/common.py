@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -46,10 +47,29 @@ def refusing_bad_input() -> Iterator[None]:
 
 
 @contextmanager
-def reporting_failure() -> Iterator[None]:
-    """Around the work itself: whatever goes wrong is one line and exit code 1."""
-    try:
+def _plain_warnings() -> Iterator[None]:
+    """Show each of RUDDER's warnings once, as one line."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+            if category.__name__ != "RudderWarning":
+                others(message, category, *place, **options)
+            elif str(message) not in told:
+                told.add(str(message))
+                typer.echo(f"Warning: {message}", err=True)
+
+        warnings.showwarning = show
         yield
+
+
+@contextmanager
+def reporting_failure() -> Iterator[None]:
+    """Around the work itself: whatever goes wrong is one line and exit code 1; RUDDER's warnings are a line each."""
+    try:
+        with _plain_warnings():
+            yield
     except typer.Exit:
         raise
     except Exception as error:

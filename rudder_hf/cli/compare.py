@@ -47,7 +47,11 @@ def compare(
     ] = False,
     objective: Annotated[
         Literal["f1", "paper", "mean", "chair_s", "chair_i"],
-        typer.Option(help="What all methods are tuned by, as rudder calibrate: the highest f1, or the least CHAIR."),
+        typer.Option(
+            metavar="NAME",
+            help="What all methods are tuned by, as rudder calibrate: the highest f1, or the least CHAIR: chair_s, "
+            "chair_i, mean or paper.",
+        ),
     ] = "f1",
     recall_floor: Annotated[float, typer.Option(help="Least recall as a share of vanilla's.")] = 0.95,
     nll_rise: Annotated[float, typer.Option(help="Most nats per token that captions may get less likely.")] = 0.05,

@@ -24,8 +24,9 @@ def demo(
     mode: options.ModeOption = None,
     alpha_max: options.AlphaMaxOption = None,
     k: options.SensitivityOption = None,
+    settings: options.SettingsOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
-    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
 ) -> None:
@@ -33,17 +34,18 @@ def demo(
 
     The page is served to this machine only, and asks nobody else for anything. Ctrl-C ends it.
     """
-    settings = options.given_settings(locals(), "layer", "mode", "alpha_max", "k")
+    given = dict(locals())
     with refusing_bad_input():
         from ..demo.serve import check_port, serve_until_interrupted
 
         require_extra("demo", gradio="gradio")
         check_port(port)
+        wanted = options.given_settings(given)
     with reporting_failure():
         with refusing_bad_input():
             from ..runtime.models import load_steered
 
-            steered, processor = load_steered(model, settings, choose_device(device), dtype)
+            steered, processor = load_steered(model, wanted, choose_device(device), dtype)
         serve_until_interrupted(
             lambda url: typer.echo(f"The page is at {url} (for this machine only; Ctrl-C ends it)."),
             steered,
@@ -51,5 +53,5 @@ def demo(
             model,
             port=port,
             max_new_tokens=max_new_tokens,
-            open_browser=open_browser,
+            open_browser=not no_open,
         )

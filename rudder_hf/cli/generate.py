@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,40 +23,34 @@ if TYPE_CHECKING:
 EXAMPLES = copyable(
     "rudder generate",
     "rudder generate --example 3 --trace",
-    "rudder generate --alpha-max 8 --no-compare --stream",
+    "rudder generate --alpha-max 8 --set span=text --no-compare --stream",
     "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
-    "rudder generate a.jpg b.jpg --model FOLDER --layer 20 --alpha-max 5 --json",
+    "rudder generate photos --model FOLDER --layer 20 --alpha-max 5 --json",
 )
 PROMPT = "Please help me describe the image in detail"
+SHOWN = 3  # of the examples, the first ones; all of them are counted
+TIMEOUT = 30.0  # seconds for an image behind a URL
 
 
 def generate(
-    images: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE", help="None shows an example.")] = None,
+    images: Annotated[
+        list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders or URLs; none shows examples.")
+    ] = None,
     model: options.ModelOption = None,
     prompt: Annotated[str, typer.Option(help="What to ask.")] = PROMPT,
     layer: options.LayerOption = None,
     mode: options.ModeOption = None,
     alpha_max: options.AlphaMaxOption = None,
     k: options.SensitivityOption = None,
-    c: Annotated[float | None, typer.Option(help="Concentration of the gate.")] = None,
-    g_min: Annotated[float | None, typer.Option(help="Least gate.")] = None,
-    g_max: Annotated[float | None, typer.Option(help="Largest gate.")] = None,
-    norm_cap: Annotated[float | None, typer.Option(help="Longest push (tau).")] = None,
-    steer_first_token: Annotated[
-        bool | None, typer.Option("--steer-first-token/--no-steer-first-token", help="Steer the first token too.")
-    ] = None,
-    contrast: Annotated[
-        float | None, typer.Option(help="Beyond the paper: lambda of the image-value contrast (0: off).")
-    ] = None,
-    contrast_first_layer: Annotated[int | None, typer.Option(help="First layer of the contrast.")] = None,
-    contrast_after: Annotated[int | None, typer.Option(help="Answer tokens before the contrast.")] = None,
+    settings: options.SettingsOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
-    example: Annotated[int, typer.Option(min=1, help="Which of the examples, if no image is given.")] = 4,
+    limit: Annotated[int | None, typer.Option(min=1, help="How many of the images, the first ones.")] = None,
+    example: Annotated[int | None, typer.Option(min=1, help="One of the examples instead of the first three.")] = None,
     annotations: Annotated[
         Path | None, typer.Option(help="COCO instances file: marks objects that are not in the image.")
     ] = None,
     batch_size: options.BatchSizeOption = 8,
-    compare: Annotated[bool, typer.Option("--compare/--no-compare", help="Show the unsteered answer too.")] = True,
+    no_compare: Annotated[bool, typer.Option("--no-compare", help="Leave the unsteered answer out.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show similarity, gate and push of every token.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print words as they come, image by image.")] = False,
     as_json: options.JsonOption = False,
@@ -65,56 +61,75 @@ def generate(
 
     Settings that are not given come from the model's preset. Models without one need --layer and --alpha-max.
     """
-    gate = ("k", "c", "g_min", "g_max")
-    others = ("norm_cap", "steer_first_token", "contrast", "contrast_first_layer", "contrast_after")
-    settings = options.given_settings(locals(), "layer", "mode", "alpha_max", *gate, *others)
+    given = dict(locals())
     with refusing_bad_input():
         if stream and as_json:
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
-        shown = _read_images(images, annotations) if images else [_example(example)]
+        found = _read_images(images, annotations, limit) if images else _examples(example)
+        wanted = options.given_settings(given)
     with reporting_failure():
         with refusing_bad_input():
             from ..runtime.models import load_steered
             from ..runtime.progress import ProgressBar
-            from ..scenes.embedded import NOTE
+            from ..scenes.embedded import NOTE, embedded_name
             from .ask import ask
 
-            steered, processor = load_steered(model, settings, choose_device(device), dtype)
-        note = NOTE if model is None else None
-        used = f"mode {steered.config.mode}, layer {steered.handle.layer}, alpha_max {steered.config.alpha_max:g}"
-        heading = f"prompt:  {prompt}\nrudder:  {used}, k {steered.config.k:g}"
-        if steered.config.contrast:
-            heading += f", contrast {steered.config.contrast:g} (beyond the paper)"
+            steered, processor = load_steered(model, wanted, choose_device(device), dtype)
+        # The first examples are shown; a model that knows them answers all, for the count.
+        shown = SHOWN if not images and example is None else len(found)
+        counted = shown < len(found) and prompt == PROMPT and embedded_name(model) is not None
+        found = found if counted else found[:shown]
+        beyond = "  (the contrast is beyond the paper)" if steered.config.contrast else ""
+        heading = f"prompt:  {prompt}\nrudder:  {steered.config.expression()}{beyond}\n"
 
         def begin(image: _NamedImage) -> None:
             """Print an image's title, and before the first one what holds for all."""
-            if image is shown[0]:
-                typer.echo(f"{note}\n\n{heading}" if note else heading)
+            if image is found[0]:
+                typer.echo(f"{NOTE}\n\n{heading}" if model is None else heading, nl=False)
             typer.echo(f"\nimage:   {image.title}")
 
-        size = 1 if stream else batch_size
         answers: list[Answer] = []
-        for start in range(0, len(shown), size):
-            part = shown[start : start + size]
-            if stream:
+        while (start := len(answers)) < len(found):
+            aloud = stream and start < shown
+            part = found[start : start + (1 if aloud else batch_size)]
+            if aloud:
                 begin(part[0])
-            with ProgressBar(shown=not (stream or as_json)) as bar:
-                bar("images", start, len(shown))
-                found = ask(steered, processor, [one.image for one in part], prompt, max_new_tokens, compare, stream)
-            answers += found
-            for image, answer in zip(part, found, strict=True) if not as_json else ():
-                if not stream:
+            with ProgressBar(shown=not (aloud or as_json)) as bar:
+                bar("images", start, len(found))
+                pixels = [one.read() for one in part]
+                answers += ask(steered, processor, pixels, prompt, max_new_tokens, not no_compare, aloud)
+            for image, answer in zip(found[start:shown], answers[start:], strict=False) if not as_json else ():
+                if not aloud:
                     begin(image)
-                _print_answer(image, answer, not stream, trace)
+                _print_answer(image, answer, not aloud, trace)
+        totals = _count(found, answers) if counted else {}
         if as_json:
             document = {
                 "model": model or "embedded:llava",
-                "note": note,
+                "note": NOTE if model is None else None,
                 "prompt": prompt,
+                "rudder": steered.config.expression(),
                 "settings": answers[0].settings,
-                "answers": list(map(_record, shown, answers)),
+                "answers": list(map(_record, found[:shown], answers)),
+                "absent_of_named": totals,
             }
             typer.echo(json.dumps(document, indent=2))
+        elif totals:
+            counts = ", ".join(f"{name} {absent} of {named}" for name, (absent, named) in totals.items())
+            typer.echo(f"\nabsent objects named in all {len(found)} examples: {counts}")
+
+
+def _count(images: list[_NamedImage], answers: list[Answer]) -> dict[str, tuple[int, int]]:
+    """For vanilla and steered, how many absent objects and how many objects at all are named, once for each image."""
+    from ..metrics.highlight import mentions
+
+    totals: dict[str, tuple[int, int]] = {}
+    for image, answer in zip(images, answers, strict=True):
+        for name, text in answer.texts.items():
+            absent, named = totals.get(name, (0, 0))
+            all_named = {span.category for span in mentions(text)}
+            totals[name] = (absent + len(set(image.absent(text))), named + len(all_named))
+    return totals
 
 
 def _print_answer(image: _NamedImage, answer: Answer, texts: bool, trace: bool) -> None:
@@ -147,7 +162,7 @@ class _NamedImage:
     """An image, its name, and the COCO categories in it if they are known."""
 
     name: str
-    image: Image
+    read: Callable[[], Image]  # when its turn comes: the images of a folder need not fit into memory
     present: frozenset[str] | None
 
     @property
@@ -162,28 +177,37 @@ class _NamedImage:
         return [] if self.present is None else [span.category for span in absent(text, self.present)]
 
 
-def _read_images(paths: list[Path], annotations: Path | None) -> list[_NamedImage]:
+def _read_images(sources: list[str], annotations: Path | None, limit: int | None) -> list[_NamedImage]:
     """The images with what is known of them, from the given annotations or from those beside the image.
 
     Raises:
-        ValueError: An image cannot be read, or the annotations do not fit.
+        ValueError: An image cannot be read, a folder has none, or the annotations do not fit.
     """
-    from ..evaluate.tasks.base import read_image
+    from ..evaluate.tasks.captions import image_files
+    from ..hub.images import as_rgb, read_image
     from ..metrics.chair import ground_truth
     from ..metrics.coco import read_coco
 
+    names: list[str] = []
+    for given in sources:
+        inside = [str(path) for path in image_files(Path(given))] if Path(given).is_dir() else [given]
+        if not inside:
+            raise ValueError(f"There are no images in {given}.")
+        names += inside
     tables: dict[Path, dict[str, frozenset[str]]] = {}
     found = []
-    for path in paths:
-        image, source = read_image(path), annotations or _annotations_beside(path)
+    for name in names[:limit]:
+        path, image = Path(name), read_image(name, TIMEOUT)
+        read = partial(read_image, name) if path.is_file() else partial(as_rgb, image)
+        source = annotations or _annotations_beside(path)
         if source is not None and source not in tables:
             data = read_coco(source)
             truth = ground_truth(data)
-            tables[source] = {name: truth[number] for number, name in data.files.items()}
+            tables[source] = {file: truth[number] for number, file in data.files.items()}
         present = None if source is None else tables[source].get(path.name)
         if annotations is not None and present is None:
             raise ValueError(f"{annotations} says nothing about {path.name}.")
-        found.append(_NamedImage(str(path), image, present))
+        found.append(_NamedImage(name, read, present))
     return found
 
 
@@ -196,13 +220,16 @@ def _annotations_beside(image: Path) -> Path | None:
     return None
 
 
-def _example(number: int) -> _NamedImage:
-    """One of the example images, counted from 1."""
+def _examples(number: int | None) -> list[_NamedImage]:
+    """The example images, or one of them, counted from 1."""
     from ..scenes.captions import noun
     from ..scenes.embedded import example_image, examples
 
-    scenes = examples()
-    if number > len(scenes):
+    scenes = dict(enumerate(examples(), start=1))
+    if number is not None and number not in scenes:
         raise ValueError(f"There are {len(scenes)} example images: --example must be 1 to {len(scenes)}.")
-    scene = scenes[number - 1]
-    return _NamedImage(f"example {number}, {noun(scene.place)}", example_image(number), frozenset(scene.names))
+    return [
+        _NamedImage(f"example {n}, {noun(scene.place)}", partial(example_image, n), frozenset(scene.names))
+        for n, scene in scenes.items()
+        if number in (None, n)
+    ]

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push, verify
+from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push, score, table, verify
 from .common import copyable
+from .options import for_help
 
 app = typer.Typer(
     name="rudder",
@@ -17,6 +18,8 @@ app = typer.Typer(
         "rudder generate",
         "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
         "rudder evaluate --out results/scenes",
+        "rudder score results/scenes --lineage strict",
+        "rudder table results/scenes --latex",
         "rudder calibrate --out calibration",
         "rudder compare --out comparison",
         "rudder analyze --out analysis",
@@ -30,9 +33,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (generate, evaluate, calibrate, compare, analyze, benchmark, demo, push, verify, env):
+for module in (generate, evaluate, score, table, calibrate, compare, analyze, benchmark, demo, push, verify, env):
     name = module.__name__.rpartition(".")[2]
-    app.command(name, epilog=module.EXAMPLES)(getattr(module, name))
+    app.command(name, epilog=module.EXAMPLES)(for_help(getattr(module, name)))
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,14 +1,28 @@
 """The options that several commands share, each with one name, one meaning and one help text.
 
-A command writes `device: DeviceOption = "auto"`: type and help come from here, the default is the command's own.
+A command writes `device: DeviceOption = "auto"`: type and help come from here, the default is the command's own. What
+few users need is in `ADVANCED`.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
+
+# Parameters that stand in a panel of their own at the end of every help page.
+ADVANCED = frozenset(
+    """
+    captions ids skip_unreadable exclude check check_data prompt_tokens revision
+    num_beams top_p temperature no_likelihood lineage parser bootstrap margin
+    beam_limit tune_beam_limit everywhere rounds cost_tokens shown token_image
+    recall_floor length_floor nll_rise distinct_drop confidence
+    shortlist probe pool span first_token contrast_after no_early_stopping label_free runners_up
+    """.split()  # noqa: SIM905 - one name a line would hide the list
+)
 
 # The model and where it runs.
 ModelOption = Annotated[
@@ -20,7 +34,10 @@ ModelOption = Annotated[
 RevisionOption = Annotated[str | None, typer.Option(help="Commit, tag or branch of the model.")]
 RudderOption = Annotated[str | None, typer.Option(help="Folder or Hub id of RUDDER settings for the model.")]
 DeviceOption = Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda, ...")]
-DtypeOption = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Type of the weights.")]
+DtypeOption = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16"],
+    typer.Option(metavar="NAME", help="Of the weights: auto, float32, bfloat16 or float16."),
+]
 BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images per batch.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of every random draw: images, sampling, intervals.")]
 
@@ -31,7 +48,13 @@ AlphaMaxOption = Annotated[float | None, typer.Option(help="Strength of the push
 SensitivityOption = Annotated[float | None, typer.Option(help="Sensitivity of the gate.")]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="NAME=VALUE for RUDDER, or METHOD.NAME=VALUE, such as rudder-add.alpha_max=5."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Another setting of RUDDER, such as span=text; repeat it."),
+]
+MethodSettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting of RUDDER, or METHOD.NAME=VALUE, one of a method; repeat it."
+    ),
 ]
 
 # Images, annotations and questions.
@@ -52,24 +75,58 @@ TopPOption = Annotated[float, typer.Option(help="Of nucleus sampling.")]
 # Methods, scores and results.
 MethodsOption = Annotated[
     str,
-    typer.Option(help="Separated by commas, or groups: all, rudder, peers, controls; differences are to the first."),
+    typer.Option(
+        help="Separated by commas, or groups: all, rudder, peers, controls; differences are to the first.",
+        show_default="vanilla, rudder-beta, rudder-add",
+    ),
 ]
-LineageOption = Annotated[Literal["pattern", "wordnet", "strict"], typer.Option(help="Of CHAIR.")]
+LineageOption = Annotated[
+    Literal["pattern", "wordnet", "strict"],
+    typer.Option(metavar="NAME", help="Of CHAIR: pattern, wordnet or strict."),
+]
+ParserOption = Annotated[
+    Literal["robust", "official", "opera"],
+    typer.Option(metavar="NAME", help="Of POPE's answers: robust, official or opera."),
+]
 BootstrapOption = Annotated[int, typer.Option(min=1, help="Bootstrap draws for intervals.")]
 MarginOption = Annotated[
     float,
     typer.Option(
-        min=0,
-        help="RUDDER's controls are without effect within this share of its own change.",
-        show_default="a third",
+        min=0, help="RUDDER's controls are without effect within this share of its own change.", show_default="a third"
     ),
 ]
-_OUT = typer.Option(help="A new folder, or that of the same run, which is continued.")
-OutOption = Annotated[Path, _OUT]
-OptionalOutOption = Annotated[Path | None, _OUT]
+OutOption = Annotated[Path, typer.Option(help="A new folder, or that of the same run, which is continued.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def given_settings(given: dict[str, Any], *names: str) -> dict[str, Any]:
-    """RUDDER's settings that the user gave: options that were left out are None and are dropped."""
-    return {name: given[name] for name in names if given[name] is not None}
+def for_help(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with advanced options in a panel of their own, and paragraphs that fill the terminal's lines."""
+    paragraphs = str(inspect.getdoc(command)).split("\n\n")
+    command.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    command.__annotations__ = get_type_hints(command, include_extras=True)
+    for name in ADVANCED & command.__annotations__.keys():
+        option = get_args(command.__annotations__[name])[-1]
+        option.rich_help_panel = "Advanced"
+    return command
+
+
+def given_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """RUDDER's settings that the user gave, by an option of their own or with --set.
+
+    Raises:
+        ValueError: A setting is given twice, is unknown, or is written in another form.
+    """
+    from ..core.configuration import check_setting
+    from ..evaluate.methods import parse_settings
+
+    parsed = parse_settings(given["settings"] or [])
+    if methods := set(parsed) - {""}:
+        raise ValueError(f"--set {min(methods)}.NAME=VALUE: here settings are NAME=VALUE.")
+    found: dict[str, Any] = {
+        name: given[name] for name in ("layer", "mode", "alpha_max", "k") if given.get(name) is not None
+    }
+    for name, value in parsed.get("", {}).items():
+        if name in found:
+            raise ValueError(f"{name} is given twice: --set {name}=... and --{name.replace('_', '-')}.")
+        found[name] = check_setting(name, value)
+    return found

@@ -93,13 +93,31 @@ def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
                 "prefill. Use a checkpoint with a decoder-only language model (for InstructBLIP: Vicuna)."
             )
     path, layers = decoder_layers(loop)
-    language_model = type(base).__name__.endswith("ForCausalLM") and not hasattr(base.config, "vision_config")
-    if support(name) == "unknown" and not (of_part and language_model):
+    if support(name) == "unknown" and not _is_text_only(base):
         warn(
             f"RUDDER is not tested on {name!r}: layers were found at {path!r} by a general rule. Compare a few "
             "outputs with rudder=False, and please report what you find."
         )
+    elif support(name) == "unknown" and not of_part:
+        raise text_only_error(name)
     return Backbone(model=base, loop=loop, layers=layers, layers_path=path)
+
+
+def text_only_error(model_type: str) -> UnsupportedModelError:
+    """What to raise for a language model."""
+    return UnsupportedModelError(
+        f"{model_type!r} is a text-only model: RUDDER steers towards what is in an image, and this model reads none. "
+        "Choose a vision-language model, one of those that AutoModelForImageTextToText loads; for the language model "
+        "of a larger one, that one."
+    )
+
+
+def _is_text_only(model: nn.Module) -> bool:
+    """Whether neither the config nor a module of a model speaks of anything but text."""
+    if image_token_ids(model) or hasattr(model.config, "vision_config"):
+        return False
+    names = {name for path, _ in model.named_modules() for name in path.split(".")}
+    return not any(part in name for name in names for part in _NON_TEXT_PARTS)
 
 
 def _generation_loop(model: nn.Module) -> nn.Module:

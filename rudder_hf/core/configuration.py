@@ -294,6 +294,14 @@ class RudderConfig(PreTrainedConfig):
         """The settings by name: the layer and those of a call."""
         return {name: getattr(self, name) for name in ("layer", *CALL_SETTINGS)}
 
+    def expression(self) -> str:
+        """The settings as a line of Python that makes them again: the layer, and what differs from the defaults."""
+        settings = self.settings()
+        given = {
+            name: value for name, value in settings.items() if name == "layer" or value != getattr(RudderConfig, name)
+        }
+        return f"RudderConfig({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
     def to_diff_dict(self) -> dict[str, Any]:
         """What is written to `config.json`: every setting, also where it is today's default, and the version."""
         written: dict[str, Any] = super().to_diff_dict()

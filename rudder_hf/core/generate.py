@@ -121,6 +121,7 @@ def run(handle: Any, call: Call | None, original: Callable[..., Any], args: Any,
             "rudder=False to run it unsteered."
         )
     handle.conversations.remember(call, state, output)
+    _warn_one_token(call, state, getattr(output, "sequences", output))
     if call.traced:
         record = {"layer": state.layer, **state.settings.record()}
         output["rudder"] = trace = state.recorder.lay_out(call, output, state.card, record)
@@ -204,6 +205,22 @@ def _warn_without_image(rows: list[bool]) -> None:
         f"{which} no image, so there is no visual evidence to anchor to: left unsteered. "
         "Pass rudder={'force': True} to steer all the same, or rudder=False to silence this."
     )
+
+
+def _warn_one_token(call: Call, state: GenerationState, sequences: Tensor) -> None:
+    """Say where no answer could change: each is its first token alone, which is not steered."""
+    settings, new = state.settings, sequences[:, call.prompt_length :]
+    if settings.steer_first_token or state.continued or new.shape[1] > 2:
+        return
+    strengths = (*settings.rows["alpha_max"], *settings.rows["contrast"])
+    if not any(strengths) or not (any(state.with_image) or settings.force):
+        return
+    ends = torch.as_tensor(call.option("eos_token_id", []), dtype=torch.long, device=new.device)
+    if bool(torch.isin(new[:, 1:], ends).all()):
+        warn(
+            "The answer is a single token, and the first token is not steered: RUDDER could not change it. "
+            "The setting steer_first_token=True steers it too."
+        )
 
 
 def prepare_inputs_for_generation(self: nn.Module, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from .backbones import Backbone, find_backbone, resolve_layer
+from .backbones import Backbone, find_backbone, resolve_layer, without_peft
 from .configuration import RudderConfig, check_setting
 from .contrast import ContrastMap
 from .conversations import Conversations
@@ -64,6 +64,10 @@ class SteeringHandle:
         self.conversations = Conversations()
         self.card_map: CardMap | None = None
         self.contrast_map: ContrastMap | None = None
+
+    def __repr__(self) -> str:
+        where = f"layer {self.layer} of {len(self.backbone.layers)} in {type(self.backbone.model).__name__}"
+        return f"<SteeringHandle: {'' if self.installed else 'not '}installed, {where}, {self.config.expression()}>"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SteeringHandle:
         """Copy with the model: hooks and bound methods of the copy belong to the copied modules."""
@@ -250,6 +254,6 @@ def attach(model: nn.Module, config: RudderConfig) -> SteeringHandle:
 
 def detach(model: nn.Module) -> None:
     """Remove RUDDER from a model whose handle is lost. Harmless if it is not steered."""
-    handle: SteeringHandle | None = handle_of(find_backbone(model).model)
+    handle: SteeringHandle | None = handle_of(without_peft(model))
     if handle is not None:
         handle.remove()

@@ -18,7 +18,7 @@ _TENSORS = ("card", "similarity", "gate", "push")
 _FORMAT = "rudder-trace-1"
 
 
-@dataclass
+@dataclass(repr=False)
 class RudderTrace:
     """Per-token record of a steered generation. Columns belong to generated tokens, in order.
 
@@ -41,6 +41,16 @@ class RudderTrace:
     push: Tensor
     settings: dict[str, Any] = field(default_factory=dict)
     contrast: list[dict[str, Any]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        rows, tokens = self.similarity.shape
+        parts = [f"{rows} {'row' if rows == 1 else 'rows'}", f"{tokens} {'token' if tokens == 1 else 'tokens'}"]
+        parts.append(f"{int((self.gate > 0).sum())} of {int((~self.similarity.isnan()).sum())} steered")
+        for name in ("similarity", "gate", "push"):
+            values = getattr(self, name)[self.gate > 0]
+            if len(values):
+                parts.append(f"{name} {values.mean():.3f} ({values.min():.3f} to {values.max():.3f})")
+        return f"<RudderTrace: {', '.join(parts)}>"
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the trace as a safetensors file.

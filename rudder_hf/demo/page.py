@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
 from ..analyze.tokens import TracedAnswer, token_view, tokens_html
-from ..evaluate.tasks.base import read_image
+from ..hub.images import read_image
 from ..scenes.embedded import example_image, examples, recognise_example, write_examples
 from .engine import Engine, Frame
 from .view import (

@@ -7,6 +7,7 @@ half of the objects are exchanged for absent ones.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -66,13 +67,38 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         name, equals, value = text.partition("=")
         method, dot, setting = name.strip().rpartition(".")
         if not equals or not setting or (dot and method not in NAMES):
-            raise ValueError(f"{text!r} is no setting: write NAME=VALUE or METHOD.NAME=VALUE.")
+            raise ValueError(
+                f"--set {text} is no setting: write NAME=VALUE or METHOD.NAME=VALUE, with METHOD one of "
+                f"{', '.join(NAMES)}."
+            )
         try:
             parsed = json.loads(value)
         except ValueError:
             parsed = value.strip()
         found.setdefault(method, {})[setting] = parsed
     return found
+
+
+def check_settings(names: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse settings (from `parse_settings`) of methods that are not run, and those that a method does not have.
+
+    Raises:
+        ValueError: There are some; the message names what is allowed.
+    """
+    unused = sorted(set(settings) - {"", *names})
+    if unused:
+        raise ValueError(f"There are settings for {unused[0]!r}, which is not one of the methods {', '.join(names)}.")
+    for name in names:
+        fields = dataclasses.fields(method_class(name))  # type: ignore[arg-type]
+        for setting in _settings_of(name, settings).keys() - {field.name for field in fields}:
+            plain = ", ".join(field.name for field in fields if field.repr)  # the rest are tensors and configs
+            raise ValueError(f"{name} has no setting {setting!r}. Its settings: {plain or 'none'}.")
+
+
+def _settings_of(name: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the user set for a method, by its name or for all that are steered."""
+    shared = settings.get("", {}) if name in _STEERED else {}
+    return {**shared, **settings.get(name, {})}
 
 
 def sources_of(loaded: LoadedModel, prompts: Callable[[], Iterable[Inputs]] | None = None) -> Sources:
@@ -120,15 +146,12 @@ def make_methods(
         ValueError: A method that is not optional cannot run, none is left, or there are settings for another method.
     """
     settings = settings or {}
-    unused = sorted(set(settings) - {"", *names})
-    if unused:
-        raise ValueError(f"There are settings for {unused[0]!r}, which is not one of the methods {', '.join(names)}.")
+    check_settings(names, settings)
     made: list[Method] = []
     left_out: list[str] = []
     for name in names:
-        shared = settings.get("", {}) if name in _STEERED else {}
         try:
-            method = make_method(name, loaded, {**shared, **settings.get(name, {})}, questions)
+            method = make_method(name, loaded, _settings_of(name, settings), questions)
             if reason := method.refuses(decoding):
                 raise ValueError(f"{reason}: choose another --decoding, or leave it out of --methods.")
         except ValueError as error:

@@ -135,7 +135,7 @@ def _control_notes(result: EvaluationResult) -> list[str]:
             "less is not known."
         )
     elif result.kind == "chair" and any(m.control is None for m in result.methods if m.name != VANILLA):
-        lines.append("The truncated control is missing, because the result is older than it: use --rescore.")
+        lines.append("The truncated control is missing, because the result is older than it: use `rudder score`.")
     lines += [against_control(method_label(m.name), m.control) for m in result.methods if m.control is not None]
     for method in result.methods:
         controlled = CONTROL_OF.get(method.name, "")

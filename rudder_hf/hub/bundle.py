@@ -28,7 +28,7 @@ _CORE = tuple(
 _CUSTOM_GENERATE = "hub/custom_generate.py"
 _HUB = tuple(
     f"hub/{name}.py"
-    for name in ("loading", "processing", "pipeline", "card_text", "card", "bundle", "push", "modeling")
+    for name in ("loading", "images", "processing", "pipeline", "card_text", "card", "bundle", "push", "modeling")
 )
 MODULES = (*_CORE, "presets.py", _CUSTOM_GENERATE, *_HUB)
 """What `modeling_rudder.py` is joined from."""

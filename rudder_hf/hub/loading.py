@@ -18,8 +18,13 @@ from typing import Any
 
 from huggingface_hub import is_offline_mode
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 from transformers.utils import find_adapter_config_file, is_peft_available
 
+from ..core.backbones import text_only_error
 from ..core.compat import resolve_revision
 from ..core.configuration import CALL_SETTINGS, SETTING_NAMES, RudderConfig
 from ..core.errors import logger
@@ -152,6 +157,7 @@ def find_base(config: RudderConfig, arguments: LoadArguments) -> Base:
 
     Raises:
         ValueError: It holds settings itself, which would lead on to another base, or around in a circle.
+        UnsupportedModelError: It is a text-only model.
     """
     name, location = str(config.base_model_name_or_path), dict(arguments.shared)
     check_revision(config.base_model_revision)
@@ -165,7 +171,11 @@ def find_base(config: RudderConfig, arguments: LoadArguments) -> Base:
     else:
         model, where = base.adapter_of, dict(arguments.shared)
     stored, _ = PreTrainedConfig.get_config_dict(model, **where)
-    if stored.get("model_type") == RudderConfig.model_type:
+    kind = stored.get("model_type")
+    reads_images = kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or "auto_map" in stored
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not reads_images:
+        raise text_only_error(kind)
+    if kind == RudderConfig.model_type:
         raise ValueError(
             f"The settings lead to {model!r} as their base model, but that holds RUDDER settings itself. "
             "base_model_name_or_path has to name the model that is steered."

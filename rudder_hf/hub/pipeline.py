@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, Pipeline
-from transformers.image_utils import load_image
 from transformers.utils.chat_template_utils import Chat
 
 from ..core.backbones import image_token_ids, without_peft
 from ..core.compat import generation_options
+from .images import read_image
 from .processing import as_chat, encode
 
 DEFAULT_PROMPT = "Please help me describe the image in detail"
@@ -105,8 +104,7 @@ class RudderImageToTextPipeline(Pipeline):
                     "The chat has no image: add {'type': 'image', 'url': ...} to the content of a message."
                 )
             return {"prompt": (None, "", inputs.messages)}
-        source = os.fspath(inputs) if isinstance(inputs, os.PathLike) else inputs
-        image = load_image(source, timeout=timeout)
+        image = read_image(inputs, timeout)
         return {"prompt": (image, DEFAULT_PROMPT if prompt is None else prompt, None)}
 
     def _forward(

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from transformers import AutoProcessor, AutoTokenizer, PreTrainedTokenizerFast, ProcessorMixin
 from transformers.utils import PROCESSOR_NAME, cached_file
 
 from ..core.configuration import RudderConfig
+from .images import as_rgb
 from .loading import Base, LoadArguments, find_base, load_settings
 
 # Any of these says that a place holds a processor, and not only a tokenizer.
@@ -72,6 +74,7 @@ def encode(
     processor's chat template; without a template the placeholder is put before it. Whole `chats`, with their images in
     them, are taken instead of `images` and `texts`.
     """
+    images = [as_rgb(image) if isinstance(image, Image.Image) else image for image in images]
     processor = _padding_left(processor)
     token = _image_token(processor)
     placed = chats is None and token is not None and all(token in text for text in texts)

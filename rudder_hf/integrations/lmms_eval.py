@@ -14,6 +14,7 @@ from lmms_eval.api.model import lmms
 from PIL import Image
 
 from ..evaluate.methods import make_method
+from ..hub.images import as_rgb
 from ..hub.processing import encode
 from ..runtime.answers import answers, to_model
 from ..runtime.decoding import Decoding, sample_seed
@@ -129,7 +130,7 @@ def _batches(requests: Sequence[tuple[Any, ...]], size: int) -> Iterator[list[in
 
 def _image(visual: Any) -> Image.Image:
     if isinstance(visual, Image.Image):
-        return visual.convert("RGB")
+        return as_rgb(visual)
     raise ValueError(f"rudder_hf takes images, not {type(visual).__name__}: choose a task about images.")
 
 

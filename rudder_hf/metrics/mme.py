@@ -30,7 +30,7 @@ PERCEPTION = (
 )  # fmt: skip
 COGNITION = ("commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning")
 SUBTASKS = PERCEPTION + COGNITION
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _KINDS = ("questions", "right", "images", "both_right", "other")
 
 Reply = Literal["yes", "no", "other"]

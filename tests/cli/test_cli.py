@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from rudder_hf.cli.main import app
+from rudder_hf.cli.options import ADVANCED
 from tests.support.command import refused, rudder
 
-COMMANDS = ("generate", "evaluate", "calibrate", "compare", "benchmark", "analyze", "demo", "push", "env")
+ROOT = Path(__file__).parent.parent.parent
+COMMANDS = [str(command.name) for command in app.registered_commands]
 
 
 @pytest.mark.slow
@@ -40,6 +45,52 @@ def test_every_help_ends_with_commands_to_copy(command: str) -> None:
     examples = lines[lines.index("Commands to copy:") + 1 :]
     assert examples
     assert all(line.startswith(f"rudder {command}") for line in examples)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_80_columns_and_shows_twenty_options_first(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    shown = rudder(command, "--help").stdout
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    parameters = options_of(command)
+    assert {name for names in parameters.values() for name in names} <= set(re.findall(r"--[a-z][a-z-]*", shown))
+    first = shown.partition("─ Options ─")[2].partition("╰")[0]
+    assert len(re.findall(r"^│ [ *]*--", first, re.MULTILINE)) <= 20
+
+
+def options_of(command: str) -> dict[str, list[str]]:
+    """The options of a command by the names of its parameters."""
+    parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
+    return {p.name: [*p.opts, *p.secondary_opts] for p in parameters if p.param_type_name == "option"}
+
+
+def test_the_same_parameter_is_the_same_option_everywhere() -> None:
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for command in COMMANDS:
+        for name, names in options_of(command).items():
+            found.setdefault(name, set()).add(tuple(names))
+    assert {name: names for name, names in found.items() if len(names) > 1} == {}
+    assert found.keys() >= ADVANCED
+    # One word for one thing.
+    assert not {"pictures", "num_images", "batch", "output", "output_dir", "torch_dtype", "random_seed"} & found.keys()
+
+
+def test_commands_in_the_pages_have_options_that_exist() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    texts = {str(page.relative_to(ROOT)): page.read_text() for page in pages}
+    texts |= {f"help of {name}": rudder(name, "--help").stdout for name in COMMANDS}
+    wrong, seen = [], 0
+    for page, text in texts.items():
+        for command, rest in re.findall(r"\brudder (\w+)((?: [^\n`#|]+)?)", text.replace("\\\n", " ")):
+            if command not in COMMANDS:
+                continue
+            known = {"--help", *(name for names in options_of(command).values() for name in names)}
+            given = set(re.findall(r"(?<= )--[a-z][a-z-]*", rest))
+            seen += len(given)
+            wrong += [f"{page}: rudder {command} {name}" for name in given - known]
+    assert wrong == []
+    assert seen > 50
 
 
 def test_env_as_text_and_json() -> None:

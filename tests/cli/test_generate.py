@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
 from typer.testing import Result
 
-from rudder_hf import RudderConfig
+from rudder_hf import RudderConfig, RudderForConditionalGeneration
+from rudder_hf.hub.processing import encode
 from rudder_hf.metrics import highlight as marks
 from rudder_hf.scenes import captions, coco, embedded
 from rudder_hf.scenes.images import draw, split_scenes
@@ -40,20 +42,54 @@ def line_of(output: str, name: str) -> str:
     return next(line.removeprefix(name).strip() for line in output.splitlines() if line.startswith(name))
 
 
-def test_without_arguments_the_embedded_model_describes_an_example() -> None:
+def lines_of(output: str, name: str) -> list[str]:
+    return [line.removeprefix(name).strip() for line in output.splitlines() if line.startswith(name)]
+
+
+def test_without_arguments_three_examples_are_shown_and_all_are_counted() -> None:
     result = generate()
     assert result.exit_code == 0, result.output
     assert embedded.NOTE in result.stdout
-    scene = embedded.examples()[3]
-    assert all(name in line_of(result.stdout, "image:") for name in scene.names)
+    scenes = embedded.examples()
+    texts = {name: lines_of(result.stdout, f"{name}:") for name in ("vanilla", "steered")}
+    told = lines_of(result.stdout, "not in the image:")
+    assert [len(shown) for shown in (*texts.values(), told)] == [3, 3, 3]
+    for number, title in enumerate(lines_of(result.stdout, "image:")):
+        assert title.startswith(f"example {number + 1}, ")
+        assert all(name in title for name in scenes[number].names)
+        for name, shown in texts.items():
+            text = shown[number].replace(marks.MARK, "")
+            # True but for the objects that are marked.
+            assert captions.broken_sentences(text) == 0
+            assert captions.place(text) == scenes[number].place
+            absent = [n for n in captions.mentions(text) if n not in scenes[number].names]
+            assert shown[number].count(marks.MARK) == len(absent)
+            assert f"{name} {', '.join(absent) or 'nothing'}" in told[number]
+    counts = []
     for name in ("vanilla", "steered"):
-        shown = line_of(result.stdout, f"{name}:")
-        text = shown.replace(marks.MARK, "")
-        assert captions.broken_sentences(text) == 0
-        absent = [n for n in captions.mentions(text) if n not in scene.names]
-        assert shown.count(marks.MARK) == len(absent)
-        told = line_of(result.stdout, "not in the image:")
-        assert f"{name} {', '.join(absent) or 'nothing'}" in told
+        found = [answer_json("--example", n)["answers"][0][name] for n in range(1, 13)]
+        named = [set(captions.mentions(text)) for text in found]
+        wrong = sum(len(names - set(scene.names)) for names, scene in zip(named, scenes, strict=True))
+        counts.append(f"{name} {wrong} of {sum(map(len, named))}")
+    assert line_of(result.stdout, "absent objects named in all 12 examples:") == ", ".join(counts)
+    streamed = generate("--stream")
+    assert result.stdout.splitlines()[-1] == streamed.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--mode", "add", "--alpha-max", 90), ("--set", "span=text", "--set", "norm_cap=40.5", "--k", 3)]
+)
+def test_the_printed_settings_make_the_same_caption(options: tuple[object, ...]) -> None:
+    result = generate("--example", 2, *options)
+    assert result.exit_code == 0, result.output
+    config = eval(line_of(result.stdout, "rudder:"), {"RudderConfig": RudderConfig})
+    base = AutoModelForImageTextToText.from_pretrained(embedded.folder())
+    model = RudderForConditionalGeneration.from_base(base, config)
+    processor = AutoProcessor.from_pretrained(embedded.folder())
+    inputs = encode(processor, [embedded.example_image(2)], [captions.DETAIL_PROMPT])
+    ids = model.generate(**inputs, max_new_tokens=128, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    shown = line_of(result.stdout, "steered:").replace(marks.MARK, "")
+    assert processor.decode(ids, skip_special_tokens=True).strip() == shown
 
 
 def test_marks_stand_behind_absent_objects_only() -> None:
@@ -65,7 +101,7 @@ def test_marks_stand_behind_absent_objects_only() -> None:
 
 
 def test_trace_has_a_row_per_token() -> None:
-    result = generate("--max-new-tokens", 3, "--trace", "--mode", "add", "--alpha-max", 2)
+    result = generate("--example", 4, "--max-new-tokens", 3, "--trace", "--mode", "add", "--alpha-max", 2)
     assert result.exit_code == 0, result.output
     assert "token by token" in result.stdout
     assert result.stdout.count(" % │") == 3
@@ -116,7 +152,7 @@ def test_settings_are_followed(examples: list[Path]) -> None:
     none = answer_json(examples[0], "--alpha-max", 0)["answers"][0]
     assert none["steered"] == none["vanilla"]
     assert set(none["gate"]) == {0.0}
-    record = answer_json(examples[0], "--alpha-max", 500, "--k", 2, "--layer", 1, "--steer-first-token")
+    record = answer_json(examples[0], "--alpha-max", 500, "--k", 2, "--layer", 1, "--set", "steer_first_token=true")
     assert record["answers"][0]["steered"] != record["answers"][0]["vanilla"]
     assert record["answers"][0]["gate"][0] > 0
     assert [record["settings"][name] for name in ("alpha_max", "k", "layer")] == [500.0, 2.0, 1]
@@ -135,8 +171,8 @@ def test_a_model_on_disk(folder: Path, examples: list[Path], tmp_path: Path) -> 
 
 def test_every_embedded_model_answers() -> None:
     for name in embedded.names():
-        answer = answer_json("--model", f"embedded:{name}")["answers"][0]
-        assert captions.broken_sentences(answer["steered"]) == 0
+        for answer in answer_json("--model", f"embedded:{name}")["answers"]:
+            assert captions.broken_sentences(answer["steered"]) == 0
     refused(generate("--model", "embedded:gpt"), ", ".join(embedded.names()))
 
 
@@ -148,7 +184,10 @@ def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
     refused(generate(tmp_path / "missing.png"), "missing.png")
     refused(generate(broken), "is not an image")
     refused(generate(cut), "cut.png")
-    refused(generate(tmp_path), "cannot be read")
+    refused(generate(tmp_path), "broken.png is not an image")
+    (tmp_path / "empty").mkdir()
+    refused(generate(tmp_path / "empty"), "There are no images in")
+    refused(generate("http://127.0.0.1:9/photos//a.png?b=c"), "http://127.0.0.1:9/photos//a.png?b=c cannot be fetched")
     refused(generate("--example", 99), "1 to 12")
 
 
@@ -165,7 +204,11 @@ def test_unknown_models_are_refused(monkeypatch: pytest.MonkeyPatch, folder: Pat
     [
         ("--alpha-max", -1, "alpha_max"),
         ("--alpha-max", "nan", "alpha_max"),
-        ("--g-min", 2, "g_min"),
+        ("--set", "g_min=2", "g_min"),
+        ("--set", "alpha=3", "Settings: layer, alpha_max, k"),
+        ("--set", "span=left", "'prompt', 'text', 'image'"),
+        ("--set", "span", "NAME=VALUE"),
+        ("--set", "vcd.alpha=1", "here settings are NAME=VALUE"),
         ("--layer", 99, "12 decoder layers"),
         ("--device", "cuda:77", "--device cuda:77"),
         ("--device", "nonsense", "--device nonsense"),
@@ -194,9 +237,45 @@ def test_an_image_of_any_size_and_kind_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_contrast_is_shown_as_beyond_the_paper() -> None:
-    result = generate("--alpha-max", 0, "--contrast", 0.6, "--contrast-after", 2)
+    contrast = ("--set", "contrast=0.6", "--set", "contrast_after=2")
+    result = generate("--alpha-max", 0, *contrast)
     assert result.exit_code == 0, result.output
-    assert "contrast 0.6 (beyond the paper)" in line_of(result.stdout, "rudder:")
-    assert line_of(result.stdout, "vanilla:") != line_of(result.stdout, "steered:")
-    record = answer_json("--contrast", 0.6, "--contrast-after", 2)
+    line = line_of(result.stdout, "rudder:")
+    assert "contrast=0.6, contrast_after=2" in line
+    assert "beyond the paper" in line
+    assert lines_of(result.stdout, "vanilla:") != lines_of(result.stdout, "steered:")
+    record = answer_json(*contrast)
     assert [record["settings"][name] for name in ("contrast", "contrast_after")] == [0.6, 2]
+
+
+def test_a_setting_is_given_once() -> None:
+    refused(generate("--k", 2, "--set", "k=3"), "k is given twice")
+
+
+def test_a_folder_of_images_and_a_part_of_it(examples: list[Path]) -> None:
+    folder = examples[0].parent
+    short = ("--max-new-tokens", 2, "--no-compare")
+    assert [answer["image"] for answer in answer_json(folder, *short)["answers"]] == [str(path) for path in examples]
+    some = answer_json(folder, *short, "--limit", 2)["answers"]
+    assert [answer["image"] for answer in some] == [str(path) for path in examples[:2]]
+
+
+def test_an_image_is_seen_upright(examples: list[Path], tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise by 90 degrees
+    with Image.open(examples[0]) as image:
+        image.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    answers = [answer_json(path)["answers"][0] for path in (examples[0], tmp_path / "turned.png")]
+    assert answers[0]["steered"] == answers[1]["steered"]
+    assert answers[0]["similarity"] == answers[1]["similarity"]
+
+
+def test_a_yes_that_could_not_change_is_said_to() -> None:
+    question = ("--prompt", "Is there a dog in the image?")
+    result = generate(*question)
+    assert result.exit_code == 0, result.output
+    warnings = [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
+    assert len(warnings) == 1
+    assert "RUDDER could not change it. The setting steer_first_token" in warnings[0]
+    assert "absent objects named in all" not in result.stdout
+    assert "Warning: " not in generate(*question, "--set", "steer_first_token=true").stderr

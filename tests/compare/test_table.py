@@ -134,11 +134,11 @@ def test_costs_and_captions_of_two_commands_become_one_table(tmp_path: Path) -> 
     assert "vcd" in measured.stdout
     methods = [get("vanilla"), get("vcd")]
     assert run_task(tmp_path / "run", scenes(2), methods) is not None
-    told = rudder("evaluate", "--table", tmp_path / "run", "--table", costs)
+    told = rudder("table", tmp_path / "run", costs)
     assert told.exit_code == 0, told.output
     row = next(line for line in told.stdout.splitlines() if line.startswith("| vcd |"))
     assert "| 2.00 | 2.00 |" in row
-    refused(rudder("evaluate", "--table", tmp_path / "run", "--table", costs, "--latex"), "Markdown only")
+    refused(rudder("table", tmp_path / "run", costs, "--latex"), "Markdown only")
     refused(rudder("benchmark", "--shape", "tiny", "--methods", "vcd", "--quick", "--out", costs), "never overwritten")
 
 

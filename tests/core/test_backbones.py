@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,13 @@ from transformers import (
     Blip2ForConditionalGeneration,
     InstructBlipConfig,
     InstructBlipForConditionalGeneration,
+    LlamaConfig,
+    LlamaForCausalLM,
     T5Config,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-from rudder_hf import RudderConfig, UnsupportedModelError, attach
+from rudder_hf import RudderConfig, RudderForConditionalGeneration, UnsupportedModelError, attach, detach
 from rudder_hf.core.backbones import (
     attention_update,
     decoder_layers,
@@ -124,13 +127,6 @@ def test_an_unknown_family_is_tried_with_a_warning() -> None:
     model.config.model_type = "llava-of-next-year"
     with pytest.warns(UserWarning, match=r"not tested on 'llava-of-next-year'.*model\.language_model\.layers"):
         find_backbone(model)
-
-
-def test_a_language_model_alone_is_tried_with_a_warning() -> None:
-    """As a part of a model that was found it needs none; attached by itself it does."""
-    model = FAMILIES["instructblip"].build().language_model
-    with pytest.warns(UserWarning, match="not tested on 'llama'"):
-        attach(model, RudderConfig(layer=0)).remove()
 
 
 def test_at_least_the_promised_families_are_supported() -> None:
@@ -250,6 +246,18 @@ def test_what_is_no_model_is_refused() -> None:
     for thing in (torch.nn.Linear(2, 2), built("llava").model):
         with pytest.raises(UnsupportedModelError):
             attach(thing, RudderConfig(layer=0))
+
+
+def test_a_text_only_model_is_refused_as_such(tmp_path: Path) -> None:
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=20, **shape))
+    model.save_pretrained(tmp_path)
+    for part in (model, FAMILIES["instructblip"].build().language_model):
+        with pytest.raises(UnsupportedModelError, match="'llama' is a text-only model"):
+            attach(part, RudderConfig(layer=0))
+    with pytest.raises(UnsupportedModelError, match="'llama' is a text-only model"):
+        RudderForConditionalGeneration.from_base(tmp_path, RudderConfig(layer=0))
+    detach(model)  # harmless
 
 
 @pytest.mark.parametrize("name", [name for name in STEERED if "multi_image" not in FAMILIES[name].notes])

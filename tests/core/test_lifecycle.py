@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList
 
-from rudder_hf import RudderForConditionalGeneration, UnsupportedModelError, attach
+from rudder_hf import RudderConfig, RudderForConditionalGeneration, UnsupportedModelError, attach
 from tests.support.helpers import (
     LAYER,
     NEW,
@@ -237,6 +237,16 @@ def test_unsupported_model_is_left_alone() -> None:
     with pytest.raises(UnsupportedModelError, match="AutoModelForImageTextToText"):
         attach(model, settings())
     assert snapshot(model) == before
+
+
+def test_a_handle_shows_where_it_is_and_its_settings() -> None:
+    model = FAMILIES["llava"].build()
+    handle = attach(model, settings(layer=-1, span="text"))
+    config = "RudderConfig(layer=-1, alpha_max=6.0, span='text')"
+    assert repr(handle) == f"<SteeringHandle: installed, layer 3 of 4 in LlavaForConditionalGeneration, {config}>"
+    assert eval(config, {"RudderConfig": RudderConfig}).settings() == handle.config.settings()
+    handle.remove()
+    assert "not installed" in repr(handle)
 
 
 # Changing the layer

@@ -110,6 +110,24 @@ def test_continuous_batching_is_refused(steered: Any, monkeypatch: pytest.Monkey
         steered.generate_batch([[1, 2, 3]])
 
 
+@pytest.mark.parametrize("name", ["llava", "instructblip"])
+def test_an_answer_that_could_not_change_is_said_to(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    """One token, or one and the end: the first token is not steered, so that RUDDER had no say."""
+    model = FAMILIES[name].build()
+    prompt = FAMILIES[name].inputs(model, [Row(1, 5)])
+    with attach(model, RudderConfig(layer=1, alpha_max=6.0)):
+        second = int(model.generate(**prompt, max_new_tokens=2)[0, -1])
+        with pytest.warns(RudderWarning, match=r"could not change it.*steer_first_token"):
+            model.generate(**prompt, max_new_tokens=1)
+        with pytest.warns(RudderWarning, match="could not change it"):
+            model.generate(**prompt, max_new_tokens=4, eos_token_id=second)
+        recwarn.clear()
+        model.generate(**prompt, max_new_tokens=2, eos_token_id=second + 1)
+        for rudder in (False, {"steer_first_token": True}, {"alpha_max": 0.0}):
+            model.generate(**prompt, max_new_tokens=1, rudder=rudder)
+    assert not [one for one in recwarn if issubclass(one.category, RudderWarning)]
+
+
 def test_a_prompt_without_image_is_left_unsteered_with_one_warning(steered: Any) -> None:
     text = inputs(steered, Row(1, 6, images=0))
     with warnings.catch_warnings(record=True) as caught:

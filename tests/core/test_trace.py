@@ -129,6 +129,19 @@ def test_a_trace_made_by_hand_is_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded.settings == trace.settings == {}
 
 
+def test_a_trace_shows_what_happened_in_one_line() -> None:
+    nan = torch.nan
+    gate = torch.tensor([[0.0, 0.25, 0.75], [0.0, 0.5, nan]])
+    similarity = torch.tensor([[0.9, -0.1, 0.1], [0.9, 0.3, nan]])
+    trace = RudderTrace(torch.ones(2, 8), similarity, gate, gate / 10)
+    assert repr(trace) == (
+        "<RudderTrace: 2 rows, 3 tokens, 3 of 5 steered, similarity 0.100 (-0.100 to 0.300), "
+        "gate 0.500 (0.250 to 0.750), push 0.050 (0.025 to 0.075)>"
+    )
+    unsteered = RudderTrace(torch.ones(1, 8), *torch.zeros(3, 1, 1))
+    assert repr(unsteered) == "<RudderTrace: 1 row, 1 token, 0 of 1 steered>"
+
+
 def test_a_damaged_trace_is_refused_by_name(tmp_path: Path) -> None:
     model = FAMILY.build()
     with attach(model, settings()):

@@ -1,4 +1,4 @@
-"""`rudder evaluate`: one command from images to a table, and clear words for bad input."""
+"""`rudder evaluate`, `score` and `table`: from images to a table, and clear words for bad input."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from rudder_hf.cli.main import app
 from rudder_hf.evaluate.methods import make_method
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
+from tests.support import command
+from tests.support.command import refused
 from tests.support.evaluating import loaded
 
 QUICK = ("--max-new-tokens", "4", "--bootstrap", "100", "--batch-size", "6")
@@ -21,14 +22,7 @@ SETTINGS = ("--set", "layer=2", "--set", "alpha_max=12")
 
 
 def rudder(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["evaluate", *(str(argument) for argument in arguments)])
-
-
-def refused(result: Result, word: str, code: int = 2) -> None:
-    assert result.exit_code == code, result.output
-    lines = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
-    assert len(lines) == 1, result.stderr
-    assert word in lines[0], lines[0]
+    return command.rudder("evaluate", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -151,23 +145,23 @@ def test_unreadable_images_are_an_error_or_counted(model: Path, tmp_path: Path) 
     assert first.name in result.notes[0]
 
 
-def test_rescore_compare_and_tables(done: Path, coco: Path, tmp_path: Path) -> None:
-    again = rudder("--rescore", done, "--lineage", "strict", "--bootstrap", 100)
+def test_scores_comparison_and_tables(done: Path, coco: Path, tmp_path: Path) -> None:
+    again = command.rudder("score", done, "--lineage", "strict", "--bootstrap", 100)
     assert again.exit_code == 0, again.output
     assert "lineage strict" in again.stdout
     assert EvaluationResult.load(done / "result-002.json").scoring["lineage"] == "strict"
-    compared = rudder("--compare", f"{done}:vanilla", f"{done}:rudder-beta", "--bootstrap", 100)
+    compared = command.rudder("score", f"{done}:vanilla", f"{done}:rudder-beta", "--bootstrap", 100)
     assert compared.exit_code == 0, compared.output
     assert "CHAIR_S ↓" in compared.stdout
     assert "p " in compared.stdout
     assert f"to {done}:vanilla cut to its recall" in compared.stdout
     assert f"{done}:vanilla uncut" in compared.stdout or "cut to the same recall: " in compared.stdout
-    table = rudder("--table", done, "--latex")
+    table = command.rudder("table", done, "--latex")
     assert table.exit_code == 0, table.output
     assert table.stdout.count(r"\begin{tabular}") == 1
     captions = [{"image_id": scene.seed, "caption": "A dog."} for scene in split_scenes("examples")[:6]]
     (tmp_path / "mine.json").write_text(json.dumps(captions))
-    scored = rudder("--rescore", tmp_path / "mine.json", "--data", coco, "--bootstrap", 100)
+    scored = command.rudder("score", tmp_path / "mine.json", "--data", coco, "--bootstrap", 100)
     assert scored.exit_code == 0, scored.output
     assert "mine" in scored.stdout
 
@@ -175,7 +169,6 @@ def test_rescore_compare_and_tables(done: Path, coco: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ((), "--out"),
         (("--out", "x", "--methods", "magic"), "Methods: vanilla"),
         (("--out", "x", "--methods", "vanilla,vanilla"), "twice"),
         (("--out", "x", "--task", "chair"), "needs --data"),
@@ -186,10 +179,13 @@ def test_rescore_compare_and_tables(done: Path, coco: Path, tmp_path: Path) -> N
         (("--out", "x", "--set", "magic.alpha=1"), "METHOD.NAME=VALUE"),
         (("--out", "x", "--top-p", "0", "--decoding", "nucleus"), "top_p"),
         (("--out", "x", "--model", "nowhere/nothing-at-all"), "Cannot load"),
-        (("--rescore", "nowhere"), "There is no nowhere"),
-        (("--compare", "nowhere", "nothing"), "no results folder"),
-        (("--table", "nowhere"), "no result nowhere"),
-        (("--table", "a", "--rescore", "b"), "different commands"),
+        (
+            ("--out", "x", "--set", "alpha=3"),
+            "rudder-beta has no setting 'alpha'. Its settings: layer, alpha_max, k, c",
+        ),
+        (("--out", "x", "--methods", "all", "--set", "alpha=3"), "has no setting 'alpha'. Its settings: layer"),
+        (("--out", "x", "--methods", "vcd", "--set", "vcd.alph=3"), "vcd has no setting 'alph'. Its settings: alpha"),
+        (("--out", "x", "--methods", "vanilla", "--set", "vanilla.k=3"), "Its settings: none"),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[str, ...], word: str, monkeypatch: Any, tmp_path: Path) -> None:
@@ -197,6 +193,13 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], word: str, monkeypatc
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     refused(rudder(*arguments), word)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_scores_and_tables_of_what_is_not_there_are_refused(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    refused(command.rudder("score", nowhere), f"There is no {nowhere}")
+    refused(command.rudder("score", nowhere, "nothing"), "no results folder")
+    refused(command.rudder("table", nowhere), f"no result {nowhere}")
 
 
 def test_settings_are_needed_and_checked(model: Path, tmp_path: Path) -> None:

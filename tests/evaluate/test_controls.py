@@ -102,7 +102,7 @@ def test_results_of_the_first_format_are_read_and_say_what_they_lack(tmp_path: P
     (tmp_path / "result.json").write_text(json.dumps(record))
     old = EvaluationResult.load(tmp_path)
     assert old.method("rudder-beta").metrics == found.method("rudder-beta").metrics
-    assert "older than it: use --rescore" in tables.run_markdown(old)
+    assert "older than it: use `rudder score`" in tables.run_markdown(old)
 
 
 def test_controls_of_rudder_are_judged_by_the_margin() -> None:

@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from ...hub.images import read_image
 from ...metrics.errors import InputError, listed
 
 
@@ -144,24 +145,14 @@ def images_in(folder: Path) -> Callable[[Sample], Image.Image]:
     """
     if not folder.is_dir():
         raise InputError(f"there is no folder of images {folder}: pass it as --images")
-    return lambda sample: read_image(folder / sample.image)
 
+    def read(sample: Sample) -> Image.Image:
+        try:
+            return read_image(folder / sample.image)
+        except ValueError as error:
+            raise InputError(str(error)) from error
 
-def read_image(path: Path) -> Image.Image:
-    """Read an image whole, in RGB.
-
-    Raises:
-        InputError: There is no such file, or it is damaged or no image.
-    """
-    try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except FileNotFoundError:
-        raise InputError(f"there is no image {path}") from None
-    except UnidentifiedImageError:
-        raise InputError(f"{path} is not an image") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    return read
 
 
 def choose_ids(

@@ -51,7 +51,7 @@ def images_task(options: DataOptions) -> Task:
         InputError: There are none.
     """
     folder = options.data or Path()
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    files = image_files(folder)
     if not files:
         raise InputError(f"{folder} has neither COCO annotations nor images ({', '.join(IMAGE_SUFFIXES)})")
     prompt = PROMPT if options.prompt is None else options.prompt
@@ -59,6 +59,11 @@ def images_task(options: DataOptions) -> Task:
     samples = [Sample(name, name, name, prompt) for name in options.choose(names)]
     record = {"folder": folder.name, "images": len(files)}
     return Task("images", "images", samples, record, images_in(folder), 512, prompt)
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The images in a folder and the folders in it, by their names."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def has_annotations(folder: Path) -> bool:

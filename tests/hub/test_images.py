@@ -1,0 +1,135 @@
+"""Images as people have them: turned by EXIF, of 16 bits or floating point, behind a URL, in base64, damaged."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from PIL import Image
+
+from rudder_hf.evaluate.tasks import DataOptions
+from rudder_hf.evaluate.tasks.captions import images_task
+from rudder_hf.hub.images import as_rgb, read_image
+from rudder_hf.hub.processing import encode
+from tests.support.toy import toy_processor
+
+ORIENTATION = 0x0112
+SIDEWAYS = 6  # the camera was held on its side: to be turned clockwise by 90 degrees
+
+
+@pytest.fixture
+def upright() -> Image.Image:
+    """Red above, blue below, higher than wide."""
+    pixels = numpy.zeros((48, 32, 3), dtype=numpy.uint8)
+    pixels[:24, :, 0] = pixels[24:, :, 2] = 255
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def turned(upright: Image.Image, tmp_path: Path) -> Path:
+    """The same as a camera stores it: lying, with the orientation in EXIF."""
+    exif = Image.Exif()
+    exif[ORIENTATION] = SIDEWAYS
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    return tmp_path / "turned.png"
+
+
+def test_the_orientation_in_exif_is_followed_once(turned: Path, upright: Image.Image) -> None:
+    image = read_image(turned)
+    assert image.mode == "RGB"
+    assert image.tobytes() == upright.tobytes()
+    assert as_rgb(image).tobytes() == upright.tobytes()
+    # As a user opens it, and as `convert` leaves it: the orientation stays with the image.
+    for opened in (Image.open(turned), Image.open(turned).convert("RGB")):
+        assert as_rgb(opened).tobytes() == upright.tobytes()
+
+
+def test_every_command_and_pipeline_sees_it_upright(turned: Path, upright: Image.Image) -> None:
+    """Commands read by tasks or by `read_image`; what is given as a PIL image is turned where it is encoded."""
+    task = images_task(DataOptions(data=turned.parent))
+    assert task.image(task.samples[0]).tobytes() == upright.tobytes()
+    processor = toy_processor()
+
+    def pixels(image: Any) -> Any:
+        return encode(processor, [image], ["What is this?"])["pixel_values"]
+
+    assert pixels(Image.open(turned)).equal(pixels(upright))
+    assert not pixels(upright.transpose(Image.Transpose.ROTATE_90)).equal(pixels(upright))
+
+
+RAMP = numpy.linspace(0, 1, 64).reshape(8, 8)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "suffix"),
+    [
+        ((RAMP * 65535).astype(numpy.uint16), "png"),
+        ((RAMP * 65535).astype(numpy.uint16), "tiff"),
+        ((RAMP * 255).astype(numpy.int32), "tiff"),
+        ((RAMP * 65535).astype(numpy.int32), "tiff"),
+        ((RAMP * 2e9 - 1e9).astype(numpy.int32), "tiff"),
+        (RAMP.astype(numpy.float32), "tiff"),
+        ((RAMP * 255).astype(numpy.float32), "tiff"),
+        ((RAMP * 8 - 4).astype(numpy.float32), "tiff"),
+        (numpy.where(RAMP == 0, numpy.nan, RAMP).astype(numpy.float32), "tiff"),
+    ],
+)
+def test_many_bits_are_scaled_and_not_clipped(pixels: Any, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"ramp.{suffix}"
+    Image.fromarray(pixels).save(path)
+    seen = numpy.asarray(read_image(path))
+    assert seen.shape == (8, 8, 3)
+    assert numpy.abs(seen[:, :, 0] - RAMP * 255).max() <= 1.01
+
+
+def test_one_colour_stays_one_colour() -> None:
+    for value in (0.0, 1.0, 1e6):
+        assert numpy.unique(numpy.asarray(as_rgb(Image.new("F", (4, 4), value)))).size == 1
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_urls_and_base64(address: str, turned: Path, upright: Image.Image) -> None:
+    (turned.parent / "page.html").write_text("<p>no image</p>")
+    assert read_image(f"{address}/turned.png?size=large").tobytes() == upright.tobytes()
+    encoded = base64.b64encode(turned.read_bytes()).decode()
+    for text in (encoded, f"data:image/png;base64,{encoded}"):
+        assert read_image(text).tobytes() == upright.tobytes()
+    with pytest.raises(ValueError, match=f"{address}/none.png cannot be fetched: .*404"):
+        read_image(f"{address}/none.png")
+    with pytest.raises(ValueError, match=f"{address}/page.html is not an image"):
+        read_image(f"{address}/page.html")
+    with pytest.raises(ValueError, match=r"http://127\.0\.0\.1:9/a//b\.png cannot be fetched"):
+        read_image("http://127.0.0.1:9/a//b.png", timeout=5)
+
+
+def test_what_is_no_image_is_refused_by_name(turned: Path) -> None:
+    cut = turned.with_name("cut.png")
+    cut.write_bytes(turned.read_bytes()[:80])
+    for source, words in (
+        (turned.with_name("none.png"), r"there is no image .*none\.png"),
+        (cut, r"cut\.png (cannot be read|is not an image)"),
+        (turned.parent, "cannot be read"),
+        (3, "not int"),
+        ("x" * 5000, r"x{40}\.\.\. (cannot be read|is not an image)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            read_image(source)
