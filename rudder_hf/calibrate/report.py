@@ -134,7 +134,7 @@ def _lent(setting: Mapping[str, Any]) -> str:
 def _less_said(numbers: Numbers) -> str:
     """Whether the choice does more on the held-out images than saying less would; empty if that is not known."""
     metric = shown_by(numbers["record"]["metric"])
-    found = next((row.get("minus_truncated", {}) for row in numbers["held_out"] if row["chosen"]), {})
+    found: dict[str, Any] = next((row.get("minus_truncated", {}) for row in numbers["held_out"] if row["chosen"]), {})
     if metric.name not in found:
         return ""
     change = found[metric.name]
