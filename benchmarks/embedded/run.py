@@ -38,13 +38,20 @@ CALIBRATE = (
 # Without the parts of PAI and VISTA, which are methods of their own.
 METHODS = "vanilla,rudder,contrast,dola-low,dola-high,vcd,pai,vista,vti,opera,controls"
 COMPARE = (
-    f"compare --model embedded:model --methods {METHODS} --beam-limit 60 --pope-limit 60 --tune-limit 100 "
+    "compare --model embedded:model --beam-limit 60 --pope-limit 60 --tune-limit 100 "
     "--tune-beam-limit 15 --batch-size 100 --out comparison"
 )
 EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"
 RUDDER = "vanilla,rudder-beta,rudder-add"
 STEPS = "steps.json"
-FIRST = "llava"  # the model that is compared on all scenes
+# What models are compared on: further seeds of a model by greedy search alone.
+SIZES = {"llava": f"--methods {METHODS} --limit 500", "idefics2": f"--methods {METHODS} --limit 300"}
+FURTHER = f"--methods {METHODS.replace('opera,', '')} --limit 300 --decodings greedy"
+# Methods that are confirmed on fresh scenes, with the settings that the comparison chose.
+CONFIRMED = (
+    *("rudder-beta", "rudder-add", "contrast", "rudder-beta+contrast", "pai", "vcd"),
+    *("rudder-random", "rudder-shuffled", "contrast-random", "contrast-shuffled"),
+)
 # Which methods `evaluation2` tells apart, the first minus the second.
 DUELS = (
     ("rudder-beta", "rudder-add"),
@@ -86,7 +93,7 @@ class Model:
         by_paper = self.rudder("calibration-paper", CALIBRATE, "--objective", "paper", *same)
         for mode, name in (("beta", "rudder"), ("add", "rudder-add")):
             shutil.copytree(self.folder / chosen / mode, self.folder / "model" / name, dirs_exist_ok=True)
-        self.rudder("comparison", COMPARE, "--limit", "500" if self.folder.name == FIRST else "300")
+        self.rudder("comparison", COMPARE, *SIZES.get(self.folder.name, FURTHER).split())
         comparison = Comparison.load(self.folder / "comparison" / "comparison.json")
         best = best_settings(comparison)
         confirm = ("--methods", ",".join(["vanilla", *best]), *set_options(best), "--out", "second")
@@ -111,7 +118,7 @@ def best_settings(comparison: Comparison) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for row in comparison.rows:
-        if row.decoding != "greedy" or not row.metrics or row.method == "vanilla":
+        if row.decoding != "greedy" or not row.metrics or row.method not in CONFIRMED:
             continue
         if row.variant == "tuned" and row.method not in RUDDER.split(","):
             found[row.method] = {name: value for name, value in row.settings.items() if name != "calibrated"}
