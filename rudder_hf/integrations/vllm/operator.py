@@ -37,12 +37,22 @@ def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
         The steered update; rows that are not steered are `update` bit for bit.
     """
     h, flat = _by_row(h), _by_row(update)
-    if buffers.reads or buffers.block_sums is not None or not buffers.branches:
+    if buffers.reads or buffers.fills:
         for start, part in _parts(flat):
             _read(part.squeeze(1), start, buffers)
-    # Everything is read before anything is steered: the last position of a prompt may be both.
-    buffers.refresh()
-    out = _push_some(h, flat, buffers) if buffers.branches else _push_all(h, flat, buffers)
+    if buffers.whole is None:
+        # Everything is read before anything is steered: the last position of a prompt may be both.
+        buffers.refresh()
+        count = flat.shape[0]
+        if not buffers.branches:
+            return _push_all(h, flat, buffers).view(update.shape)
+        if count > min(ROWS, 2 * len(buffers.steered)):
+            return _push_some(h, flat, buffers).view(update.shape)
+        buffers.whole = buffers.of_all(count)
+    constants, mask = buffers.whole
+    out = steer_step(h, flat, constants)
+    if mask is not None:
+        out = torch.where(mask, out, flat)
     return out if flat is update else out.view(update.shape)
 
 
@@ -63,8 +73,9 @@ def _read(update: Tensor, start: int, buffers: Buffers) -> None:
     delta = update.float()
     if buffers.by_norm:
         delta = delta * torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
-    buffers.sums.index_add_(0, buffers.tokens[READ, places], delta)
-    if buffers.block_sums is not None:
+    if buffers.reads:
+        buffers.sums.index_add_(0, buffers.tokens[READ, places], delta)
+    if buffers.fills and buffers.block_sums is not None:
         buffers.block_sums.index_add_(0, buffers.tokens[BLOCK, places], delta)
 
 
@@ -81,14 +92,9 @@ def _push_all(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
 
 
 def _push_some(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
-    """Eq. 3-5 for the tokens that are steered, or for all where these are most."""
-    steered = buffers.steered
-    if len(update) <= min(ROWS, 2 * len(steered)):
-        constants, mask = buffers.whole(len(update))
-        out = steer_step(h, update, constants)
-        return out if mask is None else torch.where(mask, out, update)
+    """Eq. 3-5 for the tokens that are steered."""
     out = update.clone()
-    for _, places in _parts(steered):
+    for _, places in _parts(buffers.steered):
         constants = buffers.constants(buffers.tokens[STEER, places])
         out[places] = steer_step(h[places], update[places], constants)
     return out
