@@ -92,11 +92,10 @@ class Buffers:
             torch.mul(self.settings[:, :1], self.cards.copy_(unit(self.sums)), out=self.pushes)
             self._stale = False
 
-    def of_all(self, count: int) -> tuple[StepConstants, Tensor | None]:
-        """What is kept as `whole` for a forward of `count` tokens."""
-        slots = self.tokens[STEER, :count]
-        mask = None if len(self.steered) == count else (slots != self.spare_slot)[:, None, None]
-        return self.constants(slots), mask
+    def of_tokens(self, start: int, stop: int) -> tuple[StepConstants, Tensor]:
+        """What `steer_step` needs for the tokens from `start` to `stop`, and which of them are steered."""
+        slots = self.tokens[STEER, start:stop]
+        return self.constants(slots), (slots != self.spare_slot)[:, None, None]
 
     def constants(self, slot: Tensor) -> StepConstants:
         """What `steer_step` needs for tokens that are steered by these slots."""

@@ -48,11 +48,12 @@ def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
             return _push_all(h, flat, buffers).view(update.shape)
         if count > min(ROWS, 2 * len(buffers.steered)):
             return _push_some(h, flat, buffers).view(update.shape)
-        buffers.whole = buffers.of_all(count)
-    constants, mask = buffers.whole
+        constants, mask = buffers.of_tokens(0, count)
+        buffers.whole = constants, None if len(buffers.steered) == count else mask
+    constants, some = buffers.whole
     out = steer_step(h, flat, constants)
-    if mask is not None:
-        out = torch.where(mask, out, flat)
+    if some is not None:
+        out = torch.where(some, out, flat)
     return out if flat is update else out.view(update.shape)
 
 
@@ -84,10 +85,9 @@ def _push_all(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     out = torch.empty_like(update)
     for start, part in _parts(update):
         stop = start + len(part)
-        slot = buffers.tokens[STEER, start:stop]
-        steered = steer_step(h[start:stop], part, buffers.constants(slot))
+        constants, mask = buffers.of_tokens(start, stop)
         # Chosen, not multiplied by zero: rows of nobody may hold anything.
-        out[start:stop] = torch.where((slot != buffers.spare_slot)[:, None, None], steered, part)
+        out[start:stop] = torch.where(mask, steer_step(h[start:stop], part, constants), part)
     return out
 
 

@@ -192,15 +192,10 @@ class SteeredRunner:
         self._unplanned = False
         batch, counts, total = self.input_batch, self._step.num_scheduled_tokens, self._step.total_num_scheduled_tokens
         padded = total if position_ids is None else max(total, position_ids.shape[-1])
-        computed = batch.num_computed_tokens_cpu
-        changes = self.planner.plan(batch.req_ids, computed, counts, total, padded, self._blocks_of)
+        computed, blocks_of = batch.num_computed_tokens_cpu, lambda name: self.requests[name].block_ids[0]
+        changes = self.planner.plan(batch.req_ids, computed, counts, total, padded, blocks_of)
         if changes is not None:
             buffers.apply(self.planner, changes, padded)
-
-    def _blocks_of(self, name: str) -> list[int]:
-        """The physical blocks of a request."""
-        blocks: list[int] = self.requests[name].block_ids[0]
-        return blocks
 
     def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
         """A forward of nobody reads and steers nothing."""
