@@ -92,9 +92,10 @@ def test_python_snippets_run(hub_cache: Path, tmp_path: Path) -> None:
     """Each page by itself, after the README, which makes model, processor and inputs."""
     Image.new("RGB", (64, 48), (200, 120, 40)).save(tmp_path / "picture.jpg")
     write_captions(tmp_path)
+    embedded.load()[0].save_pretrained(tmp_path / "my-settings")
     start = "\n".join(snippets(README))
     pages = {name: "\n".join(snippets(text)) for name, text in PAGES.items() if snippets(text)}
-    assert {"python", "hub", "methods", "evaluation", "test-bed"} <= set(pages)
+    assert {"python", "hub", "methods", "evaluation", "serving", "test-bed"} <= set(pages)
     (tmp_path / "pages.json").write_text(json.dumps({"README": "", **pages}))
     code = (
         "import json\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from rudder_hf.scenes import embedded
 from tests.support.repos import inputs_for
 from tests.support.serving import (
     FOLDER,
+    PAGE,
     ROOT,
     elsewhere_environment,
     page_command,
@@ -106,6 +108,16 @@ def test_settings_of_one_request(client: Any, lone: dict[str, list[str]]) -> Non
     assert ask(client, IMAGES[0], **with_settings(False)) == lone["vanilla"][0]
     assert ask(client, IMAGES[0], True, **with_settings(STRONG)) == lone["strong"][0]
     assert ask(client, IMAGES[0]) == lone["steered"][0]
+
+
+def test_the_request_of_the_page(client: Any) -> None:
+    codes = re.findall(r"```python server\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (code,) = [code for code in codes if "generation_config" in code]
+    place = "data:image/png;base64,..."
+    assert place in code
+    names = {"client": client, "json": json}
+    exec(code.replace(place, question(IMAGES[0])[0]["image_url"]["url"]), names)
+    assert names["answer"].choices[0].message.content
 
 
 def test_clients_at_once(server: str, lone: dict[str, list[str]]) -> None:

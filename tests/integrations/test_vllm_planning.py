@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from rudder_hf.core.steering import steer_step
 from rudder_hf.integrations.vllm import operator
 from rudder_hf.integrations.vllm.buffers import Buffers
+from rudder_hf.integrations.vllm.layers import Target
 from rudder_hf.integrations.vllm.operator import read_and_steer
-from rudder_hf.integrations.vllm.planning import Planned, Planner, private_hashes
+from rudder_hf.integrations.vllm.planning import Changes, Planned, Planner, private_hashes
 from rudder_hf.integrations.vllm.settings import engine_settings, operator_row, request_settings
 from tests.support.reference import card, gate
 
@@ -83,17 +84,12 @@ class SmallEngine:
 
     def step(self, jobs: list[tuple[Job, int]], padding: int = 0, counted: Any = None) -> bool:
         """Run one forward, compare every token of it and tell whether its plan was that of the last."""
-        counts = np.array([count for _, count in jobs])
-        total = int(counts.sum())
         blocks = {job.name: job.blocks for job, _ in jobs}
-        changes = self.planner.plan(
-            [job.name for job, _ in jobs],
-            np.array([job.computed for job, _ in jobs]),
-            counts,
-            blocks.__getitem__ if self.planner.block_size else None,
-            total + padding,
-        )
-        self.buffers.apply(self.planner, changes, total + padding)
+        computed = np.array([job.computed for job, _ in jobs])
+        total = sum(count for _, count in jobs)
+        changes = plan(self.planner, {job.name: count for job, count in jobs}, computed, padding, blocks)
+        if changes is not None:
+            self.buffers.apply(self.planner, changes, total + padding)
         places = [(job, job.computed + index) for job, count in jobs for index in range(count)]
         garbage = torch.full((padding, WIDTH), torch.nan)
         h = torch.cat([torch.stack([vectors(job.tokens[: at + 1], "h") for job, at in places]), garbage])
@@ -103,7 +99,19 @@ class SmallEngine:
         torch.testing.assert_close(out[:total], wanted, rtol=1e-4, atol=1e-4)
         for job, count in jobs:
             job.computed += count
-        return changes.same
+        return changes is None or changes.same
+
+
+def plan(
+    planner: Planner,
+    counts: dict[str, int],
+    computed: Any,
+    padding: int = 0,
+    blocks: dict[str, list[int]] | None = None,
+) -> Changes | None:
+    """The plan of a forward of these requests."""
+    total = sum(counts.values())
+    return planner.plan(list(counts), np.array(computed), counts, total, total + padding, (blocks or {}).__getitem__)
 
 
 EXTRAS = (
@@ -233,9 +241,43 @@ def test_unsteered_rows_are_bit_for_bit_what_they_were() -> None:
     buffers.sums[SLOTS] = torch.nan
     buffers.branches = False
     planner.admit("plain", Planned(2, steered=False))
-    buffers.apply(planner, planner.plan(["plain"], np.array([0]), np.array([5])), 5)
+    changes = plan(planner, {"plain": 5}, [0])
+    assert changes is not None
+    buffers.apply(planner, changes, 5)
     update = torch.randn(5, WIDTH).to(torch.bfloat16)
     assert torch.equal(read_and_steer(torch.randn(5, WIDTH), update, buffers), update)
+
+
+def test_a_forward_without_steered_tokens_leaves_the_layer_alone() -> None:
+    """Of unsteered answers only the sums of blocks are kept, where others may find them in the cache."""
+    update = torch.randn(1, 2, WIDTH)
+    for cached, steered in ((False, False), (False, True), (True, False)):
+        engine = SmallEngine(cached)
+        target = Target(1.0)
+        target.buffers = engine.buffers
+        jobs = [Job(name, tuple(range(9)), 4, {"rudder": steered}, blocks=[1, 2, 3]) for name in ("one", "two")]
+        for job in jobs:
+            engine.admit(job)
+        engine.step([(job, 4) for job in jobs])
+        for _ in range(3):
+            engine.step([(job, 1) for job in jobs])
+        target.h = torch.randn(1, 2, WIDTH)
+        assert (target._steer(update) is update) == (not cached and not steered)
+
+
+def test_answers_of_steered_requests_are_in_no_sum() -> None:
+    """Their blocks are shared with nobody."""
+    engine = SmallEngine(cached=True)
+    jobs = [
+        Job(f"{row}", tuple(range(16)), 4, {"rudder": row}, blocks=[4 * row + n for n in range(4)]) for row in (0, 1)
+    ]
+    for job in jobs:
+        engine.admit(job)
+    engine.step([(job, 4) for job in jobs])
+    for _ in range(12):
+        engine.step([(job, 1) for job in jobs])
+    assert engine.buffers.block_sums is not None
+    assert engine.buffers.block_sums[:8].any(dim=1).tolist() == [True] * 5 + [False] * 3
 
 
 def test_long_forwards_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,14 +371,16 @@ def test_a_prompt_that_grows_is_read_on() -> None:
     engine.step([(job, 1)])
     engine.step([(job, 1)])
     assert engine.planner.extend("streamed", Planned(9, steered=True)) != SLOTS
-    changes = engine.planner.plan(["streamed"], np.array([7]), np.array([1]), padded=1)
+    changes = plan(engine.planner, {"streamed": 1}, [7])
+    assert changes is not None
     assert changes.reads
     assert not changes.same
     assert not len(changes.steered)
     # Its next part does not want it any more, and the one after that comes too late.
     for wanted in (False, True):
         assert engine.planner.extend("streamed", Planned(9, steered=wanted)) == SLOTS
-        changes = engine.planner.plan(["streamed"], np.array([8]), np.array([2]), padded=2)
+        changes = plan(engine.planner, {"streamed": 2}, [8])
+        assert changes is not None
         assert not changes.reads
         assert not len(changes.steered)
     engine.planner.release("streamed")

@@ -13,7 +13,7 @@ from tests.vllm.tables import recorded
 def check(result: dict[str, object], part: str, release: str) -> None:
     assert result.get("code") == code()["code"], (
         f"benchmarks/vllm holds no result of {part} with vLLM {release} for the present state of rudder_hf/core and "
-        "rudder_hf/integrations/vllm. Measure it again, in an environment with this vLLM (examples/serving/README.md "
+        "rudder_hf/integrations/vllm. Measure it again, in an environment with this vLLM (docs/serving.md "
         f"has its commands): python -m tests.vllm {part}"
     )
     assert result["passed"]

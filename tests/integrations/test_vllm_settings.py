@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,8 +20,10 @@ from rudder_hf.integrations.vllm.settings import (
     EngineSettings,
     check_base,
     check_keys,
+    check_strength,
     decide,
     engine_settings,
+    longest_push,
     operator_row,
     request_settings,
 )
@@ -198,6 +201,23 @@ def test_flat_and_nested_settings_mean_the_same(
 def test_bad_requests(extra_args: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         request_settings(ENGINE, extra_args)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor", "longest"),
+    [(torch.float16, None, 65504.0), (torch.float16, 0.25, 16376.0), (torch.bfloat16, None, 1e6)],
+)
+def test_a_push_that_the_dtype_has_no_room_for(dtype: torch.dtype, factor: float | None, longest: float) -> None:
+    text_config = SimpleNamespace(**({} if factor is None else {"residual_multiplier": factor}))
+    room = longest_push(SimpleNamespace(dtype=dtype, hf_text_config=text_config))
+    strongest = request_settings(ENGINE, {"rudder_alpha_max": longest})
+    assert strongest is not None
+    check_strength(strongest, room)
+    if longest < 1e6:
+        beyond = request_settings(ENGINE, {"rudder_alpha_max": longest + 1})
+        assert beyond is not None
+        with pytest.raises(ValueError, match=f"`alpha_max` is {longest + 1:g}, but .* up to {longest:g}: choose less"):
+            check_strength(beyond, room)
 
 
 def test_a_gate_is_checked_against_the_engines() -> None:

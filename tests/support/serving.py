@@ -18,7 +18,7 @@ from tests.support.hub.elsewhere import environment
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "examples" / "serving"
-PAGE = FOLDER / "README.md"
+PAGE = ROOT / "docs" / "serving.md"
 # `transformers` as a console script, which need not be on the path of whoever runs the tests.
 _TRANSFORMERS = [sys.executable, "-c", "from transformers.cli.transformers import main; main()"]
 # Torch and its friends load slowly on a busy machine.

@@ -1,4 +1,4 @@
-"""The tests that need vLLM, in a virtual environment of its own (the README has its commands).
+"""The tests that need vLLM, in a virtual environment of its own (docs/serving.md has its commands).
 
     python -m tests.vllm                           # every configuration, the client, the refusals
     python -m tests.vllm parity eager native-llava # some configurations
@@ -6,7 +6,7 @@
     python -m tests.vllm client
     python -m tests.vllm load --repeats 9
     python -m tests.vllm memory --requests 2000
-    python -m tests.vllm table                     # puts the recorded results into the page on serving
+    python -m tests.vllm table                     # puts the recorded results into docs/serving.md
 
 Results are JSON, one file for each part and release of vLLM, in benchmarks/vllm; a result is replaced only when its
 part has ended. A run that was stopped goes on where it was: what has passed with the same code and versions is not run

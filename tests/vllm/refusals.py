@@ -21,6 +21,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], Any, str], ...] = (
     ("no such layer", {}, {"layer": 99}, "`layer` is 99"),
     ("unknown setting", {}, {**SETTINGS, "alpha": 1.0}, "'alpha' is not a RUDDER setting"),
     ("bad setting", {}, {**SETTINGS, "alpha_max": -1.0}, "`alpha_max` is -1.0"),
+    ("too strong for the dtype", {"dtype": "float16"}, {**SETTINGS, "alpha_max": 65505.0}, "a push up to 65504"),
     ("no layer", {}, {"alpha_max": 4.0}, "needs the layer"),
     ("no such settings", {}, "no/such-folder", "no/such-folder"),
     ("not settings", {}, 7, "has to be the id or folder"),
@@ -93,6 +94,7 @@ def check_refusals(folder: Path) -> dict[str, Any]:
         "changed internals": (_of_changed_internals(), "has no _model_forward. It is tested with vLLM"),
         "untested release": (_of_untested_release(), "RUDDER is tested with vLLM"),
         "plugin switched off": (_of_plugin_off(folder), "RUDDER's plugin is switched off"),
+        "request too strong for the dtype": (_of_strong_request(folder), "a push up to 65504"),
     }.items():
         said[name] = told
         if reason not in told:
@@ -110,6 +112,23 @@ def _of_changed_internals() -> str:
         require(type("GPUModelRunner", (), {"load_model": print}), "load_model", "_model_forward")
     except RuntimeError as error:
         return str(error)
+    return "not refused"
+
+
+def _of_strong_request(folder: Path) -> str:
+    """What a request is told whose push the model's float16 has no room for, and whether the strongest passes."""
+    from vllm import SamplingParams
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.import_utils import resolve_obj_by_qualname
+
+    arguments = EngineArgs(str(folder), dtype="float16", max_model_len=256, additional_config={"rudder": SETTINGS})
+    (name,) = arguments.create_engine_config().model_config.logits_processors
+    check = resolve_obj_by_qualname(name.replace(":", "."))
+    try:
+        for strength in (65504.0, 65505.0):
+            check.validate_params(SamplingParams(extra_args={"rudder_alpha_max": strength}))
+    except ValueError as error:
+        return str(error) if strength > 65504.0 else f"{strength} is refused"
     return "not refused"
 
 

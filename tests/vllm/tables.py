@@ -11,7 +11,7 @@ from rudder_hf.integrations.vllm import TESTED
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "vllm"
-PAGE = ROOT / "examples" / "serving" / "README.md"
+PAGE = ROOT / "docs" / "serving.md"
 
 
 def recorded(part: str, release: str = TESTED[-1]) -> dict[str, Any]:

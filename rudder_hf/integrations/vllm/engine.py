@@ -22,7 +22,7 @@ from ...core.configuration import RudderConfig
 from ...core.families import REFUSED
 from . import TESTED, misfit
 from .layers import NATIVE, is_back_end
-from .settings import KEY, EngineSettings, check_base, check_keys, engine_settings
+from .settings import KEY, EngineSettings, check_base, check_keys, check_strength, engine_settings, longest_push
 
 # Below vLLM's own logger: others are not shown.
 logger = init_logger("vllm.plugins.rudder_hf")
@@ -103,11 +103,12 @@ def prepare(vllm_config: Any) -> EngineSettings:
             f"RUDDER setting `layer` is {layer}, but the model has {count} decoder layers: choose from {-count} to "
             f"{count - 1}."
         )
+    check_strength(settings.own, longest := longest_push(model))
     # Resolved once: workers need no network, and compiled graphs are kept apart by what the settings are.
     vllm_config.additional_config[KEY] = settings.to_dict()
     parallel.worker_cls = WORKER if parallel.worker_cls == "auto" else parallel.worker_cls
     scheduler.scheduler_cls = scheduler.scheduler_cls or SCHEDULER
-    model.logits_processors = [*(model.logits_processors or []), check_name(settings)]
+    model.logits_processors = [*(model.logits_processors or []), check_name(settings, longest)]
     show_counters()
     return settings
 

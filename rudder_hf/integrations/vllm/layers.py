@@ -73,7 +73,7 @@ class Target:
         # A compiler takes it as one operator; without one, the way through torch's dispatcher would cost.
         if torch.compiler.is_compiling():
             return torch.ops.rudder_hf.steer(h, update)  # type: ignore[no-any-return]
-        return read_and_steer(h, update, self.buffers)
+        return update if self.buffers.idle else read_and_steer(h, update, self.buffers)
 
 
 def install(model: nn.Module, architecture: str, layer: int) -> Target | None:

@@ -23,9 +23,10 @@ _OWN = "RUDDER_METRICS_DIR"
 # What becomes of a request: steered, unsteered because it (or the engine's default) says so, unsteered for want of an
 # image, refused for its settings.
 OUTCOMES = ("steered", "unsteered", "no_image", "refused")
-_COUNTERS = {
-    "vllm:rudder_requests": "Requests by what RUDDER did with them.",
-    "vllm:rudder_tokens": "Answer tokens of ended requests by what RUDDER did with these.",
+REQUESTS, TOKENS = "vllm:rudder_requests", "vllm:rudder_tokens"
+_HELP = {
+    REQUESTS: "Requests by what RUDDER did with them.",
+    TOKENS: "Answer tokens of ended requests by what RUDDER did with these.",
 }
 
 
@@ -37,23 +38,21 @@ def show_counters() -> None:
             atexit.register(_remove, os.environ[_OWN], os.getpid())
         _collect(os.environ[_OWN])
     # The counters are there from the beginning, at zero.
-    count("steered")
+    _counters(os.getpid())
 
 
-def count(outcome: str, requests: int = 0, tokens: int = 0) -> None:
-    """Add to the counters of one of `OUTCOMES`."""
-    counters = _counters(os.environ.get(_OF_VLLM) or os.environ[_OWN], os.getpid())
-    for name, more in zip(_COUNTERS, (requests, tokens), strict=True):
-        if more:
-            key = _key(name, outcome)
-            counters.write_value(key, counters.read_value(key)[0] + more, 0.0)
+def count(name: str, outcome: str, more: int = 1) -> None:
+    """Add to the counter `REQUESTS` or `TOKENS` of one of `OUTCOMES`."""
+    counters, key = _counters(os.getpid()), _key(name, outcome)
+    counters.write_value(key, counters.read_value(key)[0] + more, 0.0)
 
 
 @cache
-def _counters(folder: str, process: int) -> MmapedDict:
+def _counters(process: int) -> MmapedDict:
     """The file of a process: prometheus_client tells the kind of its counters by its name."""
+    folder = os.environ.get(_OF_VLLM) or os.environ[_OWN]
     counters = MmapedDict(os.path.join(folder, f"counter_rudder{process}.db"))
-    for name in _COUNTERS:
+    for name in _HELP:
         for outcome in OUTCOMES:
             counters.read_value(_key(name, outcome))
     return counters
@@ -61,7 +60,7 @@ def _counters(folder: str, process: int) -> MmapedDict:
 
 @cache
 def _key(name: str, outcome: str) -> Any:
-    return mmap_key(name, f"{name}_total", ("outcome",), (outcome,), _COUNTERS[name])
+    return mmap_key(name, f"{name}_total", ("outcome",), (outcome,), _HELP[name])
 
 
 @cache

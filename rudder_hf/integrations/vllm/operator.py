@@ -37,12 +37,23 @@ def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
         The steered update; rows that are not steered are `update` bit for bit.
     """
     h, flat = _by_row(h), _by_row(update)
-    if buffers.reads or buffers.block_sums is not None or not buffers.branches:
+    if buffers.reads or buffers.fills:
         for start, part in _parts(flat):
             _read(part.squeeze(1), start, buffers)
-    # Everything is read before anything is steered: the last position of a prompt may be both.
-    buffers.refresh()
-    out = _push_some(h, flat, buffers) if buffers.branches else _push_all(h, flat, buffers)
+    if buffers.whole is None:
+        # Everything is read before anything is steered: the last position of a prompt may be both.
+        buffers.refresh()
+        count = flat.shape[0]
+        if not buffers.branches:
+            return _push_all(h, flat, buffers).view(update.shape)
+        if count > min(ROWS, 2 * len(buffers.steered)):
+            return _push_some(h, flat, buffers).view(update.shape)
+        constants, mask = buffers.of_tokens(0, count)
+        buffers.whole = constants, None if len(buffers.steered) == count else mask
+    constants, some = buffers.whole
+    out = steer_step(h, flat, constants)
+    if some is not None:
+        out = torch.where(some, out, flat)
     return out if flat is update else out.view(update.shape)
 
 
@@ -63,8 +74,9 @@ def _read(update: Tensor, start: int, buffers: Buffers) -> None:
     delta = update.float()
     if buffers.by_norm:
         delta = delta * torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
-    buffers.sums.index_add_(0, buffers.tokens[READ, places], delta)
-    if buffers.block_sums is not None:
+    if buffers.reads:
+        buffers.sums.index_add_(0, buffers.tokens[READ, places], delta)
+    if buffers.fills and buffers.block_sums is not None:
         buffers.block_sums.index_add_(0, buffers.tokens[BLOCK, places], delta)
 
 
@@ -73,22 +85,16 @@ def _push_all(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     out = torch.empty_like(update)
     for start, part in _parts(update):
         stop = start + len(part)
-        slot = buffers.tokens[STEER, start:stop]
-        steered = steer_step(h[start:stop], part, buffers.constants(slot))
+        constants, mask = buffers.of_tokens(start, stop)
         # Chosen, not multiplied by zero: rows of nobody may hold anything.
-        out[start:stop] = torch.where((slot != buffers.spare_slot)[:, None, None], steered, part)
+        out[start:stop] = torch.where(mask, steer_step(h[start:stop], part, constants), part)
     return out
 
 
 def _push_some(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
-    """Eq. 3-5 for the tokens that are steered, or for all where these are most."""
-    steered = buffers.steered
-    if len(update) <= min(ROWS, 2 * len(steered)):
-        constants, mask = buffers.whole(len(update))
-        out = steer_step(h, update, constants)
-        return out if mask is None else torch.where(mask, out, update)
+    """Eq. 3-5 for the tokens that are steered."""
     out = update.clone()
-    for _, places in _parts(steered):
+    for _, places in _parts(buffers.steered):
         constants = buffers.constants(buffers.tokens[STEER, places])
         out[places] = steer_step(h[places], update[places], constants)
     return out

@@ -10,7 +10,7 @@ Nothing here needs vLLM or torch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,25 +50,34 @@ class Changes:
         hits: Slot and cached blocks whose sums it starts with. These blocks were computed in earlier forwards.
         fresh_blocks: Blocks that this forward begins to fill.
         reads: Whether any token is read into a slot.
+        fills: Whether any token is added to the sum of its block.
         steered: Places of the tokens that are steered, in the forward.
-        same: Whether `Planner.tokens` is what it was for the last forward, its blocks aside.
+        same: Whether it is like the last forward, blocks aside.
     """
 
     hits: list[tuple[int, list[int]]] = field(default_factory=list)
     fresh_blocks: list[int] = field(default_factory=list)
     reads: bool = False
+    fills: bool = False
     steered: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     same: bool = False
 
 
 @dataclass
 class _Steady:
-    """A forward with one answer token for each request; those that follow it with the same requests are alike."""
+    """A forward with one answer token for each request; those that follow it with the same requests are alike.
+
+    Attributes:
+        requests: Its requests.
+        padded: Number of its positions.
+        shared: Rows of the requests whose blocks may be shared.
+        counted: For each row whether its token belongs to the pooled span.
+    """
 
     requests: list[str]
     padded: int
+    shared: Positions
     counted: NDArray[np.bool_]
-    steered: Positions
 
 
 class Planner:
@@ -161,63 +170,74 @@ class Planner:
         self,
         requests: Sequence[str],
         computed: Positions,
-        counts: Positions,
-        blocks_of: Callable[[str], Sequence[int]] | None = None,
-        padded: int = 0,
-    ) -> Changes:
+        counts: Mapping[str, int],
+        total: int,
+        padded: int,
+        blocks_of: Callable[[str], Sequence[int]],
+    ) -> Changes | None:
         """Fill `tokens` for the coming forward.
 
         Args:
             requests: The batch's requests in the order of their tokens.
             computed: For each, how many of its tokens earlier forwards computed.
-            counts: For each, how many tokens this forward computes.
+            counts: For each, how many tokens this forward computes; at least one.
+            total: Sum of these.
+            padded: Number of positions of the forward, padding included.
             blocks_of: Gives a request's physical blocks.
-            padded: Number of positions of the forward, where it is padded.
 
         Returns:
-            What to do to the buffers before the forward.
+            What to do to the buffers before the forward; None if nothing, as before most tokens of an answer.
         """
-        if self._steady is not None and self.goes_on(requests, int(counts.sum()), padded):
-            changes = Changes(steered=self._steady.steered, same=True)
-            self._plan_blocks(requests, computed, counts, self._steady.counted, blocks_of, changes)
-            return changes
+        last = self._steady
+        if (
+            last is not None
+            and (total, padded) == (len(last.requests), last.padded)
+            and last.requests == requests
+            and not (self._hits or self._ripe_hits)
+        ):
+            return self._next_blocks(last, computed, blocks_of)
         hits = self._take_hits()
         live = [self.requests[request] for request in requests]
-        rows = np.repeat(np.arange(len(live)), counts)
-        ends = np.cumsum(counts)
-        positions = np.arange(len(rows)) - np.repeat(ends - counts, counts) + computed[rows]
+        lengths = np.array([counts[request] for request in requests], dtype=np.int64)
+        rows = np.repeat(np.arange(len(live)), lengths)
+        starts = np.cumsum(lengths) - lengths
+        positions = np.arange(total) - starts[rows] + computed[rows]
         slots = np.array([planned.slot for planned in live], dtype=np.int64)[rows]
-        lengths = np.array([planned.prompt_length for planned in live], dtype=np.int64)[rows]
+        prompts = np.array([planned.prompt_length for planned in live], dtype=np.int64)[rows]
         first = np.array([planned.first_token for planned in live], dtype=bool)[rows]
-        prompt, steered = self.classify(positions, lengths, first, counts[rows])
-        counted = self._counted(live, positions, ends - counts, ends)
-        total = len(rows)
-        self.neutral(max(padded, total), total)
+        prompt, steered = self.classify(positions, prompts, first, lengths[rows])
+        steered &= slots != self.spare_slot
+        counted = self._counted(live, positions, starts, starts + lengths)
+        self.neutral(padded, total)
         self.tokens[READ, :total] = np.where(prompt & counted, slots, self.spare_slot)
         self.tokens[STEER, :total] = np.where(steered, slots, self.spare_slot)
         reads = bool((self.tokens[READ, :total] != self.spare_slot).any())
-        changes = Changes(hits, reads=reads, steered=np.flatnonzero(self.tokens[STEER, :total] != self.spare_slot))
-        self._plan_blocks(requests, positions, counts, counted, blocks_of, changes)
+        changes = Changes(hits, reads=reads, steered=np.flatnonzero(steered))
+        # Blocks that hold the answer of a steered request are shared with nobody, so that nobody needs their sums.
+        shared = prompt | (slots == self.spare_slot)
+        if self.block_size is not None:
+            tables, numbers = [blocks_of(request) for request in requests], (positions // self.block_size).tolist()
+            blocks = np.array([tables[row][number] for row, number in zip(rows.tolist(), numbers, strict=True)])
+            changes.fresh_blocks = blocks[shared & (positions % self.block_size == 0)].tolist()
+            changes.fills = bool((shared & counted).any())
+            self.tokens[BLOCK, :total] = np.where(shared & counted, blocks, self.spare_block)
         if total == len(live) and not prompt.any():
-            self._steady = _Steady(list(requests), padded, counted, changes.steered)
+            self._steady = _Steady(list(requests), padded, np.flatnonzero(shared), counted)
         return changes
 
-    def goes_on(self, requests: Sequence[str], total: int, padded: int) -> bool:
-        """Whether the coming forward is like the last one: an answer token of each of the same requests.
-
-        Args:
-            requests: Its requests, each of which has a token at least.
-            total: Number of its tokens.
-            padded: Number of its positions.
-        """
-        last = self._steady
-        waiting = self._hits or self._ripe_hits
-        return (
-            last is not None
-            and not waiting
-            and (total, padded) == (len(last.requests), last.padded)
-            and last.requests == requests
-        )
+    def _next_blocks(
+        self, last: _Steady, computed: Positions, blocks_of: Callable[[str], Sequence[int]]
+    ) -> Changes | None:
+        """What a forward like the last one changes: the blocks of answers that go on in a new one."""
+        size = self.block_size
+        if size is None or not len(last.shared):
+            return None
+        begun = last.shared[computed[last.shared] % size == 0]
+        if not len(begun):
+            return None
+        fresh = [blocks_of(last.requests[row])[computed[row] // size] for row in begun.tolist()]
+        self.tokens[BLOCK, begun] = np.where(last.counted[begun], fresh, self.spare_block)
+        return Changes(fresh_blocks=fresh, same=True)
 
     def _counted(
         self, live: Sequence[Planned], positions: Positions, starts: Positions, stops: Positions
@@ -247,30 +267,6 @@ class Planner:
         ready = [(self.requests[name].slot, blocks) for name, blocks in self._ripe_hits.items()]
         self._ripe_hits, self._hits = self._hits, {}
         return ready
-
-    def _plan_blocks(
-        self,
-        requests: Sequence[str],
-        positions: Positions,
-        counts: Positions,
-        counted: NDArray[np.bool_],
-        blocks_of: Callable[[str], Sequence[int]] | None,
-        changes: Changes,
-    ) -> None:
-        """The block that each token's update is added to."""
-        if self.block_size is None or blocks_of is None:
-            return
-        size = self.block_size
-        start = 0
-        parts = []
-        for request, count in zip(requests, counts.tolist(), strict=True):
-            first, last = int(positions[start]) // size, int(positions[start + count - 1]) // size
-            physical = np.asarray(blocks_of(request)[first : last + 1], dtype=np.int64)
-            parts.append(physical[positions[start : start + count] // size - first])
-            start += count
-        blocks = np.concatenate(parts)
-        changes.fresh_blocks = blocks[positions % size == 0].tolist()
-        self.tokens[BLOCK, :start] = np.where(counted, blocks, self.spare_block)
 
 
 def private_hashes(

@@ -12,8 +12,8 @@ from typing import Any
 
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
-from .metrics import count
-from .settings import EngineSettings, engine_settings, request_settings
+from .metrics import REQUESTS, count
+from .settings import EngineSettings, check_strength, engine_settings, request_settings
 
 _NAME = "Settings_"
 
@@ -22,6 +22,7 @@ class RequestCheck(LogitsProcessor):  # type: ignore[misc]
     """Checks parameters and leaves logits alone."""
 
     engine: EngineSettings
+    longest: float
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
         pass
@@ -36,9 +37,10 @@ class RequestCheck(LogitsProcessor):  # type: ignore[misc]
         try:
             settings = request_settings(cls.engine, sampling_params.extra_args)
             if settings is not None:
+                check_strength(settings, cls.longest)
                 _refuse_beams(sampling_params)
         except ValueError:
-            count("refused", requests=1)
+            count(REQUESTS, "refused")
             raise
 
     def is_argmax_invariant(self) -> bool:
@@ -65,13 +67,13 @@ def _refuse_beams(params: Any) -> None:
         )
 
 
-def check_name(engine: EngineSettings) -> str:
-    """The name under which vLLM finds the check of an engine."""
-    return f"{__name__}:{_NAME}{json.dumps(engine.to_dict(), sort_keys=True).encode().hex()}"
+def check_name(engine: EngineSettings, longest: float) -> str:
+    """The name under which vLLM finds the check of an engine whose model has room for pushes up to `longest`."""
+    return f"{__name__}:{_NAME}{json.dumps([engine.to_dict(), longest], sort_keys=True).encode().hex()}"
 
 
 def __getattr__(name: str) -> Any:
     if not name.startswith(_NAME):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    engine = engine_settings(json.loads(bytes.fromhex(name.removeprefix(_NAME))))
-    return type("RudderRequestCheck", (RequestCheck,), {"engine": engine})
+    given, longest = json.loads(bytes.fromhex(name.removeprefix(_NAME)))
+    return type("RudderRequestCheck", (RequestCheck,), {"engine": engine_settings(given), "longest": longest})

@@ -21,7 +21,7 @@ from .layers import install
 from .operator import CONTEXT_NAME, define_operator
 from .planning import Planned, Planner
 from .requests import check_name
-from .settings import KEY, EngineSettings, decide, engine_settings, operator_row
+from .settings import KEY, EngineSettings, decide, engine_settings, longest_push, operator_row
 
 
 class SteeredRunner:
@@ -33,7 +33,6 @@ class SteeredRunner:
     settings: EngineSettings
     _step: Any = None
     _unplanned: bool = False
-    _blocks_kept: bool = False
 
     # Of vLLM's runner.
     vllm_config: Any
@@ -77,7 +76,7 @@ class SteeredRunner:
         """The engine's settings; refused where the worker was named to vLLM and its config was not prepared."""
         given = self.vllm_config.additional_config
         settings = engine_settings(given.get(KEY) if isinstance(given, dict) else None)
-        if check_name(settings) not in (self.model_config.logits_processors or ()):
+        if check_name(settings, longest_push(self.model_config)) not in (self.model_config.logits_processors or ()):
             raise ValueError(
                 "RUDDER's plugin is switched off: the environment variable VLLM_PLUGINS names other plugins. Add "
                 "rudder_hf to it, separated by a comma, or unset it."
@@ -100,7 +99,6 @@ class SteeredRunner:
         self.planner.spare_block = self.kv_cache_config.num_blocks
         self.buffers.keep_blocks(self.kv_cache_config.num_blocks)
         self.buffers.neutral(self.planner)
-        self._blocks_kept = True
 
     def beside_sums(self, available: int) -> int:
         """What is left of the memory for the KV cache when each of its blocks has a sum."""
@@ -176,13 +174,12 @@ class SteeredRunner:
 
     def _cached_blocks(self, state: Any) -> list[int]:
         """Blocks of the prefix cache that the request begins with."""
-        if not state.num_computed_tokens:
+        start, size = state.num_computed_tokens, self.planner.block_size
+        if not start:
             return []
-        if not self._blocks_kept or state.num_computed_tokens % (self.planner.block_size or 1):
-            raise RuntimeError(
-                f"vLLM begins a request at token {state.num_computed_tokens}, and RUDDER has no sums of those before."
-            )
-        return list(state.block_ids[0][: state.num_computed_tokens // (self.planner.block_size or 1)])
+        if size is None or start % size:
+            raise RuntimeError(f"vLLM begins a request at token {start}, and RUDDER has no sums of those before.")
+        return list(state.block_ids[0][: start // size])
 
     def _model_forward(self, *args: Any, **kwargs: Any) -> Any:
         """Plan, then run the model."""
@@ -193,14 +190,12 @@ class SteeredRunner:
     def _plan(self, buffers: Buffers, position_ids: Any) -> None:
         """Bring the buffers to the state that the coming forward starts from."""
         self._unplanned = False
-        names, total = self.input_batch.req_ids, self._step.total_num_scheduled_tokens
+        batch, counts, total = self.input_batch, self._step.num_scheduled_tokens, self._step.total_num_scheduled_tokens
         padded = total if position_ids is None else max(total, position_ids.shape[-1])
-        if not self._blocks_kept and self.planner.goes_on(names, total, padded):
-            return
-        counts = np.array([self._step.num_scheduled_tokens[name] for name in names], dtype=np.int64)
-        computed = self.input_batch.num_computed_tokens_cpu[: len(names)].astype(np.int64)
-        blocks_of = (lambda name: self.requests[name].block_ids[0]) if self._blocks_kept else None
-        buffers.apply(self.planner, self.planner.plan(names, computed, counts, blocks_of, padded), padded)
+        computed, blocks_of = batch.num_computed_tokens_cpu, lambda name: self.requests[name].block_ids[0]
+        changes = self.planner.plan(batch.req_ids, computed, counts, total, padded, blocks_of)
+        if changes is not None:
+            buffers.apply(self.planner, changes, padded)
 
     def _dummy_run(self, *args: Any, **kwargs: Any) -> Any:
         """A forward of nobody reads and steers nothing."""

@@ -15,7 +15,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from ...core.call import CallSettings
 from .engine import require
-from .metrics import count
+from .metrics import REQUESTS, TOKENS, count
 from .planning import private_hashes
 from .settings import KEY, decide, engine_settings
 
@@ -38,7 +38,7 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
         """Take up a request, and see to the names of its blocks if it is steered."""
         outcome, settings = self._decide(request)
         if request.request_id not in self.requests:
-            count(outcome, requests=1)
+            count(REQUESTS, outcome)
         if settings is not None and request._block_hasher is not None:
             # The position that emits the first token needs the sums of all blocks before it in the same forward.
             request.skip_reading_prefix_cache |= settings.steer_first_token
@@ -65,7 +65,7 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Count the answer of a request that ended, whoever ended it."""
-        count(self._decide(request)[0], tokens=request.num_output_tokens)
+        count(TOKENS, self._decide(request)[0], request.num_output_tokens)
         return super()._free_request(request, *args, **kwargs)
 
     def _decide(self, request: Any) -> tuple[str, CallSettings | None]:

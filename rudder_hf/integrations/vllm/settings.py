@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...core.call import CallSettings, resolve_settings
 from ...core.configuration import CALL_SETTINGS, STEERING_ROWS, RudderConfig, check_setting
 from ...hub.loading import read_settings
@@ -44,9 +46,9 @@ class EngineSettings:
     other_base: bool = False
 
     @cached_property
-    def of_silent_request(self) -> CallSettings | None:
-        """What holds for a request that says nothing of RUDDER, as most do."""
-        return resolve_settings(self.config, None, batch=1) if self.steer_by_default else None
+    def own(self) -> CallSettings:
+        """What holds for a request that has no settings of its own, as most."""
+        return resolve_settings(self.config, None, batch=1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, from which `engine_settings` makes the same settings."""
@@ -100,9 +102,10 @@ def check_keys(given: Iterable[str], where: str) -> None:
         ValueError: There is one (`ruder`, `RUDDER`, `rudder-alpha_max`).
     """
     for name in given:
+        if name == KEY or name.startswith(PREFIX):
+            continue
         word = re.split(r"[^A-Za-z]", name)[0]
-        ours = name == KEY or name.startswith(PREFIX)
-        if not ours and (difflib.get_close_matches(word.lower(), [KEY], cutoff=0.75) or name.startswith(KEY)):
+        if difflib.get_close_matches(word.lower(), [KEY], cutoff=0.75) or name.startswith(KEY):
             flat = ", ".join(repr(PREFIX + setting) for setting in REQUEST_SETTINGS)
             raise ValueError(
                 f"{name!r} in {where} is not understood. RUDDER takes {KEY!r}, and of a request also {flat}."
@@ -127,6 +130,26 @@ def check_base(settings: EngineSettings, served: str) -> None:
         raise ValueError(
             f"The RUDDER settings are for {base!r}, but the engine serves {served!r}. Serve the former or, if the "
             f'settings suit the latter as well, say so: {{"{KEY}": {{"settings": ..., "other_base": true}}}}.'
+        )
+
+
+def longest_push(model: Any) -> float:
+    """The largest `alpha_max` that the dtype of a served model (vLLM's config of it) has room for."""
+    # The push is added before the layer applies its factor.
+    factor = float(getattr(model.hf_text_config, "residual_multiplier", 1.0))
+    return torch.finfo(model.dtype).max * factor
+
+
+def check_strength(settings: CallSettings, longest: float) -> None:
+    """Refuse a push that a half-precision model cannot hold, and that would end in tokens made of NaN.
+
+    Raises:
+        ValueError: `alpha_max` is larger than `longest`.
+    """
+    if (strength := settings.rows["alpha_max"][0]) > longest:
+        raise ValueError(
+            f"RUDDER setting `alpha_max` is {strength:g}, but the served model's dtype has room for a push up to "
+            f"{longest:g}: choose less, or start the engine with --dtype bfloat16."
         )
 
 
@@ -163,18 +186,20 @@ def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | Non
     Raises:
         ValueError: A setting is unknown, out of range, or one that a request cannot change.
     """
-    check_keys(extra_args or (), "the request")
-    ours = {name: value for name, value in (extra_args or {}).items() if name.startswith(KEY)}
-    if not ours:
-        return engine.of_silent_request
-    asked = ours.pop(KEY, True)
+    if not extra_args:
+        return engine.own if engine.steer_by_default else None
+    check_keys(extra_args, "the request")
+    ours = {name: value for name, value in extra_args.items() if name.startswith(KEY)}
+    asked = ours.pop(KEY, bool(ours) or engine.steer_by_default)
     overrides = {name.removeprefix(PREFIX): value for name, value in ours.items()}
     if isinstance(asked, Mapping):
         overrides |= asked
         asked = True
     steered = _flag(asked, KEY, "true, false or a dictionary of settings")
-    checked = {name: _value(engine, name, value) for name, value in overrides.items()}
-    settings = resolve_settings(engine.config, checked, batch=1)
+    settings = engine.own
+    if overrides:
+        checked = {name: _value(engine, name, value) for name, value in overrides.items()}
+        settings = resolve_settings(engine.config, checked, batch=1)
     return settings if steered else None
 
 
