@@ -1,8 +1,7 @@
 """The tables of README.md and docs/test-bed.md, from the result files of `run.py` beside this program.
 
-    python benchmarks/embedded/tables.py [NAME]
-
-Prints the tables in the form in which the pages have them, between their comments; NAME prints one.
+python benchmarks/embedded/tables.py           prints all tables
+python benchmarks/embedded/tables.py --write   puts them between their comments on the pages
 """
 
 from __future__ import annotations
@@ -240,9 +239,22 @@ TABLES: dict[str, Callable[[], str]] = {
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*TABLES, []], help="which tables; all unless given")
-    for name in parser.parse_args().names or TABLES:
-        print(f"<!-- embedded {name} -->\n{TABLES[name]()}\n<!-- end of embedded {name} -->\n")
+    parser.add_argument("--write", action="store_true", help="put the tables on the pages that have a place for them")
+    write = parser.parse_args().write
+    root = FOLDER.parent.parent
+    pages = {path: path.read_text() for path in (root / "README.md", *sorted((root / "docs").glob("*.md")))}
+    for name, table in TABLES.items():
+        start, end, text = f"<!-- embedded {name} -->", f"<!-- end of embedded {name} -->", table()
+        for path, page in pages.items():
+            if write and start in page:
+                before, rest = page.split(start)
+                pages[path] = f"{before}{start}\n{text}\n{end}{rest.split(end)[1]}"
+        if not write:
+            print(f"{start}\n{text}\n{end}\n")
+    for path, page in pages.items():
+        if page != path.read_text():
+            path.write_text(page)
+            print(f"Written to {path.name}")
 
 
 if __name__ == "__main__":
