@@ -278,7 +278,7 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(Killed):
         run("killed", kill)
     assert not (tmp_path / "killed" / "numbers.json").exists()
-    with pytest.raises(ValueError, match="max_new_tokens is 8 there and 7 here"):
+    with pytest.raises(ValueError, match="with max_new_tokens 8; this command has max_new_tokens 7"):
         run("killed", max_new_tokens=NEW - 1)
     for place, words in (
         (["answers", 0, "card"], "card is 3, but has to be a text"),

@@ -207,7 +207,7 @@ def killed_after(calls: int) -> Any:
     left = [calls]
 
     def progress(text: str, done: int, total: int) -> None:
-        left[0] -= text.startswith("layer ") and "settings" in text
+        left[0] -= done > 0 and "settings" in text
         if left[0] == 0:
             raise Killed
 
@@ -288,13 +288,13 @@ def test_batches_shrink_when_memory_runs_out(tmp_path: Path, monkeypatch: pytest
 
 def test_another_calibration_is_not_mixed_in(tmp_path: Path) -> None:
     calibrate(loaded(), images(3, 2), tmp_path / "out", options(layers=(1,)))
-    with pytest.raises(InputError, match="max_new_tokens is 8 there and 9 here"):
+    with pytest.raises(InputError, match="with max_new_tokens 8; this command has max_new_tokens 9"):
         calibrate(loaded(), images(3, 2), tmp_path / "out", options(max_new_tokens=NEW + 1))
-    with pytest.raises(InputError, match="choosing is"):
+    with pytest.raises(InputError, match=r"3 ids|choosing"):
         calibrate(loaded(), images(4, 2), tmp_path / "out", options())
     (tmp_path / "old" / "state").mkdir(parents=True)
     (tmp_path / "old" / "state" / "plan.json").write_text("{}")
-    with pytest.raises(InputError, match=r"results of rudder_hf 0\.1"):
+    with pytest.raises(InputError, match="nothing that this version of rudder calibrate could continue"):
         calibrate(loaded(), images(3, 2), tmp_path / "old", options())
 
 

@@ -47,7 +47,12 @@ def few_images(options: CompareOptions) -> ComparisonData:
 
 def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
     data = few_images(OPTIONS)
-    stages = ["tuning vcd", "captions, beam, vanilla", "questions, beam, opera-published", "beam: timed rounds"]
+    stages = [
+        "2 of 5: tuning vcd, setting 3 of 8",
+        "4 of 5: captions, beam, vanilla",
+        "4 of 5: questions, beam, opera-published",
+        "5 of 5: costs, beam, timed rounds",
+    ]
     left = list(stages)
 
     def killing(text: str, done: int, total: int) -> None:
@@ -82,7 +87,7 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
     text = (tmp_path / "c" / "table.md").read_text()
     assert text == markdown(comparison)
     other = replace(OPTIONS, limit=2)
-    with pytest.raises(InputError, match=r"options.limit is 3 there and 2 here"):
+    with pytest.raises(InputError, match=r"a comparison of toy with limit 3; this command has limit 2\."):
         compare(loaded(), few_images(other), tmp_path / "c", other)
     # What is complete is read, not done again.
     assert compare(loaded(), data, tmp_path / "c", OPTIONS) == comparison
