@@ -251,7 +251,7 @@ def kept(out: Path) -> str:
     answers = 0
     for path in out.glob(f"**/{_BATCHES}/*.jsonl"):
         for line in _whole_lines(path).splitlines():
-            with suppress(ValueError):
+            with suppress(ValueError, TypeError):  # a damaged line, which is named when the work goes on
                 answers += _answers(json.loads(line))
     files = sorted(path.name for path in (*out.glob("*.json"), *out.glob("state/*.json")) if path.name != PLAN_FILE)
     return ", ".join([*([f"{answers:,} answers"] if answers else []), *files])

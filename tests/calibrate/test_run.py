@@ -38,7 +38,7 @@ from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.hub.card import Provenance, render_card
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.environment import Process
-from tests.support.evaluating import damage, loaded
+from tests.support.evaluating import damage, ended_stages, loaded
 from tests.support.helpers import in_threads
 from tests.support.planting import GRID, NEW, answer, assert_same, planted, planted_scenes
 
@@ -93,8 +93,11 @@ def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     data, winner = planted_scenes(8, 6)
     modes = replace(GRID, modes=("beta", "add"))
     pope = replace(pope_task(data), max_new_tokens=1)
-    outcome = calibrate(loaded(), data, tmp_path, options(grid=modes, label_free=True, objective="paper"), pope=pope)
+    reports: list[tuple[str, int, int]] = []
+    wanted = options(grid=modes, label_free=True, objective="paper")
+    outcome = calibrate(loaded(), data, tmp_path, wanted, None, lambda *report: reports.append(report), pope)
     assert outcome.choice.best == winner
+    assert ended_stages(reports) == [f"{number} of 5" for number in range(1, 6)]
     assert outcome.choice.score == 0 < outcome.choice.vanilla
     assert max(outcome.choice.wins, key=lambda c: outcome.choice.wins[c]) == winner
     assert outcome.choice.out_of_bag[0] < 0
