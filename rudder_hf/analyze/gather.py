@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from ..calibrate.layers import LayerStatistics
 from ..core.call import Call
 from ..core.configuration import RudderConfig
 from ..core.handle import SteeringHandle, attach
@@ -46,10 +45,7 @@ class ImageTraces:
     text_card: str | None
 
 
-class StoredBatch(TypedDict, total=False):
-    """A batch of an analysis: statistics of the layers, or traces of some images."""
-
-    layers: list[LayerStatistics]
+class _Batch(TypedDict, total=False):
     answers: list[ImageTraces]
 
 
@@ -109,7 +105,7 @@ class Gatherer:
             progress: Reports progress.
         """
         total = len(self.study.task.samples)
-        done = {traces.sample: traces for batch in store.batches(StoredBatch) for traces in batch.get("answers", ())}
+        done = {traces.sample: traces for batch in store.batches(_Batch) for traces in batch.get("answers", ())}
         for samples in self.study.batches(batch_size):
             progress("answers", len(done), total)
             if any(sample.id not in done for sample in samples):

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..calibrate.layers import layer_statistics
+from ..calibrate.layers import stored_layer_statistics
 from ..calibrate.outcome import read_result
 from ..core.backbones import find_backbone, resolve_layer
 from ..metrics.errors import InputError
 from ..runtime.environment import versions
-from ..runtime.progress import Progress, no_progress
+from ..runtime.progress import Progress, no_progress, stages
 from ..runtime.store import Store, to_json, write_new
-from .gather import Gatherer, StoredBatch
+from .gather import Gatherer
 from .numbers import (
     Material,
     Notes,
@@ -87,10 +87,12 @@ def analyze(
     check_folder(out)
     store = Store(out, "analyze")
     store.start(plan)
+    asked = 0 if study is None else 2 + ("layers" in options.parts)
+    stage = stages(progress, [""] * (asked + 1))
     notes = Notes()
     numbers: dict[str, Any] = {"format": 2, "command": options.command, "versions": versions(), **plan}
     if study is not None:
-        numbers |= _study_numbers(store, study, options, notes, progress)
+        numbers |= _study_numbers(store, study, options, notes, stage)
     if "ablations" in options.parts:
         if calibration is None:
             notes.left_out("Ablations", "there is no --calibration FOLDER of `rudder calibrate`")
@@ -103,6 +105,7 @@ def analyze(
     if study is not None and "tokens" in numbers:
         shown = {entry["id"] for entry in (*numbers["tokens"]["shown"], numbers["tokens"]["figure"])}
         images = {sample.id: study.task.image(sample) for sample in study.task.samples if sample.id in shown}
+    progress = next(stage)
     progress("figures and report", 0, 1)
     numbers["figures"] = write_report(out, numbers, images)
     # Last: a folder with this file is complete.
@@ -112,16 +115,17 @@ def analyze(
 
 
 def _study_numbers(
-    store: Store, study: Study, options: AnalysisOptions, notes: Notes, progress: Progress
+    store: Store, study: Study, options: AnalysisOptions, notes: Notes, stage: Iterator[Progress]
 ) -> dict[str, Any]:
     """The parts about a model and images."""
     present = present_objects(study, options)  # before hours are spent
     gatherer = Gatherer(study, options.max_new_tokens or study.task.max_new_tokens)
     numbers: dict[str, Any] = {"annotated": present is not None}
     with store:
-        traces = gatherer.gather(store, options.batch_size, progress)
+        traces = gatherer.gather(store, options.batch_size, next(stage))
         if "layers" in options.parts:
-            numbers["layers"] = _layers(store, study, options, progress)
+            numbers["layers"] = _layers(store.path, study, options, next(stage))
+    progress = next(stage)
     progress("statistics", 0, 1)
     material = Material(study, options, traces, present, notes)
     if "geometry" in options.parts:
@@ -137,20 +141,9 @@ def _study_numbers(
     return numbers
 
 
-def _layers(store: Store, study: Study, options: AnalysisOptions, progress: Progress) -> dict[str, Any]:
+def _layers(out: Path, study: Study, options: AnalysisOptions, progress: Progress) -> dict[str, Any]:
     """Statistics of the layers of the unsteered model."""
-    model = study.loaded.model
-    stored = (batch["layers"] for batch in store.batches(StoredBatch) if "layers" in batch)
-    rows = next(([asdict(entry) for entry in layers] for layers in stored), None)
-    if rows is None:
-        batches = study.batches(options.batch_size)
-
-        def inputs() -> Iterator[dict[str, Any]]:
-            for number, samples in enumerate(batches):
-                progress("layers", number, len(batches))
-                yield study.inputs(samples)
-
-        rows = [asdict(entry) for entry in layer_statistics(model, inputs())]
-        store.append({"layers": rows})
-    steered = resolve_layer(find_backbone(model), study.config.layer)
-    return {"images": len(study.task.samples), "steered_layer": steered, "layers": rows}
+    loaded, samples = study.loaded, study.task.samples
+    rows = stored_layer_statistics(out / "layers.json", loaded, study.task, samples, progress, options.batch_size)
+    steered = resolve_layer(find_backbone(loaded.model), study.config.layer)
+    return {"images": len(samples), "steered_layer": steered, "layers": [asdict(entry) for entry in rows]}

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from ..methods import Method
 from ..metrics.errors import check_least
-from ..runtime.progress import Progress, no_progress
+from ..runtime.progress import Progress, followed, no_progress
 from .counting import Counted, added_operators, count
 from .timing import VANILLA, Bench, Ratio, Run, garbage_collector_off, paired_ratios, summarize, time_rounds
 
@@ -93,7 +93,7 @@ def measure_costs(
         inputs: Of `generate`.
         decodings: For "greedy" and "beam" the names to measure; vanilla is always measured.
         settings: How to measure.
-        progress: Is called before each count and each round.
+        progress: Is called with each count and each round.
 
     Raises:
         ValueError: There is no vanilla, or no such decoding.
@@ -112,9 +112,8 @@ def measure_costs(
         allowed = {name: method for name, method in wanted.items() if not refusals[name]}
         counted = {}
         with garbage_collector_off():
-            for number, (name, method) in enumerate(allowed.items()):
-                progress(f"{decoding}: counting operators and bytes", number, len(allowed))
-                counted[name] = count(bench, method)
+            for name in followed(list(allowed), f"{decoding}, counting operators and bytes", progress):
+                counted[name] = count(bench, allowed[name])
             timed = time_rounds(bench, allowed, settings.rounds, settings.warmup, settings.seed, progress)
         runs += timed
         for name, reason in refusals.items():

@@ -10,7 +10,7 @@ from typing import Any
 from ..methods import GROUPS, Sources, method_class
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.progress import Progress, no_progress
-from ..runtime.store import must_write_new, numbered_path, read_result, to_json
+from ..runtime.store import check_folder, must_write_new, numbered_path, read_result, to_json
 from .costs import Cost, measure_costs
 from .models import BenchmarkModel, BenchmarkSettings
 from .timing import VANILLA, Run
@@ -129,13 +129,11 @@ def new_result_file(out: str | Path | None) -> Path:
 
     Raises:
         FileExistsError: The file exists.
-        NotADirectoryError: Part of the path is a file.
+        InputError: Part of the path is a file, or the folder holds another command's results.
     """
     path = Path("." if out is None else out)
     is_file = path.suffix == ".json" and not path.is_dir()
-    blocking = next((part for part in [path, *path.parents][is_file:] if part.is_file()), None)
-    if blocking is not None:
-        raise NotADirectoryError(f"{blocking} is a file: give a folder, or a new file that ends in .json.")
+    check_folder(path.parent if is_file else path, own=False)
     if is_file and path.exists():
         raise FileExistsError(f"{path} exists and results are never overwritten: choose another name.")
     return path if is_file else numbered_path(path, FILE_STEM, ".json")

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from ..core.backbones import find_backbone
 from ..methods import Generate, Method
-from ..runtime.progress import Progress, no_progress
+from ..runtime.progress import Progress, followed, no_progress
 
 VANILLA = "vanilla"
 RESAMPLES = 2000
@@ -144,11 +144,11 @@ def time_rounds(
         rounds: Number of rounds that count.
         warmup: Number of rounds before them that do not.
         seed: Of the order within rounds.
-        progress: Is called before each round.
+        progress: Is called with each round.
     """
     runs: list[Run] = []
-    for number, order in enumerate(round_orders(warmup + rounds, seed, list(methods)), start=-warmup):
-        progress(f"{bench.decoding}: timed rounds", max(number, 0), rounds)
+    orders = round_orders(warmup + rounds, seed, list(methods))
+    for number, order in enumerate(followed(orders, f"{bench.decoding}, timed rounds", progress), start=-warmup):
         for name in order:
             with bench.opened(methods[name]) as answer:
                 _synchronize(bench.model.device)

@@ -7,7 +7,7 @@ here from the unsteered model, while it reads the prompts and writes the first t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ..core.steering import pool_updates, similarity, unit
 from ..evaluate.tasks import Sample, Task
 from ..runtime.answers import end_ids, without_prompt
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.progress import Progress, followed, no_progress
 from ..runtime.store import read_json, to_json, write_new
 from .data import batches, encode_samples
 
@@ -74,18 +74,14 @@ def shortlist(statistics: Sequence[LayerStatistics], count: int) -> tuple[list[i
 
 
 def stored_layer_statistics(
-    path: Path, loaded: LoadedModel, task: Task, samples: Sequence[Sample], progress: Progress = no_progress
-) -> list[LayerStatistics]:
+    path: Path, loaded: LoadedModel, task: Task, samples: Sequence[Sample], progress: Progress = no_progress,
+    size: int = _BATCH,
+) -> list[LayerStatistics]:  # fmt: skip
     """Statistics of every layer: from a file, else from one pass over the samples, which one process writes there."""
     if not path.exists():
-
-        def inputs() -> Iterator[dict[str, Any]]:
-            for number, part in enumerate(parts):
-                progress("layer statistics", number, len(parts))
-                yield encode_samples(loaded, task, part)
-
-        parts = batches(samples, _BATCH)
-        write_new(path, to_json([asdict(entry) for entry in layer_statistics(loaded.model, inputs())]))
+        parts = followed(batches(samples, size), "layer statistics", progress)
+        statistics = layer_statistics(loaded.model, (encode_samples(loaded, task, part) for part in parts))
+        write_new(path, to_json([asdict(entry) for entry in statistics]))
     # Also the process that computed them reads them back: all go on from the same numbers.
     found: list[LayerStatistics] = read_json(path, list[LayerStatistics])
     return found

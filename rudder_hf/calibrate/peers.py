@@ -30,7 +30,7 @@ from ..methods import Method
 from ..metrics.errors import InputError
 from ..runtime.decoding import Decoding
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.progress import Progress, consecutive, no_progress
 from .choice import LABELLED, scores_entry
 from .data import CalibrationData
 from .settings import CalibrationOptions
@@ -70,7 +70,6 @@ class MethodSearch:
         decoding: "greedy", or "beam" for methods that know nothing else.
         num_beams: Of "beam".
         batch_size: Images per batch.
-        progress: Is called with what is done.
 
     Raises:
         InputError: The images have no annotations and the objective needs them.
@@ -85,21 +84,21 @@ class MethodSearch:
         decoding: str = "greedy",
         num_beams: int = 5,
         batch_size: int = BATCH_SIZE,
-        progress: Progress = no_progress,
     ) -> None:
         self.options = options or CalibrationOptions()
         if self.options.objective not in LABELLED or not data.labelled:
             raise InputError(f"methods are tuned on annotated images: use them, with one of {', '.join(LABELLED)}")
-        self.loaded, self.folder, self.progress = loaded, folder, progress
+        self.loaded, self.folder = loaded, folder
         self.task = replace(data.task, samples=data.choosing)
         self.decoding = Decoding(decoding, self.options.max_new_tokens or data.task.max_new_tokens, num_beams)
         self.run_options = RunOptions(batch_size, self.options.seed)
 
-    def tune(self, candidates: Sequence[Method]) -> Tuning:
+    def tune(self, candidates: Sequence[Method], progress: Progress = no_progress) -> Tuning:
         """Choose one of several settings of a method.
 
         Args:
             candidates: The settings, gentle first: among equals the gentler one is chosen.
+            progress: Is called with how many answers there are of vanilla and all settings.
 
         Raises:
             ValueError: There is nothing to choose from.
@@ -107,10 +106,14 @@ class MethodSearch:
         """
         if not candidates:
             raise ValueError("There are no settings to choose from.")
-        vanilla, *scored = (self._scored(method) for method in (methods.get("vanilla"), *candidates))
+        name, size = candidates[0].name, len(candidates)
+        texts = [f"tuning {name}, vanilla", *(f"tuning {name}, setting {n} of {size}" for n in range(1, size + 1))]
+        parts = consecutive(progress, [len(self.task.samples)] * len(texts))
+        asked = zip((methods.get("vanilla"), *candidates), texts, parts, strict=True)
+        vanilla, *scored = (self._scored(*one) for one in asked)
         choice = self.options.choose({place: own.counts for place, own in enumerate(scored)}, vanilla.counts)
         return Tuning(
-            method=candidates[0].name,
+            method=name,
             decoding=self.decoding.record(),
             vanilla=scores_entry(vanilla)["scores"],
             tried=[
@@ -121,12 +124,12 @@ class MethodSearch:
             out_of_bag=[round(value, 6) for value in choice.out_of_bag],
         )
 
-    def _scored(self, method: Method) -> Scored:
+    def _scored(self, method: Method, text: str, progress: Progress) -> Scored:
         settings = hashlib.sha256(json.dumps(method.settings(), sort_keys=True).encode()).hexdigest()[:12]
         return run_and_score(
             self.task, self.loaded, method, self.decoding, self.folder / f"{method.name}-{settings}",
             self.run_options, Scoring(self.options.lineage),
-            lambda _, done, total: self.progress(f"tuning {method.name}", done, total),
+            lambda _, done, total: progress(text, done, total),
         )  # fmt: skip
 
 
@@ -135,7 +138,6 @@ def run_and_score(
     scoring: Scoring, progress: Progress,
 ) -> Scored:  # fmt: skip
     """Run a method on a task as `evaluate` does, or what is left of it, and score its answers."""
-    stored, _ = write_answers(task, loaded, [method], decoding, folder, options, progress=progress)
-    done = stored.done()
+    _, done = write_answers(task, loaded, [method], decoding, folder, options, progress=progress)
     rows = [done[method.name, sample.id] for sample in task.samples]
     return score_answers(task.name, task.kind, task.samples, rows, scoring)

@@ -15,7 +15,7 @@ from ..metrics.errors import InputError
 from ..metrics.statistics import Counts, compare
 from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.progress import Progress, no_progress, stages
 from ..runtime.report import with_interval
 from ..runtime.store import Store, to_json, write_new
 from .choice import LABELLED, OBJECTIVES, Choice, in_words, loss, scores_entry
@@ -60,9 +60,12 @@ def calibrate(
     given = None if options.layers is None else _resolved(loaded, options.layers)
     store = Store(out, "calibrate", process)
     store.start(_plan(loaded, data, options))
-    with SettingSearch(loaded, data.task, data.choosing, store, options, progress=progress) as search:
+    swept = ["sweep"] if given is None and options.probe else []
+    checked = ["held-out images", "held-out images, another CARD"][: len(data.checking)]
+    stage = stages(progress, ["", *swept, "grid", *checked, *(["POPE"] if pope else [])])
+    with SettingSearch(loaded, data.task, data.choosing, store, options, stage) as search:
         seen = data.choosing[:_STATISTICS_IMAGES]
-        statistics = stored_layer_statistics(out / "layers.json", loaded, data.task, seen, progress)
+        statistics = stored_layer_statistics(out / "layers.json", loaded, data.task, seen, next(stage))
         layers, reason, probes = (given, "given by the user", []) if given else _short_list(search, statistics)
         norms = {s.layer: s.hidden_norm for s in statistics}
         tried = [setting for layer in layers for setting in options.grid.settings(layer, norms[layer])]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self, TypedDict
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..evaluate.scoring import Scored, Scoring, score_answers
 from ..evaluate.tasks.base import Sample, Task
 from ..metrics.statistics import Counts
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.progress import Progress
 from ..runtime.store import Store
 from .choice import GROUNDING, hopeless, looks
 from .data import encode_samples
@@ -44,7 +45,7 @@ class SettingSearch:
         samples: The questions about the images, in random order.
         store: Keeps the answers; `answers` is what it holds of every setting, by sample id.
         options: Objective, limits, bootstrap.
-        progress: Is called with what is done.
+        stages: A `Progress` for each `run`, and for each other call of `decode`.
         other_card: The control: each image is steered by the CARD, and contrasted by the values, of the next one.
         rows: Largest batch: that of the options, halved when memory runs out.
     """
@@ -54,7 +55,7 @@ class SettingSearch:
     samples: list[Sample]
     store: Store
     options: CalibrationOptions
-    progress: Progress = no_progress
+    stages: Iterator[Progress]
     other_card: bool = False
     rows: int = 0
     answers: dict[Setting, dict[str, dict[str, Any]]] = field(default_factory=dict)
@@ -91,9 +92,10 @@ class SettingSearch:
         """
         total = len(self.samples)
         dropped: dict[Setting, str] = {}
+        report = self._reporter([VANILLA, *candidates], self.samples, dropped)
         for stop in [*(looks(total) if self.options.early_stopping else []), total]:
             running = [candidate for candidate in candidates if candidate not in dropped]
-            self.decode([VANILLA, *running], self.samples[:stop])
+            self.decode([VANILLA, *running], self.samples[:stop], report)
             if stop == total:
                 break
             vanilla = self.scored(VANILLA, stop).counts
@@ -127,19 +129,37 @@ class SettingSearch:
         """Whether answers are also scored given another image, for the criterion without labels."""
         return self.options.label_free or self.options.objective == "grounding"
 
-    def decode(self, candidates: Sequence[Setting], samples: Sequence[Sample]) -> None:
+    def _reporter(
+        self, candidates: Sequence[Setting], samples: Sequence[Sample], dropped: Collection[Setting] = ()
+    ) -> Callable[[str], None]:
+        """Begin a stage: a function that reports how many of its answers are there or, if dropped, not needed."""
+        progress, total = next(self.stages), len(candidates) * len(samples)
+
+        def report(text: str) -> None:
+            missing = self._missing([candidate for candidate in candidates if candidate not in dropped], samples)
+            progress(text, total - sum(map(len, missing.values())), total)
+
+        return report
+
+    def decode(
+        self, candidates: Sequence[Setting], samples: Sequence[Sample], report: Callable[[str], None] | None = None
+    ) -> None:
         """Decode layer by layer: this process's share, then wait for the others."""
+        report = report or self._reporter(candidates, samples)
         for layer in dict.fromkeys(c.layer for c in candidates if c.alpha_max) or [0]:
             settings = [c for c in candidates if not c.alpha_max or c.layer == layer]
-            self._decode_layer(layer, settings, samples)
+            self._decode_layer(settings, samples, partial(report, f"layer {layer}, {len(settings)} settings"))
 
-    def _decode_layer(self, layer: int, settings: Sequence[Setting], samples: Sequence[Sample]) -> None:
+    def _decode_layer(
+        self, settings: Sequence[Setting], samples: Sequence[Sample], report: Callable[[], None]
+    ) -> None:
         missing = self._missing(settings, samples)
         process = self.store.process
         # Contiguous shares, so that most other images are in the batch anyway; and the same whatever is done already,
         # so that processes which look at different moments agree on them.
         mine = range(*(rank * len(samples) // process.count for rank in (process.rank, process.rank + 1)))
         share = [place for place in mine if samples[place].id in missing]
+        report()
         done = 0
         while done < len(share):
             wanted = missing[samples[share[done]].id]
@@ -158,7 +178,7 @@ class SettingSearch:
                     torch.cuda.empty_cache()
                 continue
             done += len(batch)
-            self.progress(f"layer {layer}, {len(wanted)} settings", done, len(share))
+            report()
 
         def left() -> int:
             self.refresh()
@@ -166,6 +186,7 @@ class SettingSearch:
 
         if process.count > 1:
             self.store.wait(left)
+            report()
 
     def _missing(self, settings: Sequence[Setting], samples: Sequence[Sample]) -> dict[str, list[Setting]]:
         """For each sample the settings that have no answer yet (or none given another image, if that is needed)."""

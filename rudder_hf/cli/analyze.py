@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options
-from .common import choose_device, command_line, copyable, read_ids, refusing_bad_input, require_extra, resumable
+from .common import (
+    choose_device,
+    command_line,
+    copyable,
+    read_ids,
+    refusing_bad_input,
+    reporting_failure,
+    require_extra,
+)
 
 if TYPE_CHECKING:
     from ..analyze import AnalysisOptions, Study
@@ -84,7 +92,7 @@ def analyze(
     from ..analyze import analyze as run
     from ..runtime.progress import ProgressBar
 
-    with resumable(out), ProgressBar() as bar:
+    with reporting_failure(), ProgressBar() as bar:
         numbers = run(out, study, wanted, found, bar)
     for line in (*(figure["finding"] for figure in numbers["figures"]), *numbers["notes"]):
         if line:

@@ -18,7 +18,6 @@ from .common import (
     read_ids,
     refusing_bad_input,
     reporting_failure,
-    resumable,
 )
 
 if TYPE_CHECKING:
@@ -126,8 +125,10 @@ def calibrate(
     given = {**locals(), "early_stopping": not no_early_stopping}
     with refusing_bad_input():
         from ..runtime.environment import process_device, this_process
+        from ..runtime.store import Store
 
         process = this_process()
+        Store(out, "calibrate").check()
         found = _find_data(given)
         wanted = _options(given, found.labelled)
 
@@ -138,7 +139,7 @@ def calibrate(
 
         pope = pope_task(found, seed, POPE_IMAGES) if check == "pope" else None
         loaded = load_model(model, dtype, process_device(choose_device(device), process), None, revision)
-    with resumable(out), ProgressBar(shown=process.is_main) as bar:
+    with reporting_failure(), ProgressBar(shown=process.is_main) as bar:
         outcome = run(loaded, found, out, wanted, process, bar, pope)
     if process.is_main:
         _finish(outcome, out, loaded)

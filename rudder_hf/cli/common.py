@@ -66,7 +66,7 @@ def _plain_warnings() -> Iterator[None]:
 
 @contextmanager
 def reporting_failure() -> Iterator[None]:
-    """Around the work itself: whatever goes wrong is one line and exit code 1; RUDDER's warnings are a line each."""
+    """Around the work itself: bad input that shows only now is exit code 2, other failures 1; warnings are lines."""
     try:
         with _plain_warnings():
             yield
@@ -75,27 +75,12 @@ def reporting_failure() -> Iterator[None]:
     except Exception as error:
         if os.environ.get(SHOW_TRACEBACK):
             raise
+        from ..core.errors import UnsupportedModelError
+        from ..metrics.errors import InputError
+
+        if isinstance(error, (InputError, UnsupportedModelError, BlockingIOError)):
+            stop(error, BAD_INPUT)
         stop(f"{type(error).__name__}: {error} (set {SHOW_TRACEBACK}=1 to see where)", FAILED)
-
-
-@contextmanager
-def resumable(out: Path) -> Iterator[None]:
-    """Around work that goes on when its command is repeated.
-
-    Input that turns out to be bad only now ends with exit code 2, any other failure with 1, Ctrl-C with 130.
-    """
-    from ..core.errors import UnsupportedModelError
-    from ..metrics.errors import InputError
-
-    try:
-        with reporting_failure():
-            try:
-                yield
-            except (InputError, UnsupportedModelError, BlockingIOError) as error:
-                stop(error, BAD_INPUT)
-    except KeyboardInterrupt:
-        typer.echo(f"\nInterrupted. What is finished is in {out}: repeat the command to go on.", err=True)
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def choose_device(device: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from . import options as shared
-from .common import choose_device, command_line, copyable, parse_words, refusing_bad_input, resumable
+from .common import choose_device, command_line, copyable, parse_words, refusing_bad_input, reporting_failure
 
 if TYPE_CHECKING:
     from ..compare import CompareOptions
@@ -88,7 +88,7 @@ def compare(
         Store(out, "compare").check()
         found = find_images(DataOptions(data, captions, images, split, seed=seed), options)
         loaded = load_model(model, dtype, choose_device(device), rudder, revision)
-    with resumable(out), ProgressBar() as bar:
+    with reporting_failure(), ProgressBar() as bar:
         comparison = run(loaded, found, out, options, bar)
     typer.echo(markdown(comparison))
     if not figures_available():

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from . import options
-from .common import choose_device, command_line, copyable, read_ids, refusing_bad_input, resumable
+from .common import choose_device, command_line, copyable, read_ids, refusing_bad_input, reporting_failure
 from .score import print_result
 
 EXAMPLES = copyable(
@@ -102,7 +102,7 @@ def evaluate(
         optional, questions = method_names.parse_optional(methods), asked.kind != "chair"
         chosen, left_out = method_names.make_methods(names, loaded, parsed, decoded.name, questions, optional)
         asked.notes += left_out
-    with resumable(out), ProgressBar(shown=process.is_main) as bar:
+    with reporting_failure(), ProgressBar(shown=process.is_main) as bar:
         result = run(asked, loaded, chosen, decoded, out, run_options, scoring, process, bar)
     if result is None:
         typer.echo(

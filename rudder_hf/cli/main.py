@@ -9,6 +9,7 @@ import typer
 from .. import __version__
 from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push, score, table, verify
 from .common import copyable
+from .interrupt import interruptible
 from .options import for_help
 
 app = typer.Typer(
@@ -35,7 +36,9 @@ app = typer.Typer(
 )
 for module in (generate, evaluate, score, table, calibrate, compare, analyze, benchmark, demo, push, verify, env):
     name = module.__name__.rpartition(".")[2]
-    app.command(name, epilog=module.EXAMPLES)(for_help(getattr(module, name)))
+    command = for_help(getattr(module, name))
+    # Ctrl-C is how the page of `demo` is meant to end.
+    app.command(name, epilog=module.EXAMPLES)(command if module is demo else interruptible(command))
 
 
 def _print_version(wanted: bool) -> None:

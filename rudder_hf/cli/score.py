@@ -71,7 +71,7 @@ def score(
             result = score_captions(path, *found, scoring, seed)
         else:
             raise ValueError(f"There is no {source}: give a results folder, or a file of captions with --data.")
-        saved = None if out is None else save_rescored(result, out)
+        saved = None if out is None else save_rescored(result, out, own=out == path)
     print_result(result)
     if saved is not None:
         typer.echo(f"Written to {saved}")

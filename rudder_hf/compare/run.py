@@ -24,7 +24,7 @@ from ..methods import BUDGET, GROUPS, Method
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.figures import figures_available
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.progress import Progress, consecutive, no_progress, stages
 from ..runtime.store import Store, read_json, to_json, write_new
 from .figure import save_figures
 from .options import CompareOptions, ComparisonData
@@ -55,21 +55,21 @@ def compare(
     if (out / RESULT).exists():
         return Comparison.load(out / RESULT)
     state, calibration = out / STATE, data.calibration
+    stage = stages(progress, [""] * (2 + len(data.captions)) + ["costs"])
 
     def prompts() -> Iterator[dict[str, Any]]:
         for part in batches(calibration.choosing, options.batch_size):
             yield encode_samples(loaded, calibration.task, part)
 
     made = untuned(options.methods, loaded, sources_of(loaded, prompts))
-    statistics = stored_layer_statistics(
-        state / "layers.json", loaded, calibration.task, calibration.choosing, progress
-    )
+    seen = calibration.choosing
+    statistics = stored_layer_statistics(state / "layers.json", loaded, calibration.task, seen, next(stage))
     norms = {entry.layer: entry.hidden_norm for entry in statistics}
     tried = candidates(made, {layer: norms[layer] for layer in shortlist(statistics, _LAYERS)[0]})
-    tunings = _tune(loaded, calibration, state, options, tried, progress)
+    tunings = _tune(loaded, calibration, state, options, tried, next(stage))
     variants = with_tuned(made, tried, tunings)
-    rows = Runs(loaded, state, options, progress).rows(variants, data)
-    measured = _costs(loaded, calibration, variants, state / "costs.json", options, progress)
+    rows = Runs(loaded, state, options).rows(variants, data, stage)
+    measured = _costs(loaded, calibration, variants, state / "costs.json", options, next(stage))
     ours = reference(variants)
     comparison = Comparison(
         title=_title(loaded, data),
@@ -118,16 +118,17 @@ def _tune(
     progress: Progress,
 ) -> dict[str, Tuning]:
     """Choose settings, by greedy search; by beam search for methods that know nothing else."""
-    tunings: dict[str, Tuning] = {}
+    searches: dict[str, MethodSearch] = {}
     for decoding, beams in (("greedy", 1), ("beam", options.costs.num_beams)):
-        mine = [name for name in tried if name not in tunings and not tried[name][0].refuses(decoding)]
-        if not mine:
-            continue
+        mine = [name for name in tried if name not in searches and not tried[name][0].refuses(decoding)]
         seen = replace(data, choosing=data.choosing[: options.tune_beam_limit]) if decoding == "beam" else data
         size = max(1, options.batch_size // beams)
         folder, rules = state / f"tuning-{decoding}", options.calibration
-        search = MethodSearch(loaded, seen, folder, rules, decoding, options.costs.num_beams, size, progress)
-        tunings |= {name: search.tune(tried[name]) for name in mine}
+        search = MethodSearch(loaded, seen, folder, rules, decoding, options.costs.num_beams, size)
+        searches |= dict.fromkeys(mine, search)
+    sizes = [len(search.task.samples) * (1 + len(tried[name])) for name, search in searches.items()]
+    parts = dict(zip(searches, consecutive(progress, sizes), strict=True))
+    tunings = {name: search.tune(tried[name], parts[name]) for name, search in searches.items()}
     return {name: tunings[name] for name in tried if name in tunings}
 
 

@@ -6,7 +6,7 @@ Variants are run under each decoding, in one results folder for each, and scored
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ..methods import GROUPS, Method, Sources, method_class
 from ..metrics.chair import CHAIR_METRICS
 from ..runtime.decoding import Decoding
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress
+from ..runtime.progress import Progress, consecutive
 from .options import CompareOptions, ComparisonData
 from .table import CONTROL, Row
 
@@ -121,23 +121,27 @@ def reference(variants: Sequence[Variant]) -> Variant | None:
     return next((runnable[key] for key in _REFERENCES if key in runnable), None)
 
 
+def _same(what: str, variant: Variant) -> tuple[str, ...]:
+    """Equal for variants whose answers are the same."""
+    method = variant.asked(what)
+    return what, method.name, json.dumps(method.settings(), sort_keys=True)
+
+
 class Runs:
     """Answers of variants, kept batch by batch in a folder, and their scores."""
 
-    def __init__(self, loaded: LoadedModel, folder: Path, options: CompareOptions, progress: Progress) -> None:
-        self.loaded, self.folder, self.options, self.progress = loaded, folder, options, progress
-        self._scored: dict[tuple[str, ...], Scored] = {}
+    def __init__(self, loaded: LoadedModel, folder: Path, options: CompareOptions) -> None:
+        self.loaded, self.folder, self.options = loaded, folder, options
 
-    def rows(self, variants: Sequence[Variant], data: ComparisonData) -> list[Row]:
-        """Run everything that is not done yet, and compare it with vanilla and with RUDDER."""
+    def rows(self, variants: Sequence[Variant], data: ComparisonData, stage: Iterator[Progress]) -> list[Row]:
+        """Run everything that is not done yet, a stage for each decoding; compare it with vanilla and with RUDDER."""
         rows: list[Row] = []
         ours, decodings = reference(variants), self.options.decodings
         first = {v.key: next((name for name in decodings if not v.refuses(name)), None) for v in variants}
         tuned = {variant.name for variant in variants if variant.settings == TUNED and variant.method is not None}
         for decoding, task in data.captions.items():
-            captions: dict[str, Scored] = {}
-            questions: dict[str, Scored] = {}
             shown: list[Variant] = []
+            asked: list[tuple[str, Task, Variant]] = []
             for variant in variants:
                 own = first[variant.key] == decoding
                 # Controls, and published settings beside tuned ones, are run under one decoding unless asked for more.
@@ -147,35 +151,45 @@ class Runs:
                         shown.append(variant)
                 elif own or self.options.everywhere or not once:
                     shown.append(variant)
-                    captions[variant.key] = self._score("captions", variant, decoding, task)
+                    asked.append(("captions", task, variant))
                 # Questions are asked once, and of vanilla wherever they are asked of another method.
                 if own or (variant.name == VANILLA and decoding in first.values()):
-                    questions[variant.key] = self._score("questions", variant, decoding, data.questions)
+                    asked.append(("questions", data.questions, variant))
+            captions, questions = self._scores(decoding, asked, next(stage))
             theirs = None if ours is None else captions.get(ours.key)
             rows += [self._row(variant, decoding, captions, questions, theirs) for variant in shown]
         return rows
 
-    def _score(self, what: str, variant: Variant, decoding: str, task: Task) -> Scored:
-        """Scores of "captions" or "questions"; those of another variant with the same settings serve too."""
-        method, options = variant.asked(what), self.options
-        key = (what, decoding, method.name, json.dumps(method.settings(), sort_keys=True))
-        if key not in self._scored:
-            beams = options.costs.num_beams
-            size = options.batch_size // beams if decoding == "beam" else options.batch_size
-            longest = options.calibration.max_new_tokens if what == "captions" else None
-            scored = run_and_score(
-                task,
-                self.loaded,
-                method,
-                Decoding(decoding, longest or task.max_new_tokens, beams, options.top_p),
-                self.folder / what / decoding / variant.key,
-                RunOptions(max(1, size), options.seed, likelihood=False),
-                Scoring(),
-                lambda _, done, total: self.progress(f"{what}, {decoding}, {variant.key}", done, total),
-            )
-            kept = tuple(metric for metric in scored.metrics if metric.name in _KEPT)
-            self._scored[key] = replace(scored, metrics=kept)
-        return self._scored[key]
+    def _scores(
+        self, decoding: str, asked: Sequence[tuple[str, Task, Variant]], progress: Progress
+    ) -> tuple[dict[str, Scored], dict[str, Scored]]:
+        """Scores of captions and of questions, by variant; those with the same settings are run once."""
+        runs: dict[tuple[str, ...], tuple[str, Task, Variant]] = {}
+        for what, task, variant in asked:
+            runs.setdefault(_same(what, variant), (what, task, variant))
+        parts = consecutive(progress, [len(task.samples) for _, task, _ in runs.values()])
+        scored = {same: self._run(decoding, *run, part) for (same, run), part in zip(runs.items(), parts, strict=True)}
+        captions, questions = (
+            {variant.key: scored[_same(what, variant)] for what, _, variant in asked if what == kind}
+            for kind in ("captions", "questions")
+        )
+        return captions, questions
+
+    def _run(self, decoding: str, what: str, task: Task, variant: Variant, progress: Progress) -> Scored:
+        options, beams = self.options, self.options.costs.num_beams
+        size = options.batch_size // beams if decoding == "beam" else options.batch_size
+        longest = options.calibration.max_new_tokens if what == "captions" else None
+        scored = run_and_score(
+            task,
+            self.loaded,
+            variant.asked(what),
+            Decoding(decoding, longest or task.max_new_tokens, beams, options.top_p),
+            self.folder / what / decoding / variant.key,
+            RunOptions(max(1, size), options.seed, likelihood=False),
+            Scoring(),
+            lambda _, done, total: progress(f"{what}, {decoding}, {variant.key}", done, total),
+        )
+        return replace(scored, metrics=tuple(metric for metric in scored.metrics if metric.name in _KEPT))
 
     def _row(
         self, variant: Variant, decoding: str, captions: Mapping[str, Scored], questions: Mapping[str, Scored],

@@ -18,12 +18,14 @@ from ..metrics.chair import check_captions
 from ..metrics.coco import read_captions_file, read_coco
 from ..metrics.errors import InputError
 from ..runtime.environment import Process, timestamp
-from ..runtime.store import Store, numbered_path, read_json_lines, to_json_lines, write_new
+from ..runtime.store import Store, check_folder, numbered_path, read_json_lines, to_json_lines, write_new
 from .result import RESULT_FILE, ControlResult, EvaluationResult, MetricDifference
 from .scoring import Scoring, build_result, score_run
 from .tasks.base import Sample
 from .tasks.captions import chair_sample
 
+Done = dict[tuple[str, str], dict[str, Any]]
+"""Answers by method and sample."""
 _QUESTIONS, _SAMPLES = "questions.jsonl", "samples.jsonl"
 
 
@@ -90,17 +92,17 @@ class RunFolder(Store):
         """The samples."""
         return read_json_lines(self.path / _QUESTIONS, Sample)
 
-    def done(self) -> dict[tuple[str, str], dict[str, Any]]:
+    def done(self) -> Done:
         """Answers of finished batches, by method and sample."""
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+        found: Done = {}
         for batch in self.batches(Answers):
             for row in batch["rows"]:
                 found.setdefault((batch["method"], row["id"]), row)
         return found
 
-    def gather(self) -> list[dict[str, Any]]:
+    def gather(self, done: Done) -> list[dict[str, Any]]:
         """All answers in order, once every batch is done; they are written down unless another process has."""
-        samples, done = self.questions(), self.done()
+        samples = self.questions()
         rows = [{"method": m, **done[m, sample.id]} for m in self.plan()["methods"] for sample in samples]
         write_new(self.path / _SAMPLES, to_json_lines(rows))
         return rows
@@ -149,10 +151,15 @@ def rescore(source: str | Path, scoring: Scoring) -> EvaluationResult:
     return build_result(plan, folder.questions(), rows, scoring, record)
 
 
-def save_rescored(result: EvaluationResult, folder: Path) -> Path:
-    """Write a result beside the first one, under a number of its own."""
+def save_rescored(result: EvaluationResult, folder: Path, own: bool = False) -> Path:
+    """Write a result beside the first one, under a number of its own.
+
+    Raises:
+        InputError: The folder belongs to a run, and that is not the result's `own`.
+    """
+    check_folder(folder, own)
     path = numbered_path(folder, "result", ".json", first=2)
-    return path if write_new(path, result.to_json()) else save_rescored(result, folder)
+    return path if write_new(path, result.to_json()) else save_rescored(result, folder, own)
 
 
 def score_captions(

@@ -19,9 +19,9 @@ from ..runtime.answers import answers, encode, log_likelihoods
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.progress import Progress, no_progress, stages
 from ..runtime.store import write_new
-from .folder import RunFolder
+from .folder import Done, RunFolder
 from .methods import settings_record
 from .result import RESULT_FILE, EvaluationResult
 from .scoring import Scoring, build_result
@@ -72,10 +72,10 @@ def evaluate(
     Raises:
         InputError: The folder belongs to another run.
     """
-    folder, missing = write_answers(task, loaded, methods, decoding, out, options, process, progress)
-    if missing:
+    folder, done = write_answers(task, loaded, methods, decoding, out, options, process, progress)
+    if len(done) < len(task.samples) * len(methods):
         return None
-    rows, path = folder.gather(), folder.path / RESULT_FILE
+    rows, path = folder.gather(done), folder.path / RESULT_FILE
     if not path.exists():
         result = build_result(folder.plan(), task.samples, rows, scoring or Scoring(), folder.record())
         write_new(folder.path / _MARKDOWN_FILE, run_markdown(result))
@@ -87,11 +87,11 @@ def evaluate(
 def write_answers(
     task: Task, loaded: LoadedModel, methods: Sequence[Method], decoding: Decoding, out: str | Path,
     options: RunOptions | None = None, process: Process | None = None, progress: Progress = no_progress,
-) -> tuple[RunFolder, int]:  # fmt: skip
+) -> tuple[RunFolder, Done]:  # fmt: skip
     """Generate what this process has to and what is not there yet; arguments as for `evaluate`.
 
     Returns:
-        The folder, and how many answers of other processes are still missing.
+        The folder, and all answers in it; those of other processes may still be missing.
     """
     options, process = options or RunOptions(), process or Process()
     folder = RunFolder(out, process)
@@ -104,8 +104,9 @@ def write_answers(
         mine = [(m, task.samples[start : start + size]) for m, start in cuts[process.rank :: process.count]]
         total = sum(len(batch) for _, batch in mine)
         finished = sum((method.name, sample.id) in done for method, batch in mine for sample in batch)
+        names = [method.name for method in methods]
+        stage = dict(zip(names, stages(progress, names), strict=True))
         text = f"{task.name}, {decoding.name}"
-        progress(text, finished, total)
         if finished < total:
             folder.append({"launch": _launch(options, process), "method": "", "seconds": 0.0, "rows": []})
         for method, batch in mine:
@@ -113,12 +114,13 @@ def write_answers(
             missing = [sample for sample in batch if (method.name, sample.id) not in done]
             if not missing:
                 continue
+            stage[method.name](text, finished, total)
             started = time.perf_counter()
             rows = answer_batch(task, loaded, method, missing, decoding, options)
             folder.append({"method": method.name, "seconds": round(time.perf_counter() - started, 3), "rows": rows})
             finished += len(missing)
-            progress(text, finished, total)
-    return folder, len(task.samples) * len(methods) - len(folder.done())
+        stage[names[-1]](text, finished, total)
+    return folder, folder.done()
 
 
 def _plan(

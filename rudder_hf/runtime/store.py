@@ -4,9 +4,9 @@ OUT/plan.json   the command, the format of the folder, and everything that the r
 OUT/batches/    finished batches: one file for each process, one line of JSON for each batch
 
 Every command that takes long keeps its work in such a folder. Repeated with the same plan it continues there; with
-another plan, or in the folder of another command, it is refused in words. A batch is on the disk before the next one
-begins, so a kill loses at most the batch that was being worked on. Each process writes a file of its own; what is done
-is the union of all files. A line that a kill has torn is cut off by the process that continues the file.
+another plan, or in the folder of another command, it is refused, and the message says what differs. A batch is on the
+disk before the next one begins, so a kill loses at most the batch that was being worked on. Each process writes a file
+of its own; what is done is the union of all files. A line that a kill has torn is cut off when the file is continued.
 
 ```python
 store = Store(out, "evaluate", process)
@@ -27,16 +27,17 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from filelock import FileLock, Timeout
 
 from ..metrics.errors import InputError, listed
 from .environment import Process
-from .records import from_json, shortened
+from .plans import Command, differences, in_words
+from .records import from_json
 
-Command = Literal["evaluate", "calibrate", "compare", "benchmark", "analyze"]
 Batch = dict[str, Any]
 Result = TypeVar("Result")
 
@@ -47,11 +48,6 @@ PATIENCE = 1800.0
 
 _BATCHES = "batches"
 _POLL = 0.5
-# What version 0.1 had in place of plan.json.
-_FILES_OF_0_1 = ("run.json", "analysis.json", "state/plan.json")
-_VERSION_0_1 = (
-    "{} holds results of rudder_hf 0.1, which this version neither continues nor reads: choose a new folder."
-)
 
 
 class Store:
@@ -84,21 +80,18 @@ class Store:
             Whether work was begun in it.
 
         Raises:
-            InputError: It is a file, belongs to another command or to version 0.1, or holds something else.
+            InputError: It is a file, belongs to another command or an older version, or holds something else.
         """
-        blocking = next((p for p in (self.path, *self.path.parents) if p.exists() and not p.is_dir()), None)
-        if blocking is not None:
-            raise InputError(f"{blocking} is a file: give a folder for the results.")
+        check_folder(self.path)
         if (self.path / PLAN_FILE).exists():
             self.plan()
             return True
-        self._refuse_version_0_1()
         # Names that begin with a dot are drafts of a process that begins at this moment, or was killed then.
         others = sorted(entry.name for entry in self.path.glob("*") if not entry.name.startswith("."))
         if others:
             raise InputError(
-                f"{self.path} is not empty and holds no results of rudder {self.command} ({listed(others, 3)}): "
-                "choose a new folder."
+                f"{self.path} is not empty and holds nothing that this version of rudder {self.command} could "
+                f"continue ({listed(others, 3)}): choose a new folder."
             )
         return False
 
@@ -115,12 +108,13 @@ class Store:
         text = to_json({"command": self.command, "format": FORMAT, "plan": plan})
         if write_new(self.path / PLAN_FILE, text):
             return
-        different = list(_differences(self.plan(), json.loads(text)["plan"]))
-        if different:
-            more = f"; and {len(different) - 5} more" if len(different) > 5 else ""
+        stored = self.plan()
+        there, here = differences(stored, json.loads(text)["plan"])
+        if here:
+            held = in_words(self.command, stored) + (f" with {listed(there)}" if there else "")
             raise InputError(
-                f"{self.path} holds another run of rudder {self.command}: {'; '.join(different[:5])}{more}. Choose a "
-                "new folder, or repeat the command of that run to continue it."
+                f"{self.path} holds {held}; this command has {listed(here)}. Choose a new folder, or repeat the "
+                "command of that run to continue it."
             )
 
     def plan(self) -> dict[str, Any]:
@@ -131,29 +125,22 @@ class Store:
         """
         path = self.path / PLAN_FILE
         if not path.is_file():
-            self._refuse_version_0_1()
             raise InputError(f"{self.path} is no results folder of rudder {self.command}: it has no {PLAN_FILE}.")
         record = read_json(path, dict[str, Any])
-        if "format" not in record:
-            raise InputError(_VERSION_0_1.format(self.path))
-        if record["format"] != FORMAT:
+        number, command, plan = (record.get(name) for name in ("format", "command", "plan"))
+        if number != FORMAT:
             raise InputError(
-                f"{path} has format {record['format']} and this version reads format {FORMAT}: choose a new folder."
+                f"{path} has format {number} and this version reads format {FORMAT}: choose a new folder."
             )
-        if record.get("command") != self.command:
+        if command != self.command:
             raise InputError(
-                f"{self.path} holds results of rudder {record.get('command')}, not of rudder {self.command}: choose "
-                "another folder."
+                f"{self.path} holds {in_words(command, plan)}, not {in_words(self.command)}: choose another folder."
             )
         try:
-            plan: dict[str, Any] = from_json(self.plan_kind, record.get("plan"), "plan")
+            found: dict[str, Any] = from_json(self.plan_kind, plan, "plan")
         except ValueError as error:
             raise InputError(f"{path} is damaged: {error}.") from error
-        return plan
-
-    def _refuse_version_0_1(self) -> None:
-        if any((self.path / name).exists() for name in _FILES_OF_0_1):
-            raise InputError(_VERSION_0_1.format(self.path))
+        return found
 
     # Batches
 
@@ -239,14 +226,47 @@ def _whole_lines(path: Path) -> bytes:
     return content[: content.rfind(b"\n") + 1]
 
 
-def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any], within: str = "") -> Iterator[str]:
-    """What differs between two plans, one entry at a time, in words."""
-    for name in sorted({*stored, *asked}):
-        there, here = stored.get(name), asked.get(name)
-        if isinstance(there, dict) and isinstance(here, dict):
-            yield from _differences(there, here, f"{within}{name}.")
-        elif there != here:
-            yield f"{within}{name} is {shortened(there)} there and {shortened(here)} here"
+def check_folder(path: Path, own: bool = True) -> None:
+    """See that a folder can be made, or is one.
+
+    Args:
+        path: The folder.
+        own: Whether what goes there may be a run's own; False refuses the folder of any run.
+
+    Raises:
+        InputError: It cannot, or is refused.
+    """
+    blocking = next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
+    if blocking is not None:
+        raise InputError(f"{blocking} is a file: give a folder for the results.")
+    if not own and (path / PLAN_FILE).exists():
+        record = read_json(path / PLAN_FILE, dict[str, Any])
+        raise InputError(f"{path} holds {in_words(record.get('command'), record.get('plan'))}: choose another folder.")
+
+
+def kept(out: Path) -> str:
+    """What a results folder holds of finished work, in words; empty if there is nothing, or if it is none."""
+    if not (out / PLAN_FILE).exists():
+        return ""
+    answers = 0
+    for path in out.glob(f"**/{_BATCHES}/*.jsonl"):
+        for line in _whole_lines(path).splitlines():
+            with suppress(ValueError, TypeError):  # a damaged line, which is named when the work goes on
+                answers += _answers(json.loads(line))
+    files = sorted(path.name for path in (*out.glob("*.json"), *out.glob("state/*.json")) if path.name != PLAN_FILE)
+    return ", ".join([*([f"{answers:,} answers"] if answers else []), *files])
+
+
+def _answers(batch: Any) -> int:
+    """How many answers a batch of any command holds."""
+    match batch:
+        case {"rows": list(rows)}:
+            return len(rows)
+        case {"answers": dict(by_sample)}:  # of a calibration: each sample has one for each setting
+            return sum(map(len, by_sample.values()))
+        case {"answers": list(traces)}:  # of an analysis: each image has an unsteered and a steered one
+            return 2 * len(traces)
+    return 0
 
 
 # Files
@@ -283,10 +303,7 @@ def read_result(path: Path, kind: type[Result], formats: Sequence[str], what: st
     record = read_json(path)
     if not isinstance(record, dict) or record.get("format") not in formats:
         raise InputError(f"{path} is not {what} ({formats[0]}).")
-    try:
-        result: Result = from_json(kind, record)
-    except ValueError as error:
-        raise InputError(f"{path} is damaged: {error}.") from error
+    result: Result = read_json(path, kind)
     return result
 
 

@@ -42,7 +42,7 @@ from rudder_hf.runtime.answers import encode
 from rudder_hf.runtime.models import LoadedModel
 from rudder_hf.runtime.progress import no_progress
 from rudder_hf.runtime.store import Store
-from tests.support.evaluating import damage, loaded
+from tests.support.evaluating import damage, ended_stages, loaded
 from tests.support.processors import PROCESSORS
 from tests.support.toy import toy_model, toy_processor
 from tests.support.zoo import FAMILIES
@@ -174,7 +174,7 @@ def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path],
     (tmp_path / "analysis.json").write_text("{}")
     old = rudder("analyze", "--out", tmp_path)
     assert old.exit_code == 2
-    assert "rudder_hf 0.1" in old.stderr
+    assert "nothing that this version of rudder analyze could continue (analysis.json" in old.stderr
 
 
 def test_answers_are_those_of_generate() -> None:
@@ -274,11 +274,13 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
         if done == 4:
             raise Killed
 
-    whole = run("whole")
+    reports: list[tuple[str, int, int]] = []
+    whole = run("whole", lambda *report: reports.append(report))
+    assert ended_stages(reports) == ["1 of 3", "2 of 3", "3 of 3"]
     with pytest.raises(Killed):
         run("killed", kill)
     assert not (tmp_path / "killed" / "numbers.json").exists()
-    with pytest.raises(ValueError, match="max_new_tokens is 8 there and 7 here"):
+    with pytest.raises(ValueError, match="with max_new_tokens 8; this command has max_new_tokens 7"):
         run("killed", max_new_tokens=NEW - 1)
     for place, words in (
         (["answers", 0, "card"], "card is 3, but has to be a text"),

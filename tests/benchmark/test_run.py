@@ -195,7 +195,7 @@ def test_results_are_never_overwritten(tmp_path: Path) -> None:
         new_result_file(path)
     assert path.read_text() == "precious"
     for inside in (path / "inside.json", path / "inside"):
-        with pytest.raises(NotADirectoryError, match="is a file"):
+        with pytest.raises(InputError, match="is a file"):
             new_result_file(inside)
     numbered = [tiny_report().save(new_result_file(tmp_path)).name for _ in range(2)]
     assert numbered == ["rudder-benchmark-001.json", "rudder-benchmark-002.json"]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from rudder_hf import RudderConfig
 from rudder_hf.calibrate import Setting
 from rudder_hf.cli.main import app
 from rudder_hf.hub.card import Provenance
+from tests.support.command import started
 from tests.support.evaluating import loaded
 from tests.support.planting import NEW, assert_same, planted_folder
 
@@ -54,14 +52,6 @@ def stored(folder: Path) -> dict[str, Any]:
     return found
 
 
-def start(arguments: list[str], **environment: str) -> subprocess.Popen[str]:
-    """The command as a process of its own."""
-    path = os.pathsep.join([str(Path(__file__).parent.parent.parent), os.environ.get("PYTHONPATH", "")])
-    variables = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""} | environment
-    program = [sys.executable, "-m", "rudder_hf", *arguments]
-    return subprocess.Popen(program, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 @pytest.mark.slow
 def test_killed_and_continued_by_two_processes(
     saved_model: Path, annotated: tuple[Path, Setting], tmp_path: Path
@@ -78,7 +68,7 @@ def test_killed_and_continued_by_two_processes(
     out = tmp_path / "killed"
     arguments = command(saved_model, data, out)
     journal = out / "batches" / "process-0000.jsonl"
-    running = start(arguments)
+    running = started(*arguments)
     deadline = time.monotonic() + 300
     while not (journal.exists() and b"\n" in journal.read_bytes()):
         assert time.monotonic() < deadline
@@ -90,7 +80,7 @@ def test_killed_and_continued_by_two_processes(
     assert not (out / "result-001").exists()
 
     # As `accelerate launch` and `torchrun` start them, one of them in this process.
-    second = start(arguments, RANK="1", WORLD_SIZE="2")
+    second = started(*arguments, RANK="1", WORLD_SIZE="2")
     first = CliRunner().invoke(app, arguments, env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
     assert first.exit_code == 0, first.output
     assert second.wait(timeout=300) == 0, second.communicate()[0]

@@ -110,5 +110,5 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(log) == 14
     assert tuned("whole") == again
     found = search(tmp_path / "s", images=4)
-    with pytest.raises(InputError, match="samples_sha256 is"):
+    with pytest.raises(InputError, match="toy with samples 6; this command has samples 4"):
         found.tune(planted(found, (0, 3)))

@@ -17,7 +17,7 @@ from rudder_hf.methods import BUDGET, Sources
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.answers import synthetic_image
 from tests.support.command import refused, rudder
-from tests.support.evaluating import loaded
+from tests.support.evaluating import ended_stages, loaded
 
 OPTIONS = CompareOptions(
     methods=("rudder-beta", "vcd", "opera", "vti", "rudder-random"),
@@ -47,10 +47,17 @@ def few_images(options: CompareOptions) -> ComparisonData:
 
 def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
     data = few_images(OPTIONS)
-    stages = ["tuning vcd", "captions, beam, vanilla", "questions, beam, opera-published", "beam: timed rounds"]
+    stages = [
+        "2 of 5: tuning vcd, setting 3 of 8",
+        "4 of 5: captions, beam, vanilla",
+        "4 of 5: questions, beam, opera-published",
+        "5 of 5: costs, beam, timed rounds",
+    ]
     left = list(stages)
+    reports: list[tuple[str, int, int]] = []
 
     def killing(text: str, done: int, total: int) -> None:
+        reports.append((text, done, total))
         if left and text == left[0]:
             left.pop(0)
             raise Interrupted
@@ -63,6 +70,7 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
             kills += 1
             assert not (tmp_path / "c" / "comparison.json").exists()
     assert kills == len(stages)
+    assert ended_stages(reports) == [f"{number} of 5" for number in range(1, 6)]
     assert Comparison.load(tmp_path / "c" / "comparison.json") == comparison
     rows = {(row.decoding, row.method, row.variant): row for row in comparison.rows}
     assert "no greedy variant" in rows["greedy", "opera", "published"].note
@@ -82,7 +90,7 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
     text = (tmp_path / "c" / "table.md").read_text()
     assert text == markdown(comparison)
     other = replace(OPTIONS, limit=2)
-    with pytest.raises(InputError, match=r"options.limit is 3 there and 2 here"):
+    with pytest.raises(InputError, match=r"a comparison of toy with limit 3; this command has limit 2\."):
         compare(loaded(), few_images(other), tmp_path / "c", other)
     # What is complete is read, not done again.
     assert compare(loaded(), data, tmp_path / "c", OPTIONS) == comparison

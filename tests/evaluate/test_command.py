@@ -212,4 +212,4 @@ def test_settings_are_needed_and_checked(model: Path, tmp_path: Path) -> None:
 
 def test_a_folder_of_another_run_is_refused(done: Path, model: Path, coco: Path) -> None:
     base = ("--model", model, "--task", "chair", "--data", coco, *QUICK)
-    refused(rudder(*base, "--methods", "vanilla", "--out", done), "holds another run")
+    refused(rudder(*base, "--methods", "vanilla", "--out", done), "this command has no methods.rudder-beta")

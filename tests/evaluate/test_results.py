@@ -80,7 +80,7 @@ def test_scoring_again_needs_neither_model_nor_data(run: Path) -> None:
     assert (again.methods, again.image_ids) == (result.methods, result.image_ids)
     strict = rescore(run, Scoring(lineage="strict", bootstrap=200))
     assert strict.scoring["lineage"] == "strict"
-    paths = [save_rescored(strict, run) for _ in range(2)]
+    paths = [save_rescored(strict, run, own=True) for _ in range(2)]
     assert [path.name for path in paths] == ["result-002.json", "result-003.json"]
     assert EvaluationResult.load(run) == result
 

@@ -134,11 +134,11 @@ def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path, whole: Path) -> None:
-    with pytest.raises(ValueError, match=r"another run of rudder evaluate: .*decoding"):
+    with pytest.raises(ValueError, match=r'with decoding.name "greedy".*; this command has decoding.name "nucleus"'):
         run_task(whole, decoding="nucleus")
-    with pytest.raises(ValueError, match=r"another run of rudder evaluate: .*data"):
+    with pytest.raises(ValueError, match=r"with samples 5; this command has samples 4"):
         run_task(whole, scenes(4))
-    with pytest.raises(ValueError, match=r"another run of rudder evaluate: .*methods"):
+    with pytest.raises(ValueError, match=r"with methods.rudder-add; this command has no methods.rudder-add"):
         run_task(whole, methods=[Counting()])
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"not empty .*notes\.txt"):

@@ -49,17 +49,61 @@ def test_a_new_folder_is_started_and_the_same_work_continues(tmp_path: Path) -> 
 
 def test_other_work_is_refused_with_the_difference(tmp_path: Path) -> None:
     started(tmp_path / "run")
-    with pytest.raises(
-        InputError, match=r'another run of rudder evaluate: model\.revision is "a" there and "b" here; seed'
-    ):
-        Store(tmp_path / "run", "evaluate").start({"model": {"name": "tiny", "revision": "b"}, "seed": 1})
-    with pytest.raises(InputError, match="batch is null there and 3 here"):
-        Store(tmp_path / "run", "evaluate").start({**PLAN, "batch": 3})
+    with pytest.raises(InputError) as refusal:
+        Store(tmp_path / "run", "evaluate").start({**PLAN, "seed": 1})
+    assert str(refusal.value) == (
+        f"{tmp_path / 'run'} holds an evaluation of tiny with seed 0; this command has seed 1. Choose a new folder, "
+        "or repeat the command of that run to continue it."
+    )
+
+
+HASH, OTHER_HASH = "0123456789abcdef", "fedcba9876543210"
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "words"),
+    [
+        ({}, {"batch": 3}, "with no batch; this command has batch 3."),
+        ({"everywhere": True}, {"everywhere": False}, "with everywhere; this command has no everywhere."),
+        ({"options": {"limit": 3}}, {"options": {"limit": 2}}, "with limit 3; this command has limit 2."),
+        # Methods and their settings.
+        ({"methods": {"a": {"k": 1}}}, {"methods": {"a": {"k": 2}}}, "with methods.a.k 1; this command has methods.a"),
+        (
+            {"methods": {"a": {"k": 1}}},
+            {"methods": {"b": {}}},
+            "with methods.a, no methods.b; this command has no methods.a, methods.b.",
+        ),
+        # What follows from another difference, and says nothing to a reader, is left out.
+        ({"seed": 0, "data": HASH}, {"seed": 1, "data": OTHER_HASH}, "tiny with seed 0; this command has seed 1."),
+        ({"data": {"sha256": HASH}}, {"data": {"sha256": OTHER_HASH}}, "tiny; this command has other data.sha256."),
+        ({"ids": [1, 2, 3, 4]}, {"ids": [1, 2, 3, 5]}, "tiny; this command has other 4 ids."),
+        ({"ids": [1, 2, 3, 4]}, {"ids": [1, 2, 3, 4, 5]}, "tiny with 4 ids; this command has 5 ids."),
+        # Another model has other everything.
+        (
+            {"model": {"name": "tiny", "revision": HASH, "parameters": 3}},
+            {"model": {"name": "large", "revision": OTHER_HASH, "parameters": 4}},
+            'an evaluation of tiny; this command has model.name "large".',
+        ),
+        (
+            {"model": {"name": "tiny", "revision": f"files-sha256:{HASH}"}},
+            {"model": {"name": "tiny", "revision": f"files-sha256:{OTHER_HASH}"}},
+            "an evaluation of tiny; this command has other model.revision.",
+        ),
+    ],
+)
+def test_the_difference_is_said_in_words(
+    tmp_path: Path, stored: dict[str, Any], asked: dict[str, Any], words: str
+) -> None:
+    Store(tmp_path / "run", "evaluate").start({**PLAN, **stored})
+    with pytest.raises(InputError) as refusal:
+        Store(tmp_path / "run", "evaluate").start({**PLAN, **asked})
+    assert words in str(refusal.value)
+    assert HASH not in str(refusal.value)
 
 
 def test_a_folder_of_another_command_is_refused(tmp_path: Path) -> None:
     started(tmp_path / "run")
-    with pytest.raises(InputError, match="holds results of rudder evaluate, not of rudder calibrate"):
+    with pytest.raises(InputError, match="holds an evaluation of tiny, not a calibration: choose another folder"):
         Store(tmp_path / "run", "calibrate").check()
 
 
@@ -68,7 +112,7 @@ def test_a_folder_of_version_0_1_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text('{"model": "tiny"}')
     for use in (Store.check, Store.plan, lambda store: store.start(PLAN)):
-        with pytest.raises(InputError, match=r"holds results of rudder_hf 0\.1"):
+        with pytest.raises(InputError, match=r"nothing that this version|has format None|has no plan\.json"):
             use(Store(tmp_path, "evaluate"))
 
 

@@ -1,6 +1,12 @@
-"""The command line, called in this process."""
+"""The command line, called in this process or as one of its own."""
 
 from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
@@ -10,6 +16,24 @@ from rudder_hf.cli.main import app
 def rudder(*arguments: object) -> Result:
     """Run `rudder` with these arguments."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def started(
+    *arguments: object, module: bool = True, folder: Path | None = None, **environment: str
+) -> subprocess.Popen[str]:
+    """`rudder`, or Python itself if no `module` is to be run, as a process, with both of its streams in `stdout`."""
+    path = os.pathsep.join([str(Path(__file__).parent.parent.parent), os.environ.get("PYTHONPATH", "")])
+    variables = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""} | environment
+    return subprocess.Popen(
+        [sys.executable, *(["-m", "rudder_hf"] if module else []), *map(str, arguments)],
+        env=variables,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # Tests that run in the background of a shell are deaf to Ctrl-C, and so would be their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def refused(result: Result, word: str, code: int = 2) -> None:
