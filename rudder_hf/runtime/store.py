@@ -303,7 +303,10 @@ def read_result(path: Path, kind: type[Result], formats: Sequence[str], what: st
     record = read_json(path)
     if not isinstance(record, dict) or record.get("format") not in formats:
         raise InputError(f"{path} is not {what} ({formats[0]}).")
-    result: Result = read_json(path, kind)
+    try:
+        result: Result = from_json(kind, record)
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}.") from error
     return result
 
 
