@@ -91,7 +91,7 @@ def _headings(metrics: Values, names: tuple[str, ...] = CAPTIONS) -> list[str]:
     return [heading(metrics[name].label, metrics[name].direction) for name in names]
 
 
-def _compared(model: Measured, decoding: str = "greedy") -> Iterator[list[str]]:
+def _compared(model: Measured, decoding: str) -> Iterator[list[str]]:
     """Rows of a model: vanilla, RUDDER and its truncated control, the best peers, the contrast."""
     vanilla = model.row("vanilla", "", decoding)
     assert vanilla is not None
@@ -119,7 +119,7 @@ def _caption_table(rows: list[list[str]], first: str = "model") -> str:
 
 def main_table() -> str:
     """Every model on the split `evaluation`, greedy search."""
-    return _caption_table([row for model in models() for row in _compared(model)])
+    return _caption_table([row for model in models() for row in _compared(model, "greedy")])
 
 
 def second_table() -> str:
@@ -176,6 +176,20 @@ def pope_table() -> str:
     return Table(headings, rows, labels=3).markdown()
 
 
+def vanilla_table() -> str:
+    """The unsteered models, measured after their training."""
+    names = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1", "broken", "false_places")
+    rows = []
+    for model in models():
+        found = model.numbers["vanilla"]["vanilla"]["evaluation"]
+        pope = " / ".join(f"{found['pope'][name]['accuracy']:.1f}" for name in ("random", "popular", "adversarial"))
+        rows.append([model.label, *(f"{found[name]:.1f}" for name in names), pope])
+    headings = ["model", "CHAIR_S", "CHAIR_I", "distinct", "recall", "precision", "F1", "broken sentences"]
+    return Table(
+        [*headings, "wrong place", "POPE accuracy: random / popular / adversarial"], rows, labels=1
+    ).markdown()
+
+
 def settings_table() -> str:
     """What each calibration chose, and what the held-out images say of it."""
     rows = []
@@ -226,6 +240,7 @@ def readme_table() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "readme": readme_table,
+    "vanilla": vanilla_table,
     "settings": settings_table,
     "main": main_table,
     "second": second_table,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = copyable(
     "rudder generate",
+    "rudder generate --contrast 0.6",
     "rudder generate --example 3 --trace",
     "rudder generate --alpha-max 8 --set span=text --no-compare --stream",
     "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
@@ -42,6 +43,7 @@ def generate(
     mode: options.ModeOption = None,
     alpha_max: options.AlphaMaxOption = None,
     k: options.SensitivityOption = None,
+    contrast: options.ContrastOption = None,
     settings: options.SettingsOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
     limit: Annotated[int | None, typer.Option(min=1, help="How many of the images, the first ones.")] = None,
@@ -117,6 +119,23 @@ def generate(
         elif totals:
             counts = ", ".join(f"{name} {absent} of {named}" for name, (absent, named) in totals.items())
             typer.echo(f"\nabsent objects named in all {len(found)} examples: {counts}")
+            if not wanted and (shown_by := _calibration_line(steered.config.calibration or {})):
+                typer.echo(shown_by)
+
+
+def _calibration_line(record: dict[str, Any]) -> str:
+    """What held-out images showed of stored settings, which a handful of examples cannot; empty if nothing did."""
+    from ..runtime.report import number, with_interval
+
+    held_out = record.get("held_out") or {}
+    parts = []
+    for name, label in (("chair_i", "absent among named"), ("recall", "named of present"), ("f1", "F1")):
+        if name not in held_out or record["refusal"]:
+            return ""
+        left, right, *change = (100 * held_out[name][end] for end in ("left", "right", "value", "low", "high"))
+        before, after = (number(value, "percent") for value in (left, right))
+        parts.append(f"{label} {before} -> {after} % ({with_interval(*change, 'percent', sign=True)})")
+    return f"calibration, {len(record['held_out_images'])} held-out images: {', '.join(parts)}"
 
 
 def _count(images: list[_NamedImage], answers: list[Answer]) -> dict[str, tuple[int, int]]:

@@ -45,6 +45,9 @@ SeedOption = Annotated[int, typer.Option(min=0, help="Seed of every random draw:
 LayerOption = Annotated[int | None, typer.Option(help="Decoder layer, 0-based, negative from the end.")]
 ModeOption = Annotated[Literal["beta", "add"] | None, typer.Option(help="Gated (beta) or constant (add) strength.")]
 AlphaMaxOption = Annotated[float | None, typer.Option(help="Strength of the push.")]
+ContrastOption = Annotated[
+    float | None, typer.Option(help="Beyond the paper: image-value contrast, such as 0.6; off unless given.")
+]
 SensitivityOption = Annotated[float | None, typer.Option(help="Sensitivity of the gate.")]
 SettingsOption = Annotated[
     list[str] | None,
@@ -123,7 +126,7 @@ def given_settings(given: dict[str, Any]) -> dict[str, Any]:
     if methods := set(parsed) - {""}:
         raise ValueError(f"--set {min(methods)}.NAME=VALUE: here settings are NAME=VALUE.")
     found: dict[str, Any] = {
-        name: given[name] for name in ("layer", "mode", "alpha_max", "k") if given.get(name) is not None
+        name: given[name] for name in ("layer", "mode", "alpha_max", "k", "contrast") if given.get(name) is not None
     }
     for name, value in parsed.get("", {}).items():
         if name in found:

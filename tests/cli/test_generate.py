@@ -236,8 +236,19 @@ def test_an_image_of_any_size_and_kind_is_taken(tmp_path: Path) -> None:
         assert captions.broken_sentences(answer_json(path, "--no-compare")["answers"][0]["steered"]) == 0
 
 
+def test_stored_settings_say_what_held_out_images_showed_of_them() -> None:
+    record = embedded.config().calibration
+    assert record is not None
+    change = record["held_out"]["chair_i"]
+    told = f"absent among named {100 * change['left']:.1f} -> {100 * change['right']:.1f} %"
+    lines = generate().stdout.splitlines()
+    assert lines[-1].startswith(f"calibration, {len(record['held_out_images'])} held-out images: {told}")
+    # With another strength it was not measured.
+    assert not [line for line in generate("--alpha-max", 10).stdout.splitlines() if line.startswith("calibration")]
+
+
 def test_a_contrast_is_shown_as_beyond_the_paper() -> None:
-    contrast = ("--set", "contrast=0.6", "--set", "contrast_after=2")
+    contrast = ("--contrast", 0.6, "--set", "contrast_after=2")
     result = generate("--alpha-max", 0, *contrast)
     assert result.exit_code == 0, result.output
     line = line_of(result.stdout, "rudder:")

@@ -21,13 +21,12 @@ from transformers import (
     LlavaForConditionalGeneration,
 )
 
-from benchmarks.embedded.tables import models_table, results_table
+from benchmarks.embedded.tables import MODELS, TABLES, measured
 from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import cost_table
 from rudder_hf.cli.main import app
-from rudder_hf.compare import Comparison, markdown
-from rudder_hf.evaluate.result import EvaluationResult
+from rudder_hf.compare import markdown
 from rudder_hf.runtime.models import base_revision
 from rudder_hf.scenes import coco, embedded
 from rudder_hf.scenes.images import split_scenes
@@ -39,8 +38,6 @@ ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = {page.stem: page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))}
 BASE = "llava-hf/llava-1.5-7b-hf"
-EMBEDDED_CHAIR = ("greedy", "beam", "nucleus")
-EMBEDDED_POPE = ("pope", "pope-first")
 
 
 def tiny_llava() -> LlavaForConditionalGeneration:
@@ -70,7 +67,7 @@ def snippets(text: str) -> list[str]:
 
 def between(page: str, marker: str) -> str:
     """The part of a page between two comments, where generated tables stand."""
-    return PAGES[page].split(f"<!-- {marker} -->")[1].split(f"<!-- end of {marker} -->")[0].strip()
+    return page.split(f"<!-- {marker} -->")[1].split(f"<!-- end of {marker} -->")[0].strip()
 
 
 def write_captions(folder: Path) -> None:
@@ -151,12 +148,12 @@ def test_shown_output_is_what_the_command_prints() -> None:
 
 
 def test_support_table_is_current() -> None:
-    shown = between("models", "support table")
+    shown = between(PAGES["models"], "support table")
     assert shown == support_table(), "run python -m tools.support_table and paste its output"
 
 
 def test_speed_table_is_the_result_file() -> None:
-    shown = between("speed", "benchmark")
+    shown = between(PAGES["speed"], "benchmark")
     report = BenchmarkReport.load(ROOT / "benchmarks" / "speed-cpu.json")
     assert shown == cost_table(report).markdown()
     for case in report.cases:
@@ -169,36 +166,32 @@ def test_speed_table_is_the_result_file() -> None:
             assert cost.ratio.interval[1] >= {"wide": 0.99, "deep": 0.985}[case.name]
 
 
-@pytest.mark.parametrize(
-    ("kind", "names"), [("chair", EMBEDDED_CHAIR), ("pope", EMBEDDED_POPE), ("second", ("greedy2",))]
-)
-def test_embedded_tables_are_the_result_files(kind: str, names: tuple[str, ...]) -> None:
-    shown = between("test-bed", f"embedded {kind}")
-    folder = ROOT / "benchmarks" / "embedded"
-    results = [json.loads((folder / f"{name}.json").read_text()) for name in names]
-    assert shown == results_table([EvaluationResult.load(folder / f"{name}.json") for name in names])
-    revisions = {result["model"]["revision"] for result in results}
-    model = AutoModelForImageTextToText.from_pretrained(embedded.folder())
-    assert revisions == {base_revision(model, str(embedded.folder()))}
-    for result in results:
-        for method in result["methods"][1:3]:
-            config = embedded.settings_for_methods().get(method["name"], embedded.config())
-            assert (method["settings"]["layer"], method["settings"]["alpha_max"]) == (config.layer, config.alpha_max)
+@pytest.mark.parametrize("name", TABLES)
+def test_embedded_tables_are_the_result_files(name: str) -> None:
+    pages = [page for page in (README, *PAGES.values()) if f"<!-- embedded {name} -->" in page]
+    assert [between(page, f"embedded {name}") for page in pages] == [TABLES[name]()], (
+        "run python benchmarks/embedded/tables.py --write"
+    )
 
 
-def test_table_of_the_comparison_is_its_result_file() -> None:
-    folder = ROOT / "benchmarks" / "embedded" / "compare"
-    assert (folder / "table.md").read_text().strip() == markdown(Comparison.load(folder / "comparison.json")).strip()
+def test_pages_of_the_comparisons_are_their_result_files() -> None:
+    for name in MODELS:
+        page = (ROOT / "benchmarks" / "embedded" / f"{name}.md").read_text()
+        assert page.strip() == markdown(measured(name).comparison).strip()
 
 
-def test_table_of_models_is_the_record_file() -> None:
-    shown = between("test-bed", "embedded models")
-    records = json.loads((ROOT / "benchmarks" / "embedded" / "models.json").read_text())
-    assert shown == models_table(records)
-    for name in embedded.names():  # what is shipped is what was measured
-        stored = embedded.config(name).calibration
-        assert stored is not None
-        assert stored["held_out"] in [record["held_out"] for record in records.values()]
+def test_shipped_models_and_settings_are_those_that_were_measured() -> None:
+    for name in embedded.names():
+        found, folder = measured(name), embedded.folder(name)
+        model = AutoModelForImageTextToText.from_pretrained(folder)
+        assert found.comparison.record["model"]["revision"] == base_revision(model, str(folder))
+        for method, config in embedded.settings_for_methods(name).items():
+            row = found.row(method or "rudder-beta", "calibrated")
+            assert row is not None
+            assert config.calibration == found.numbers["calibration"]["f1"][config.mode]
+            assert {key: row.settings[key] for key in ("layer", "alpha_max", "span")} == {
+                key: getattr(config, key) for key in ("layer", "alpha_max", "span")
+            }
 
 
 def test_presets_are_all_listed() -> None:
