@@ -21,13 +21,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from rudder_hf.compare import Comparison, markdown
 from rudder_hf.evaluate.folder import RunFolder, compare_runs
 from rudder_hf.evaluate.scoring import Scoring
+from rudder_hf.methods import method_class
 from rudder_hf.runtime.environment import CODE, versions
 from rudder_hf.runtime.store import read_json, to_json
 
@@ -121,7 +122,8 @@ def best_settings(comparison: Comparison) -> dict[str, dict[str, Any]]:
         if row.decoding != "greedy" or not row.metrics or row.method not in CONFIRMED:
             continue
         if row.variant == "tuned" and row.method not in RUDDER.split(","):
-            found[row.method] = {name: value for name, value in row.settings.items() if name != "calibrated"}
+            taken = {field.name for field in fields(method_class(row.method))}  # type: ignore[arg-type]
+            found[row.method] = {name: value for name, value in row.settings.items() if name in taken}
         else:
             found.setdefault(row.method, {})
     for control in ("contrast-random", "contrast-shuffled", "contrast-negated"):
