@@ -45,9 +45,14 @@ COMPARE = (
 EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"
 RUDDER = "vanilla,rudder-beta,rudder-add"
 STEPS = "steps.json"
-# What models are compared on: further seeds of a model by greedy search alone.
-SIZES = {"llava": f"--methods {METHODS} --limit 500", "idefics2": f"--methods {METHODS} --limit 300"}
-FURTHER = f"--methods {METHODS.replace('opera,', '')} --limit 300 --decodings greedy"
+# What each model is compared with and on: every peer on the first, the strongest ones on all.
+SHORT = "vanilla,rudder,contrast,vcd,pai,controls"
+SIZES = {
+    "llava": f"--methods {METHODS} --limit 500",
+    "llava-1": f"--methods {METHODS.replace('opera,', '')} --limit 300 --decodings greedy",
+    "idefics2": f"--methods {SHORT} --limit 300",
+}
+FURTHER = f"--methods {SHORT} --limit 300 --decodings greedy"
 # Methods that are confirmed on fresh scenes, with the settings that the comparison chose.
 CONFIRMED = (
     *("rudder-beta", "rudder-add", "contrast", "rudder-beta+contrast", "pai", "vcd"),
