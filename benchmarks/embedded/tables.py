@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rudder_hf.compare import Comparison, Row
-from rudder_hf.evaluate.result import EvaluationResult, MetricDifference, MetricValue
+from rudder_hf.evaluate.result import ControlResult, EvaluationResult, MethodResult, MetricDifference, MetricValue
 from rudder_hf.evaluate.tables import with_change
 from rudder_hf.runtime.records import from_json
 from rudder_hf.runtime.report import Table, heading, number, with_interval
@@ -28,6 +28,7 @@ METHODS = {
     "rudder-add": "RUDDER-Add",
     "pai": "PAI, tuned",
     "vcd": "VCD, tuned",
+    "dola-low": "DoLa (lower layers), tuned",
     "contrast": "contrast, tuned (not in the paper)",
     "rudder-beta+contrast": "RUDDER-Beta with contrast, tuned (not in the paper)",
 }
@@ -40,6 +41,8 @@ CONTROLS = {
     "contrast-shuffled": "contrast: another image's values",
     "contrast-negated": "contrast: negated",
 }
+README_COLUMNS = ("chair_s", "chair_i", "recall", "f1")
+BY_PAPER = "RUDDER-Beta by the paper's rule"
 # Which of a method's settings the tables show.
 OWN = {"rudder-beta": "calibrated", "rudder-add": "calibrated"}
 
@@ -98,17 +101,24 @@ def _compared(model: Measured, decoding: str) -> Iterator[list[str]]:
     yield [model.label, "vanilla", *_cells(vanilla.metrics, {})]
     for method, label in METHODS.items():
         row = model.row(method, OWN.get(method, "tuned"), decoding)
-        if row is None or not row.metrics:
-            note = "no setting within the limits was better than vanilla" if row is not None else "not run"
-            yield [model.label, label, note, *[""] * (len(CAPTIONS) - 1)]
+        if row is None:
+            continue
+        if not row.metrics:
+            yield [model.label, label, row.note, *[""] * (len(CAPTIONS) - 1)]
             continue
         yield [model.label, label, *_cells(row.metrics, row.changes)]
-        if method == "rudder-beta" and row.control is not None:
-            yield [model.label, "vanilla cut to RUDDER-Beta's recall", *_cells(row.control.metrics, {})]
+        yield from _cut(model, label, row.control)
         if method == "rudder-add" and decoding == "greedy":
-            for name, words in (("rudder-beta", "RUDDER-Beta"), ("rudder-add", "RUDDER-Add")):
+            for name, words in (("rudder-beta", BY_PAPER), ("rudder-add", "RUDDER-Add by the paper's rule")):
                 found = model.results["paper"].method(name)
-                yield [model.label, f"{words} by the paper's rule", *_cells(found.metrics, found.differences)]
+                yield [model.label, words, *_cells(found.metrics, found.differences)]
+                yield from _cut(model, words, found.control)
+
+
+def _cut(model: Measured, label: str, control: ControlResult | None) -> Iterator[list[str]]:
+    """The row of a truncated control, unless the method recalls as much as vanilla, whose captions are then uncut."""
+    if control is not None and control.mentions is not None:
+        yield [model.label, f"vanilla cut to the recall of {label}", *_cells(control.metrics, {})]
 
 
 def _caption_table(rows: list[list[str]], first: str = "model") -> str:
@@ -132,8 +142,7 @@ def second_table() -> str:
             if found is None:
                 continue
             rows.append([model.label, label, *_cells(found.metrics, found.differences)])
-            if name == "rudder-beta" and found.control is not None:
-                rows.append([model.label, "vanilla cut to RUDDER-Beta's recall", *_cells(found.control.metrics, {})])
+            rows += _cut(model, label, found.control)
     return _caption_table(rows)
 
 
@@ -220,22 +229,29 @@ def duel_table() -> str:
 def readme_table() -> str:
     """The README's: the LLaVA of seed 0 with costs."""
     model = measured("llava")
-    names = ("chair_s", "chair_i", "recall", "f1")
-    rows = []
-    for method, label in {"vanilla": "vanilla", **METHODS}.items():
-        row = model.row(method, "" if method == "vanilla" else OWN.get(method, "tuned"))
-        if row is None or not row.metrics or method in ("vcd", "rudder-beta+contrast"):
+    rows = [_costed(model, "vanilla", "vanilla", model.row("vanilla"))]
+    for method, label in METHODS.items():
+        if method in ("rudder-add", "rudder-beta+contrast"):
             continue
-        cost = model.comparison.cost(method, "greedy")
-        assert cost is not None
-        speed = "1" if cost.ratio is None else f"{cost.ratio.median:.2f}"
-        cells = [with_change(row.metrics[name], row.changes.get(name)) for name in names]
-        rows.append([label, *cells, speed, number(cost.forwards_per_token)])
-        if method == "rudder-beta" and row.control is not None:
-            cut = [number(row.control.metrics[name].value, "percent") for name in names]
-            rows.append(["vanilla's captions, cut to RUDDER-Beta's recall", *cut, "-", "-"])
+        rows.append(_costed(model, method, label, model.row(method, OWN.get(method, "tuned"))))
+        if method == "rudder-beta":
+            found = model.results["paper"].method(method)
+            rows.append(_costed(model, method, BY_PAPER, found))
+            assert found.control is not None
+            cut = [number(found.control.metrics[name].value, "percent") for name in README_COLUMNS]
+            rows.append(["vanilla's captions, cut to the recall of the row above", *cut, "-", "-"])
     headings = ["", "CHAIR_S ↓", "CHAIR_I ↓", "recall ↑", "F1 ↑", "throughput", "forwards per token"]
     return Table(headings, rows, labels=1).markdown()
+
+
+def _costed(model: Measured, method: str, label: str, found: Row | MethodResult | None) -> list[str]:
+    """A row of the README: scores, and what the method costs."""
+    cost = model.comparison.cost(method, "greedy")
+    assert found is not None
+    assert cost is not None
+    changes = found.changes if isinstance(found, Row) else found.differences
+    speed = "1" if cost.ratio is None else with_interval(cost.ratio.median, *cost.ratio.interval, "ratio")
+    return [label, *_cells(found.metrics, changes, README_COLUMNS), speed, f"{cost.forwards_per_token:.0f}"]
 
 
 TABLES: dict[str, Callable[[], str]] = {
