@@ -20,6 +20,7 @@ from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import get
 from rudder_hf.metrics.chair import CAPTION_COLUMNS
 from rudder_hf.metrics.errors import InputError
+from rudder_hf.runtime.store import Store
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import SCORING, damage, run_task
@@ -74,7 +75,7 @@ def test_a_result_is_read_back_as_it_was(run: Path, tmp_path: Path) -> None:
         result.method("vcd")
 
 
-def test_scoring_again_needs_neither_model_nor_data(run: Path) -> None:
+def test_scoring_again_needs_neither_model_nor_data(run: Path, tmp_path: Path) -> None:
     result = EvaluationResult.load(run)
     again = rescore(run, SCORING)
     assert (again.methods, again.image_ids) == (result.methods, result.image_ids)
@@ -83,6 +84,10 @@ def test_scoring_again_needs_neither_model_nor_data(run: Path) -> None:
     paths = [save_rescored(strict, run, own=True) for _ in range(2)]
     assert [path.name for path in paths] == ["result-002.json", "result-003.json"]
     assert EvaluationResult.load(run) == result
+    Store(tmp_path, "calibrate").start({"model": {"name": "tiny"}})
+    for folder, words in ((tmp_path, "a calibration of tiny"), (run, "an evaluation of toy")):
+        with pytest.raises(InputError, match=f"holds {words}: choose another folder"):
+            save_rescored(strict, folder)
 
 
 @pytest.mark.parametrize(
