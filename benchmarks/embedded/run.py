@@ -50,7 +50,6 @@ SHORT = "vanilla,rudder,contrast,vcd,pai,controls"
 SIZES = {
     "llava": f"--methods {METHODS} --limit 500",
     "llava-1": f"--methods {METHODS.replace('opera,', '')} --limit 300 --decodings greedy",
-    "idefics2": f"--methods {SHORT} --limit 300",
 }
 FURTHER = f"--methods {SHORT} --limit 300 --decodings greedy"
 # Methods that are confirmed on fresh scenes, with the settings that the comparison chose.
