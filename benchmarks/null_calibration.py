@@ -4,7 +4,7 @@ No model is needed: what captions mention is simulated, and choice and verdict a
 settings are chosen from on 100 images and the choice is checked on 100 others, many times. Vanilla and every setting
 take each mention from a caption that all of them share, or draw it anew in the same way, so that without an effect
 they cannot be told apart, and their captions of an image resemble each other: on 500 images the interval of a change
-of CHAIR_I is then as wide as measured (+-1.3 points; `embedded/greedy.json` has +-1.2), and so are the others.
+of CHAIR_I is then as wide as measured (+-1.3 points; `embedded/llava.json` has +-1.4), and so are the others.
 
 Two worlds: `scenes` is like the embedded LLaVA's captions of the embedded scenes (five mentions, about four objects),
 `photographs` like published results of LLaVA-1.5 on COCO (longer captions of fewer annotated objects). Effects:

@@ -130,7 +130,7 @@ def best_settings(comparison: Comparison) -> dict[str, dict[str, Any]]:
             found[row.method] = {name: value for name, value in row.settings.items() if name in taken}
         else:
             found.setdefault(row.method, {})
-    for control in ("contrast-random", "contrast-shuffled", "contrast-negated"):
+    for control in ("contrast-random", "contrast-shuffled"):
         if control in found:
             found[control] = found.get("contrast", {})
     return found

@@ -60,7 +60,7 @@ def calibrate(
     given = None if options.layers is None else _resolved(loaded, options.layers)
     store = Store(out, "calibrate", process)
     store.start(_plan(loaded, data, options))
-    swept = ["sweep"] if not given and options.probe else []
+    swept = ["sweep"] if not given and options.probe and options.grid.pushes else []
     checked = ["held-out images", "held-out images, another CARD"][: len(data.checking)]
     stage = stages(progress, ["", *swept, "grid", *checked, *(["POPE"] if pope else [])])
     with SettingSearch(loaded, data.task, data.choosing, store, options, stage) as search:

@@ -116,6 +116,8 @@ class Grid:
                 raise InputError(f"the grid has no {name}: give at least one value")
             for value in values if name in CONTRAST_DEFAULTS else ():
                 check_setting(name, value)
+        if self.contrast_after != (CONTRAST_DEFAULTS["contrast_after"],) and not max(self.contrast):
+            raise InputError("the grid has a place of the contrast and no contrast: give --contrast too")
         if min(self.strengths) < 0 or (min(self.strengths) == 0 and not max(self.contrast)):
             raise InputError(
                 f"the grid has the strength {min(self.strengths)}; give shares above 0, such as 0.3 (0 goes with a "

@@ -67,6 +67,8 @@ def generate(
     with refusing_bad_input():
         if stream and as_json:
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
+        if limit is not None and not images:
+            raise ValueError("--limit is for images that are given; of the examples, --example N shows one.")
         found = _read_images(images, annotations, limit) if images else _examples(example)
         wanted = options.given_settings(given)
     with reporting_failure():
@@ -130,12 +132,12 @@ def _calibration_line(record: dict[str, Any]) -> str:
     held_out = record.get("held_out") or {}
     parts = []
     for name, label in (("chair_i", "absent among named"), ("recall", "named of present"), ("f1", "F1")):
-        if name not in held_out or record["refusal"]:
+        if name not in held_out or record.get("refusal"):
             return ""
         left, right, *change = (100 * held_out[name][end] for end in ("left", "right", "value", "low", "high"))
         before, after = (number(value, "percent") for value in (left, right))
         parts.append(f"{label} {before} -> {after} % ({with_interval(*change, 'percent', sign=True)})")
-    return f"calibration, {len(record['held_out_images'])} held-out images: {', '.join(parts)}"
+    return f"calibration, {len(record.get('held_out_images', ()))} held-out images: {', '.join(parts)}"
 
 
 def _count(images: list[_NamedImage], answers: list[Answer]) -> dict[str, tuple[int, int]]:

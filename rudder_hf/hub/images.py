@@ -31,7 +31,9 @@ def read_image(source: Any, timeout: float | None = None) -> Image.Image:
         with Image.open(file) as image:
             return as_rgb(image)
     except UnidentifiedImageError:
-        raise ValueError(f"{shown} is not an image") from None
+        # A name without a file, such as "cats", may be base64 by chance.
+        known = isinstance(file, str) or name.startswith(("http://", "https://", "data:image/"))
+        raise ValueError(f"{shown} is not an image" if known else f"there is no image {shown}") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{shown} cannot be read: {error}") from error
 

@@ -172,8 +172,8 @@ def find_base(config: RudderConfig, arguments: LoadArguments) -> Base:
         model, where = base.adapter_of, dict(arguments.shared)
     stored, _ = PreTrainedConfig.get_config_dict(model, **where)
     kind = stored.get("model_type")
-    reads_images = kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or "auto_map" in stored
-    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not reads_images:
+    reads_images = kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES or "vision_config" in stored
+    if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not reads_images and "auto_map" not in stored:
         raise text_only_error(kind)
     if kind == RudderConfig.model_type:
         raise ValueError(
