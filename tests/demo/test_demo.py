@@ -149,7 +149,6 @@ def test_strengths_fit_the_layer() -> None:
     view, notes = read_query({"layer": "0"}, DEFAULT, LIMITS)  # the strength of layer 3 does not fit
     assert (view.settings["layer"], view.settings["alpha_max"], notes) == (0, 1.4, [])
     assert "30 %" in LIMITS.strength_note(with_settings(DEFAULT, alpha_max=12.3))
-    assert "one of 0, 1, 3" in LIMITS.strength_note(with_settings(DEFAULT, layer=2))
 
 
 def test_controls() -> None:
