@@ -277,7 +277,7 @@ def verdict(absent: Sequence[str] | None, done: bool, stopped: bool = False) -> 
     if absent:
         names = ", ".join(f"<del>{escape(name)}</del>" for name in dict.fromkeys(absent))
         parts.append(f"Not in the image: {names}")
-    elif done and absent is not None:
+    elif done and not stopped and absent is not None:
         parts.append("Names nothing that is not in the image.")
     return " ".join(parts)
 
