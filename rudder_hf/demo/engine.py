@@ -30,11 +30,12 @@ _NOTHING = TracedAnswer("", (), {})
 
 @dataclass(frozen=True)
 class Frame:
-    """Both answers as far as they are written, at first empty; `done` when they are complete."""
+    """Both answers as far as they are written, at first empty; `done` when no more comes, `stopped` if it could."""
 
     vanilla: TracedAnswer = _NOTHING
     steered: TracedAnswer = _NOTHING
     done: bool = False
+    stopped: bool = False
 
 
 class _Streamer(BaseStreamer):
@@ -59,10 +60,10 @@ class _Streamer(BaseStreamer):
 
 
 class _Stop(StoppingCriteria):
-    """Ends a generation whose reader has left."""
+    """Ends a generation that is no longer wanted."""
 
-    def __init__(self) -> None:
-        self.wanted = threading.Event()
+    def __init__(self, wanted: threading.Event) -> None:
+        self.wanted = wanted
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
         return torch.full((len(input_ids),), self.wanted.is_set(), device=input_ids.device, dtype=torch.bool)
@@ -99,17 +100,16 @@ class Engine:
     def _inputs(self, image: Image, prompt: str, rows: int) -> dict[str, Any]:
         return encode(self.model, self.processor, [image] * rows, [prompt] * rows)
 
-    def stream(self, image: Image, view: View) -> Iterator[Frame]:
+    def stream(self, image: Image, view: View, stop: threading.Event) -> Iterator[Frame]:
         """Both answers while they are written: row 0 as without RUDDER, row 1 as the view says, in one batch.
 
-        A reader that leaves early ends the generation.
+        The event ends the generation, or the wait for its turn; so does a reader that leaves early.
 
         Raises:
             ValueError: The view is not within the limits.
         """
         self.limits.check(view)
         steps: queue.Queue[Any] = queue.Queue()
-        stop = _Stop()
         worker = threading.Thread(target=self._generate, args=(image, view, steps, stop), daemon=True)
         worker.start()
         ends = end_ids(self.model.handle.backbone.model)
@@ -124,22 +124,26 @@ class Engine:
                     done = done or step is None
                     for answer, values in zip((vanilla, steered), step or (), strict=False):
                         answer.add(*values)
-                yield Frame(vanilla.traced(), steered.traced(), done)
+                yield Frame(vanilla.traced(), steered.traced(), done, done and stop.is_set())
         finally:
-            stop.wanted.set()
+            stop.set()
             worker.join()
 
-    def _generate(self, image: Image, view: View, steps: queue.Queue[Any], stop: _Stop) -> None:
+    def _generate(self, image: Image, view: View, steps: queue.Queue[Any], stop: threading.Event) -> None:
         """In a thread of its own: generate, and hand over tokens, then None, or what went wrong."""
         try:
-            with self._turn:
-                if not stop.wanted.is_set():
-                    self._generate_in_turn(image, view, steps, stop)
+            while not stop.is_set():
+                if self._turn.acquire(timeout=0.2):
+                    try:
+                        self._generate_in_turn(image, view, steps, stop)
+                    finally:
+                        self._turn.release()
+                    break
             steps.put(None)
         except BaseException as error:
             steps.put(error)
 
-    def _generate_in_turn(self, image: Image, view: View, steps: queue.Queue[Any], stop: _Stop) -> None:
+    def _generate_in_turn(self, image: Image, view: View, steps: queue.Queue[Any], stop: threading.Event) -> None:
         config, settings = self.model.config, dict(view.settings)
         before = config.layer
         config.layer = settings.pop("layer")
@@ -151,7 +155,7 @@ class Engine:
                 do_sample=False,
                 num_beams=1,
                 streamer=_Streamer(steps),
-                stopping_criteria=StoppingCriteriaList([stop]),
+                stopping_criteria=StoppingCriteriaList([_Stop(stop)]),
                 rudder=settings,
                 output_rudder=True,
                 return_dict_in_generate=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,23 +51,22 @@ Updates = dict[Any, Any]
 
 @dataclass(frozen=True)
 class Shown:
-    """What a visitor sees, to paint it again in other colours, or as stopped."""
+    """What a visitor sees, to paint it again in other colours."""
 
     view: View
     frame: Frame = field(default_factory=Frame)
-    stopped: bool = False
 
     def painted(self) -> tuple[dict[str, str], str]:
         """Both answers and the legend, as HTML."""
-        colour, number = self.view.colour, self.view.example
+        colour, number, stopped = self.view.colour, self.view.example, self.frame.stopped
         present = None if number is None else frozenset(examples()[number - 1].names)
         answers: dict[str, TracedAnswer] = {side: getattr(self.frame, side) for side in TITLES}
         scale = colour_scale(list(answers.values()), colour)
         panels = {}
         for side, answer in answers.items():
             tokens = token_view(answer, present)
-            body = tokens_html(tokens["tokens"], colour, scale) or ("" if self.stopped else "Waiting for the model …")
-            panels[side] = panel(TITLES[side], body, verdict(tokens["absent"], self.frame.done, self.stopped))
+            body = tokens_html(tokens["tokens"], colour, scale) or ("" if stopped else "Waiting for the model …")
+            panels[side] = panel(TITLES[side], body, verdict(tokens["absent"], self.frame.done, stopped))
         return panels, legend(colour, scale)
 
 
@@ -88,6 +88,7 @@ class Page:
     ) -> None:
         self.engine, self.limits, self.private, self.eager = engine, engine.limits, private, eager
         self.default = View(EXAMPLE, prompt, engine.limits.own)
+        self.running: dict[str | None, threading.Event] = {}  # by visitor: what stops the answer
         with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as self.blocks:
             gr.HTML(head(name, note))
             self._components(write_examples(folder))
@@ -146,11 +147,18 @@ class Page:
         # A colour that is chosen while an answer is written is taken up when it ends.
         run.then(self.repaint, [self.shown, self.colour], painted, **quick)
         self.colour.input(self.repaint, [self.shown, self.colour], painted, **quick)
-        self.stop.click(None, cancels=[run], api_visibility="private").then(self.halt, self.shown, painted, **quick)
+        self.stop.click(self.halt, **quick)
         self.blocks.load(self.open, None, [self.linked, self.image, *controls, self.notes, self.keep], **quick)
 
     def answer(
-        self, linked: View | None, shown: Shown | None, file: Any, prompt: str, colour: str, *values: Any
+        self,
+        request: gr.Request,
+        linked: View | None,
+        shown: Shown | None,
+        file: Any,
+        prompt: str,
+        colour: str,
+        *values: Any,
     ) -> Iterator[Updates]:
         """Both answers about an image, while they are written.
 
@@ -177,21 +185,23 @@ class Page:
                 | remarks
                 | {self.keep: self._links(view), self.linked: None, self.status: ""}
             )
-            for frame in self.engine.stream(image, view):
+            stop = self.running[request.session_hash] = threading.Event()
+            for frame in self.engine.stream(image, view, stop):
                 yield self._painted(Shown(view, frame))
         except (ValueError, TypeError) as error:
             yield self._emptied(str(error))
+        finally:
+            self.running.pop(request.session_hash, None)
 
     def _emptied(self, why: str) -> Updates:
         """No answers, and a sentence in their place."""
         empty = {self.answers[side]: panel(title) for side, title in TITLES.items()}
         return {**empty, self.shown: None, self.linked: None, self.status: status(why)}
 
-    def halt(self, shown: Shown | None) -> Updates:
-        """The answers as far as they are written, which says so."""
-        if shown is None or shown.frame.done:
-            return {self.shown: gr.skip()}
-        return self._painted(replace(shown, stopped=True))
+    def halt(self, request: gr.Request) -> None:
+        """End the visitor's answer, which then says so itself."""
+        if stop := self.running.get(request.session_hash):
+            stop.set()
 
     def _painted(self, shown: Shown) -> Updates:
         panels, scale = shown.painted()

@@ -116,14 +116,6 @@ class Limits:
             "contrast_first_layer": (0, max(last, self.own["contrast_first_layer"]), 1),
         }
 
-    @property
-    def layers(self) -> str:
-        """The layers that can be steered, in words: a range if there is no gap."""
-        layers = sorted(self.hidden_norms)
-        if layers == list(range(layers[0], layers[-1] + 1)):
-            return f"{layers[0]} to {layers[-1]}"
-        return "one of " + ", ".join(map(str, layers))
-
     def fitted(self, view: View) -> View:
         """The view with a strength that its layer allows: it was chosen for another, whose states may be longer."""
         layer = view.settings["layer"]
@@ -147,7 +139,7 @@ class Limits:
             raise ValueError(f"colour is {view.colour!r}, but has to be one of {', '.join(COLOURS)}.")
         layer = view.settings["layer"]
         if layer not in self.hidden_norms:
-            raise ValueError(f"layer is {layer}, but has to be {self.layers}.")
+            raise ValueError(f"layer is {layer}, but has to be one of {', '.join(map(str, self.hidden_norms))}.")
         ranges = self.ranges(layer)
         for name, value in view.settings.items():
             if name not in ranges:
@@ -160,9 +152,7 @@ class Limits:
     def strength_note(self, view: View) -> str:
         """How strong alpha_max is on the view's layer, in words."""
         layer, alpha_max = view.settings["layer"], view.settings["alpha_max"]
-        norm = self.hidden_norms.get(layer)
-        if norm is None:
-            return f"Layer {layer} has no self-attention to steer: choose {self.layers}."
+        norm = self.hidden_norms[layer]
         gate = "constant" if view.settings["mode"] == "add" else "before the gate, which lets less through"
         return (
             f"Hidden states at layer {layer} are about {norm:.3g} long: "
@@ -287,7 +277,7 @@ def verdict(absent: Sequence[str] | None, done: bool, stopped: bool = False) -> 
     if absent:
         names = ", ".join(f"<del>{escape(name)}</del>" for name in dict.fromkeys(absent))
         parts.append(f"Not in the image: {names}")
-    elif done and absent is not None:
+    elif done and not stopped and absent is not None:
         parts.append("Names nothing that is not in the image.")
     return " ".join(parts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import http.client
+import itertools
 import json
 import math
 import re
@@ -58,7 +59,7 @@ def test_verdicts() -> None:
     assert "nothing" in verdict([], True)
     assert verdict(["cup", "cup", "dog"], False).count("<del>") == 2
     assert "<img" not in verdict(["<img>"], True)
-    assert verdict(None, False, stopped=True) == verdict([], False, stopped=True) == "Stopped early."
+    assert verdict(None, False, stopped=True) == verdict([], True, stopped=True) == "Stopped early."
     assert verdict(["cup"], False, stopped=True) == "Stopped early. Not in the image: <del>cup</del>"
 
 
@@ -149,7 +150,6 @@ def test_strengths_fit_the_layer() -> None:
     view, notes = read_query({"layer": "0"}, DEFAULT, LIMITS)  # the strength of layer 3 does not fit
     assert (view.settings["layer"], view.settings["alpha_max"], notes) == (0, 1.4, [])
     assert "30 %" in LIMITS.strength_note(with_settings(DEFAULT, alpha_max=12.3))
-    assert "one of 0, 1, 3" in LIMITS.strength_note(with_settings(DEFAULT, layer=2))
 
 
 def test_controls() -> None:
@@ -204,8 +204,8 @@ def engine() -> Engine:
 
 
 def last(engine: Engine, number: int, view: View) -> Frame:
-    *_, frame = engine.stream(example_image(number), view)
-    assert frame.done
+    *_, frame = engine.stream(example_image(number), view, threading.Event())
+    assert (frame.done, frame.stopped) == (True, False)
     return frame
 
 
@@ -234,7 +234,7 @@ def test_streamed_answers_and_numbers_are_those_of_separate_calls(engine: Engine
 
 
 def test_frames_grow(engine: Engine) -> None:
-    frames = list(engine.stream(example_image(1), opening(engine, 1)))
+    frames = list(engine.stream(example_image(1), opening(engine, 1), threading.Event()))
     lengths = [len(frame.steered.spans) for frame in frames]
     assert lengths == sorted(lengths)
     assert [frame.done for frame in frames] == [False] * (len(frames) - 1) + [True]
@@ -266,18 +266,38 @@ def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
 
 
 def test_a_reader_who_leaves_ends_the_generation(engine: Engine) -> None:
-    stream = engine.stream(example_image(2), opening(engine, 2))
+    stream = engine.stream(example_image(2), opening(engine, 2), threading.Event())
     next(stream)
     stream.close()  # returns when the generation has ended
     assert not engine._turn.locked()
     assert said(last(engine, 2, opening(engine, 2)).vanilla)
 
 
+def test_a_stopped_answer_is_a_part_of_the_whole_one(engine: Engine) -> None:
+    view, stop, forwards = opening(engine, 2), threading.Event(), itertools.count(1)
+    base = engine.model.handle.backbone.model
+    hook = base.register_forward_hook(lambda *_: stop.set() if next(forwards) == 5 else None)
+    *_, frame = engine.stream(example_image(2), view, stop)
+    hook.remove()
+    whole = last(engine, 2, view)
+    assert (frame.done, frame.stopped) == (True, True)
+    assert whole.steered.text.startswith(frame.steered.text)
+    assert len(frame.steered.spans) == 5 < len(whole.steered.spans)
+
+
+def test_who_waits_for_a_turn_can_stop(engine: Engine) -> None:
+    stop = threading.Event()
+    with engine._turn:
+        stop.set()
+        (frame,) = engine.stream(example_image(2), opening(engine, 2), stop)
+    assert (frame.stopped, said(frame.vanilla)) == (True, "")
+
+
 def test_errors_reach_the_reader_and_leave_the_model_usable(engine: Engine) -> None:
     with pytest.raises(ValueError, match="layer is 99"):
-        next(engine.stream(example_image(1), opening(engine, 1, layer=99)))
+        next(engine.stream(example_image(1), opening(engine, 1, layer=99), threading.Event()))
     with pytest.raises(ValueError, match="no image"):
-        list(engine.stream("no image", opening(engine, 1)))  # type: ignore[arg-type]
+        list(engine.stream("no image", opening(engine, 1), threading.Event()))  # type: ignore[arg-type]
     assert engine.model.config.layer == embedded.config().layer
     assert said(last(engine, 1, opening(engine, 1)).steered)
 
