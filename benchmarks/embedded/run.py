@@ -164,17 +164,15 @@ def collect(folder: Path, out: Path) -> None:
         }
         for objective, name in (("f1", "calibration"), ("paper", "calibration-paper"))
     }
-    comparison = Comparison.load(folder / "comparison" / "comparison.json")
-    numbers = {
-        "vanilla": read_json(folder / "model" / "metrics.json"),
-        "calibration": calibrations,
-        "comparison": read_json(folder / "comparison" / "comparison.json"),
-        **{name: read_json(folder / name / "result.json") for name in ("second", "paper", "pope", "pope-first")},
-        "duels": duels(folder / "second"),
-        "steps": steps,
-    }
+    numbers = {"vanilla": read_json(folder / "model" / "metrics.json"), "calibration": calibrations, "steps": steps}
+    if "pope-first" in steps:  # the last one
+        found = folder / "comparison" / "comparison.json"
+        numbers |= {"comparison": read_json(found), "duels": duels(folder / "second")}
+        numbers |= {
+            name: read_json(folder / name / "result.json") for name in ("second", "paper", "pope", "pope-first")
+        }
+        (out / f"{folder.name}.md").write_text(markdown(Comparison.load(found)))
     (out / f"{folder.name}.json").write_text(json.dumps(numbers, separators=(",", ":"), sort_keys=True) + "\n")
-    (out / f"{folder.name}.md").write_text(markdown(comparison))
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from rudder_hf.runtime.store import read_json
 
 FOLDER = Path(__file__).parent
 MODELS = {"llava": "LLaVA, seed 0", "llava-1": "LLaVA, seed 1", "llava-2": "LLaVA, seed 2", "idefics2": "Idefics2"}
+COMPARED = ("llava", "llava-1", "idefics2")
 CAPTIONS = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1", "broken_sentences")
 METHODS = {
     "rudder-beta": "RUDDER-Beta",
@@ -71,16 +72,23 @@ class Measured:
 
 
 @cache
+def read(name: str) -> dict[str, Any]:
+    """All numbers of a model."""
+    numbers: dict[str, Any] = read_json(FOLDER / f"{name}.json")
+    return numbers
+
+
+@cache
 def measured(name: str) -> Measured:
-    """Read what was measured of a model."""
-    numbers = read_json(FOLDER / f"{name}.json")
+    """What was measured of a model that methods were compared on."""
+    numbers = read(name)
     results = {key: from_json(EvaluationResult, numbers[key]) for key in ("second", "paper", "pope", "pope-first")}
     return Measured(MODELS[name], from_json(Comparison, numbers["comparison"]), results, numbers)
 
 
 def models() -> list[Measured]:
-    """All models."""
-    return [measured(name) for name in MODELS]
+    """The models that methods were compared on."""
+    return [measured(name) for name in COMPARED]
 
 
 def _cells(metrics: Values, changes: Changes, names: tuple[str, ...] = CAPTIONS) -> list[str]:
@@ -210,10 +218,10 @@ def vanilla_table() -> str:
     """The unsteered models, measured after their training."""
     names = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1", "broken", "false_places")
     rows = []
-    for model in models():
-        found = model.numbers["vanilla"]["vanilla"]["evaluation"]
+    for name, label in MODELS.items():
+        found = read(name)["vanilla"]["vanilla"]["evaluation"]
         pope = " / ".join(f"{found['pope'][name]['accuracy']:.1f}" for name in ("random", "popular", "adversarial"))
-        rows.append([model.label, *(f"{found[name]:.1f}" for name in names), pope])
+        rows.append([label, *(f"{found[metric]:.1f}" for metric in names), pope])
     headings = ["model", "CHAIR_S", "CHAIR_I", "distinct", "recall", "precision", "F1", "broken sentences"]
     return Table(
         [*headings, "wrong place", "POPE accuracy: random / popular / adversarial"], rows, labels=1
@@ -223,16 +231,35 @@ def vanilla_table() -> str:
 def settings_table() -> str:
     """What each calibration chose, and what the held-out images say of it."""
     rows = []
-    for model in models():
-        for objective, by_mode in model.numbers["calibration"].items():
+    for name, label in MODELS.items():
+        for objective, by_mode in read(name)["calibration"].items():
             for mode, record in by_mode.items():
                 chosen = record["settings"]
                 gate = f", k {chosen['k']:g}" if mode == "beta" else ""
                 text = (
                     f"{mode}, layer {chosen['layer']}, alpha_max {chosen['alpha_max']:g}{gate}, span {chosen['span']}"
                 )
-                rows.append([model.label, objective, text, record["refusal"] or "calibrated"])
-    return Table(["model", "objective", "settings", "verdict of 500 held-out scenes"], rows, labels=2).markdown()
+                parts = [(record["held_out"], metric) for metric in ("chair_s", "chair_i", "recall", "f1")]
+                parts.append((record["held_out_own_minus_other_card"], "chair_s"))
+                shown = [_points(found[metric]) for found, metric in parts]
+                rows.append([label, objective, text, *shown, "no" if record["refusal"] else "yes"])
+    headings = [
+        "model",
+        "objective",
+        "settings",
+        "CHAIR_S",
+        "CHAIR_I",
+        "recall",
+        "F1",
+        "CHAIR_S, own minus other CARD",
+    ]
+    return Table([*headings, "calibrated"], rows, labels=2).markdown()
+
+
+def _points(change: Mapping[str, float]) -> str:
+    """A difference of a calibration record, which has fractions."""
+    value, low, high = (100 * change[end] for end in ("value", "low", "high"))
+    return with_interval(value, low, high, "percent", sign=True)
 
 
 def duel_table() -> str:
