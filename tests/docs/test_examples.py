@@ -157,7 +157,8 @@ def test_the_notebook_is_stored_with_outputs_of_one_run_that_are_clean_and_small
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     for cell in code:
         kinds = [output["output_type"] for output in cell["outputs"]]
-        assert kinds and "error" not in kinds
+        assert kinds
+        assert "error" not in kinds
         for output in cell["outputs"]:
             assert output.get("name", "stdout") == "stdout"  # no warnings, no progress bars
             text = "".join(output.get("text", [])) + "".join(output.get("data", {}).get("text/plain", []))
