@@ -1,4 +1,4 @@
-"""RUDDER for Hugging Face transformers: steer vision-language models towards what is in the picture."""
+"""RUDDER for Hugging Face transformers: steer vision-language models towards what is in the image."""
 
 from __future__ import annotations
 

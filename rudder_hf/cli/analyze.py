@@ -44,11 +44,11 @@ def analyze(
     images: options.ImagesOption = None,
     captions: options.CaptionsOption = None,
     split: options.SplitOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many images, drawn with the seed.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Number of images, drawn with the seed.")] = 100,
     ids: options.IdsOption = None,
     parts: Annotated[
         str | None,
-        typer.Option(help="Some of layers, geometry, tokens, detector, ablations, by commas.", show_default="all"),
+        typer.Option(help="Parts by commas: layers, geometry, tokens, detector, ablations.", show_default="all"),
     ] = None,
     calibration: Annotated[
         Path | None,

@@ -29,7 +29,7 @@ def benchmark(
     ] = "both",
     model: Annotated[str | None, typer.Option(help="A model's Hub id or folder, instead of a shape.")] = None,
     methods: Annotated[
-        str, typer.Option(help="Separated by commas, or groups: all, rudder, peers, controls; vanilla is always run.")
+        str, typer.Option(help="Methods by commas, or groups: all, rudder, peers, controls; vanilla is always run.")
     ] = "rudder",
     new_tokens: Annotated[int | None, typer.Option(min=2, help="Length of each answer.", show_default="64")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Timed rounds.", show_default="15")] = None,
@@ -48,7 +48,7 @@ def benchmark(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help=f"{QUICK['rounds']} rounds of {QUICK['new_tokens']} tokens: a first look, no result."
+            "--quick", help=f"{QUICK['rounds']} rounds of {QUICK['new_tokens']} tokens: for a first look, no results."
         ),
     ] = False,
 ) -> None:

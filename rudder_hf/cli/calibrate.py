@@ -49,32 +49,33 @@ def calibrate(
     captions: options.CaptionsOption = None,
     split: options.SplitOption = None,
     limit: Annotated[
-        int | None, typer.Option(min=2, help="How many images to choose with.", show_default="100, scenes 200")
+        int | None, typer.Option(min=2, help="Number of images to choose on.", show_default="100, scenes 200")
     ] = None,
-    check_limit: Annotated[int, typer.Option(min=0, help="How many other images to check the choice with.")] = 100,
+    check_limit: Annotated[int, typer.Option(min=0, help="Number of other images to check the choice on.")] = 100,
     check_data: Annotated[
         Path | None,
-        typer.Option(help="Other data to check the choice with, such as embedded:evaluation.", show_default="--data"),
+        typer.Option(help="Other data to check the choice on, such as embedded:evaluation.", show_default="--data"),
     ] = None,
     exclude: Annotated[
-        Path | None, typer.Option(help="Ids never to use, such as your evaluation's: JSON list, or one per line.")
+        Path | None,
+        typer.Option(help="Image ids never to use, such as your evaluation's: JSON list, or one per line."),
     ] = None,
     objective: Annotated[
         Literal["f1", "paper", "mean", "chair_s", "chair_i", "grounding"] | None,
         typer.Option(
             metavar="NAME",
-            help="What the best setting within the limits has: the highest f1 or grounding; the least CHAIR: chair_s, "
-            "chair_i, their mean, which is the paper's rule.",
+            help="Objective within the limits: the highest f1 or grounding, or the lowest CHAIR: chair_s, chair_i, or "
+            "their mean, which is the paper's rule.",
             show_default="f1; grounding without annotations",
         ),
     ] = None,
-    recall_floor: Annotated[float, typer.Option(help="Least recall, as a share of vanilla's.")] = 0.95,
-    length_floor: Annotated[float, typer.Option(help="Without annotations: least length, as a share.")] = 0.8,
-    nll_rise: Annotated[float, typer.Option(help="Most rise of the negative log-likelihood, nats per token.")] = 0.05,
-    distinct_drop: Annotated[float, typer.Option(help="Most drop of the share of distinct word pairs.")] = 0.05,
-    confidence: Annotated[float, typer.Option(help="Least share of bootstrap draws that keep the limits.")] = 0.8,
+    recall_floor: Annotated[float, typer.Option(help="Lowest recall, as a share of vanilla's.")] = 0.95,
+    length_floor: Annotated[float, typer.Option(help="Lowest length without annotations, as a share.")] = 0.8,
+    nll_rise: Annotated[float, typer.Option(help="Largest rise of negative log-likelihood, nats per token.")] = 0.05,
+    distinct_drop: Annotated[float, typer.Option(help="Largest drop of the share of distinct word pairs.")] = 0.05,
+    confidence: Annotated[float, typer.Option(help="Lowest share of bootstrap draws that keep the limits.")] = 0.8,
     layers: Annotated[str | None, typer.Option(help="Layers to try, such as 20,24,28; else a short list.")] = None,
-    shortlist: Annotated[int, typer.Option(min=1, help="How many layers to try.")] = 3,
+    shortlist: Annotated[int, typer.Option(min=1, help="Number of layers to try.")] = 3,
     probe: Annotated[
         int, typer.Option(min=0, help="Images of the sweep over all layers; 0 lists layers by statistics alone.")
     ] = 40,
@@ -82,12 +83,12 @@ def calibrate(
         str | None,
         typer.Option(help="alpha_max relative to hidden states, such as 0.1,0.3; 0 tries --contrast without a push."),
     ] = None,
-    k: Annotated[str | None, typer.Option(help="Sensitivities, such as 2,5,8.")] = None,
+    k: Annotated[str | None, typer.Option(help="Sensitivities of the gate, such as 2,5,8.")] = None,
     mode: Annotated[
-        str, typer.Option(help="beta, add, or both; both give a config for each beside the best.")
+        str, typer.Option(help="Modes: beta, add, or both; both give a config for each beside the best.")
     ] = "beta",
-    pool: Annotated[str, typer.Option(help="mean, norm, or both.")] = "mean",
-    span: Annotated[str, typer.Option(help="prompt, text, image, or several.")] = "prompt",
+    pool: Annotated[str, typer.Option(help="Ways to pool: mean, norm, or both.")] = "mean",
+    span: Annotated[str, typer.Option(help="Pooled tokens: prompt, text, image, or several.")] = "prompt",
     first_token: Annotated[str, typer.Option(help="Whether the first token is steered: no, yes, or no,yes.")] = "no",
     contrast: Annotated[
         str | None,
@@ -100,7 +101,7 @@ def calibrate(
     label_free: Annotated[
         bool, typer.Option("--label-free", help="Also say what the criterion without annotations would choose.")
     ] = False,
-    runners_up: Annotated[int, typer.Option(min=0, help="How many settings that come next to check as well.")] = 2,
+    runners_up: Annotated[int, typer.Option(min=0, help="Number of next-best settings to check as well.")] = 2,
     check: Annotated[Literal["pope"] | None, typer.Option(help="Also try the choice on this task.")] = None,
     prompt: options.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
@@ -113,7 +114,7 @@ def calibrate(
     dtype: options.DtypeOption = "auto",
     revision: options.RevisionOption = None,
 ) -> None:
-    """Find RUDDER's settings for a model: the best F1 of objects at which recall and fluency stay.
+    """Find RUDDER's settings for a model: the best F1 of objects within limits of recall and fluency.
 
     They are called calibrated if other images show it: the 95 % intervals of the change of CHAIR_I (or of the CHAIR
     that --objective names) against vanilla, and against its captions cut to the same recall, lie below 0, that of F1

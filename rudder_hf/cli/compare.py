@@ -29,32 +29,34 @@ def compare(
     split: shared.SplitOption = None,
     rudder: shared.RudderOption = None,
     methods: Annotated[
-        str, typer.Option(help="Separated by commas, or groups: all, rudder, peers, controls; vanilla is always run.")
+        str, typer.Option(help="Methods by commas, or groups: all, rudder, peers, controls; vanilla is always run.")
     ] = "all",
     decodings: Annotated[
-        str, typer.Option(help="Separated by commas: greedy, beam, nucleus.")
+        str, typer.Option(help="Decodings by commas: greedy, beam, nucleus.")
     ] = "greedy,beam,nucleus",
     limit: Annotated[int, typer.Option(min=1, help="Images to evaluate captions on.")] = 500,
-    beam_limit: Annotated[int, typer.Option(min=1, help="The same for beam search.")] = 100,
+    beam_limit: Annotated[int, typer.Option(min=1, help="Images to evaluate captions of beam search on.")] = 100,
     pope_limit: Annotated[int, typer.Option(min=5, help="Images that yes/no questions are asked about.")] = 40,
     tune_limit: Annotated[int, typer.Option(min=2, help="Calibration images that settings are chosen on.")] = 80,
     tune_beam_limit: Annotated[
-        int, typer.Option(min=2, help="How many of them for methods that know beam search only.")
+        int, typer.Option(min=2, help="Calibration images for methods that only have beam search.")
     ] = 20,
     everywhere: Annotated[
         bool,
-        typer.Option("--everywhere", help="Published settings and controls under every decoding, not only the first."),
+        typer.Option(
+            "--everywhere", help="Run published settings and controls under all decodings, not only the first."
+        ),
     ] = False,
     objective: Annotated[
         Literal["f1", "paper", "mean", "chair_s", "chair_i"],
         typer.Option(
             metavar="NAME",
-            help="What all methods are tuned by, as rudder calibrate: the highest f1, or the least CHAIR: chair_s, "
+            help="Objective of all methods, as of rudder calibrate: the highest f1, or the lowest CHAIR: chair_s, "
             "chair_i, mean or paper.",
         ),
     ] = "f1",
-    recall_floor: Annotated[float, typer.Option(help="Least recall as a share of vanilla's.")] = 0.95,
-    nll_rise: Annotated[float, typer.Option(help="Most nats per token that captions may get less likely.")] = 0.05,
+    recall_floor: Annotated[float, typer.Option(help="Lowest recall, as a share of vanilla's.")] = 0.95,
+    nll_rise: Annotated[float, typer.Option(help="Largest rise of negative log-likelihood, nats per token.")] = 0.05,
     max_new_tokens: shared.MaxNewTokensOption = None,
     num_beams: shared.NumBeamsOption = 5,
     top_p: shared.TopPOption = 0.9,

@@ -19,20 +19,20 @@ EXAMPLES = copyable(
 
 def demo(
     model: options.ModelOption = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0 for any free port.")] = 7860,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 7860,
     layer: options.LayerOption = None,
     mode: options.ModeOption = None,
     alpha_max: options.AlphaMaxOption = None,
     k: options.SensitivityOption = None,
     settings: options.SettingsOption = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
 ) -> None:
     """Open a page on this machine: an image in, the model's answer without and with RUDDER side by side.
 
-    The page is served to this machine only, and asks nobody else for anything. Ctrl-C ends it.
+    The page is served to this machine only and loads nothing from elsewhere. Ctrl-C ends it.
     """
     given = dict(locals())
     with refusing_bad_input():

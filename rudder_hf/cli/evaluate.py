@@ -26,7 +26,7 @@ def evaluate(
     model: options.ModelOption = None,
     task: Annotated[
         Literal["scenes", "scenes-pope", "chair", "pope", "mme"],
-        typer.Option(metavar="NAME", help="scenes, scenes-pope, chair, pope or mme; the scenes need no data."),
+        typer.Option(metavar="NAME", help="Task: scenes, scenes-pope, chair, pope or mme; the scenes need no data."),
     ] = "scenes",
     data: Annotated[
         Path | None,
@@ -38,7 +38,7 @@ def evaluate(
     captions: options.CaptionsOption = None,
     split: options.SplitOption = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="How many images, drawn with the seed.", show_default="500, MME: all")
+        int | None, typer.Option(min=1, help="Number of images, drawn with the seed.", show_default="500, MME: all")
     ] = None,
     ids: options.IdsOption = None,
     methods: options.MethodsOption = "vanilla,rudder-beta,rudder-add",
@@ -47,11 +47,11 @@ def evaluate(
     prompt: options.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
     decoding: Annotated[
-        Literal["greedy", "beam", "nucleus"], typer.Option(metavar="NAME", help="greedy, beam or nucleus.")
+        Literal["greedy", "beam", "nucleus"], typer.Option(metavar="NAME", help="Decoding: greedy, beam or nucleus.")
     ] = "greedy",
     num_beams: options.NumBeamsOption = 5,
     top_p: options.TopPOption = 0.9,
-    temperature: Annotated[float, typer.Option(help="Of nucleus sampling.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Temperature of nucleus sampling.")] = 1.0,
     batch_size: options.BatchSizeOption = 8,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",

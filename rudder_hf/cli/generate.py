@@ -38,16 +38,18 @@ def generate(
         list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders or URLs; none shows examples.")
     ] = None,
     model: options.ModelOption = None,
-    prompt: Annotated[str, typer.Option(help="What to ask.")] = PROMPT,
+    prompt: Annotated[str, typer.Option(help="Question about each image.")] = PROMPT,
     layer: options.LayerOption = None,
     mode: options.ModeOption = None,
     alpha_max: options.AlphaMaxOption = None,
     k: options.SensitivityOption = None,
     contrast: options.ContrastOption = None,
     settings: options.SettingsOption = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 128,
-    limit: Annotated[int | None, typer.Option(min=1, help="How many of the images, the first ones.")] = None,
-    example: Annotated[int | None, typer.Option(min=1, help="One of the examples instead of the first three.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of images, from the first on.")] = None,
+    example: Annotated[
+        int | None, typer.Option(min=1, help="Number of an example instead of the first three.")
+    ] = None,
     annotations: Annotated[
         Path | None, typer.Option(help="COCO instances file: marks objects that are not in the image.")
     ] = None,

@@ -33,10 +33,10 @@ ModelOption = Annotated[
 ]
 RevisionOption = Annotated[str | None, typer.Option(help="Commit, tag or branch of the model.")]
 RudderOption = Annotated[str | None, typer.Option(help="Folder or Hub id of RUDDER settings for the model.")]
-DeviceOption = Annotated[str, typer.Option(help="Where to run: auto, cpu, cuda, ...")]
+DeviceOption = Annotated[str, typer.Option(help="Device to run on: auto, cpu, cuda, ...")]
 DtypeOption = Annotated[
     Literal["auto", "float32", "bfloat16", "float16"],
-    typer.Option(metavar="NAME", help="Of the weights: auto, float32, bfloat16 or float16."),
+    typer.Option(metavar="NAME", help="Dtype of the weights: auto, float32, bfloat16 or float16."),
 ]
 BatchSizeOption = Annotated[int, typer.Option(min=1, help="Images per batch.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of every random draw: images, sampling, intervals.")]
@@ -51,45 +51,45 @@ ContrastOption = Annotated[
 SensitivityOption = Annotated[float | None, typer.Option(help="Sensitivity of the gate.")]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Another setting of RUDDER, such as span=text; repeat it."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Another setting of RUDDER, such as span=text; can be repeated."),
 ]
 MethodSettingsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="A setting of RUDDER, or METHOD.NAME=VALUE, one of a method; repeat it."
+        "--set", metavar="NAME=VALUE", help="A setting of RUDDER, or METHOD.NAME=VALUE, of a method; can be repeated."
     ),
 ]
 
 # Images, annotations and questions.
 ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images, if it is not in --data.")]
 CaptionsOption = Annotated[Path | None, typer.Option(help="captions_*.json, if it is not beside the instances.")]
-SplitOption = Annotated[str | None, typer.Option(help="Of COCO, such as val2014, or of the scenes.")]
+SplitOption = Annotated[str | None, typer.Option(help="Split of COCO, such as val2014, or of the scenes.")]
 IdsOption = Annotated[Path | None, typer.Option(help="Exactly these images: JSON list, or one id per line.")]
 SkipUnreadableOption = Annotated[
     bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and count them.")
 ]
-PromptOption = Annotated[str | None, typer.Option(help="What to ask; for questions with {question} in it.")]
+PromptOption = Annotated[str | None, typer.Option(help="Prompt; for yes/no questions with {question} in it.")]
 MaxNewTokensOption = Annotated[
-    int | None, typer.Option(min=1, help="Longest answer.", show_default="512, scenes 120, yes/no 16")
+    int | None, typer.Option(min=1, help="Longest answer, in tokens.", show_default="512, scenes 120, yes/no 16")
 ]
-NumBeamsOption = Annotated[int, typer.Option(min=1, help="Of beam search.")]
-TopPOption = Annotated[float, typer.Option(help="Of nucleus sampling.")]
+NumBeamsOption = Annotated[int, typer.Option(min=1, help="Number of beams of beam search.")]
+TopPOption = Annotated[float, typer.Option(help="Probability mass of nucleus sampling.")]
 
 # Methods, scores and results.
 MethodsOption = Annotated[
     str,
     typer.Option(
-        help="Separated by commas, or groups: all, rudder, peers, controls; differences are to the first.",
+        help="Methods by commas, or groups: all, rudder, peers, controls; differences are to the first.",
         show_default="vanilla, rudder-beta, rudder-add",
     ),
 ]
 LineageOption = Annotated[
     Literal["pattern", "wordnet", "strict"],
-    typer.Option(metavar="NAME", help="Of CHAIR: pattern, wordnet or strict."),
+    typer.Option(metavar="NAME", help="Lineage of CHAIR: pattern, wordnet or strict."),
 ]
 ParserOption = Annotated[
     Literal["robust", "official", "opera"],
-    typer.Option(metavar="NAME", help="Of POPE's answers: robust, official or opera."),
+    typer.Option(metavar="NAME", help="Parser of POPE's answers: robust, official or opera."),
 ]
 BootstrapOption = Annotated[int, typer.Option(min=1, help="Bootstrap draws for intervals.")]
 MarginOption = Annotated[
@@ -98,7 +98,7 @@ MarginOption = Annotated[
         min=0, help="RUDDER's controls are without effect within this share of its own change.", show_default="a third"
     ),
 ]
-OutOption = Annotated[Path, typer.Option(help="A new folder, or that of the same run, which is continued.")]
+OutOption = Annotated[Path, typer.Option(help="New folder, or the folder of the same run, which is continued.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -27,18 +27,19 @@ def push(
     ],
     repo_id: Annotated[str, typer.Argument(metavar="REPO_ID", help="Where to push: namespace/name.")],
     private: Annotated[
-        bool | None, typer.Option("--private/--public", help="For a new repository.", show_default="your default")
+        bool | None,
+        typer.Option("--private/--public", help="Access to a new repository.", show_default="your default"),
     ] = None,
     revision: Annotated[
-        str | None, typer.Option(help="Branch to push to, made if need be.", show_default="main")
+        str | None, typer.Option(help="Branch to push to, created if missing.", show_default="main")
     ] = None,
     create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead of pushing.")] = False,
-    commit_message: Annotated[str | None, typer.Option(help="What the history says.")] = None,
+    commit_message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None,
     token: Annotated[str | None, typer.Option(help="Token with write access.", show_default="the stored one")] = None,
     replace_card: Annotated[
         bool, typer.Option("--replace-card", help="Replace a card that was edited on the Hub.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show files and card; contact nobody.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show files and card; send nothing.")] = False,
 ) -> None:
     """Push settings to the Hub: config.json, the code that loads it, and a model card; no weights.
 
@@ -124,7 +125,7 @@ def _refusal(error: Exception, repo_id: str) -> str:
     """What the Hub's answer means for the user."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status == 401:
-        return f"The Hub does not know you: log in with `hf auth login`, or pass --token, to push to {repo_id}."
+        return f"You are not logged in to the Hub: log in with `hf auth login`, or pass --token, to push to {repo_id}."
     if status == 403:
         return f"Your token may not write to {repo_id}: it needs the role `write`, and you access to the namespace."
     return f"The Hub refused the push to {repo_id}: {error}"

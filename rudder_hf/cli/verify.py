@@ -28,8 +28,8 @@ def verify(
 ) -> None:
     """Check RUDDER on the model and the device that you have, in a few minutes, and print a block for a bug report.
 
-    That the hook adds what it says, that switched off is the stock model bit for bit, that padded equals alone, that
-    compiled equals eager, and what steering costs. Exit code 1 if a check fails.
+    The checks: that the hook adds what it says, that switched off is the stock model bit for bit, that padded equals
+    alone, that compiled equals eager, and what steering costs. Exit code 1 if a check fails.
     """
     with refusing_bad_input():
         from ..benchmark.verify import Verifier, make_prompts, report

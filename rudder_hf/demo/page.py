@@ -113,7 +113,7 @@ class Page:
                     self.stop = gr.Button("Stop", elem_id="stop", min_width=100)
                 gr.Examples(
                     [[str(file)] for file in files], self.image, examples_per_page=len(files), cache_examples=False,
-                    label="Examples: it is known what is in them", elem_id="examples",
+                    label="Examples, whose objects are known", elem_id="examples",
                 )  # fmt: skip
             with gr.Column(scale=5, min_width=300):
                 self.status = gr.HTML(status(HINT), elem_id="status")

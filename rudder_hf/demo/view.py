@@ -24,13 +24,13 @@ ROWS: tuple[dict[str, str], ...] = (
     {
         "mode": "gated (beta) or constant (add)",
         "span": "which tokens of the prompt make CARD",
-        "steer_first_token": "push the first word too",
+        "steer_first_token": "steer the first token too",
     },
     {"layer": "where CARD is read and added", "alpha_max": "strength of the push", "k": "sensitivity of the gate"},
     {
-        "contrast": "of the image's values: beyond the paper",
-        "contrast_after": "tokens before it sets in",
-        "contrast_first_layer": "the first layer with it",
+        "contrast": "contrast of image values: beyond the paper",
+        "contrast_after": "answer tokens before the contrast",
+        "contrast_first_layer": "first layer of the contrast",
     },
 )
 """The settings of `RudderConfig` that the page shows, row by row, and what they are."""
@@ -278,7 +278,7 @@ def verdict(absent: Sequence[str] | None, done: bool, stopped: bool = False) -> 
         names = ", ".join(f"<del>{escape(name)}</del>" for name in dict.fromkeys(absent))
         parts.append(f"Not in the image: {names}")
     elif done and not stopped and absent is not None:
-        parts.append("Names nothing that is not in the image.")
+        parts.append("Names no object that is not in the image.")
     return " ".join(parts)
 
 

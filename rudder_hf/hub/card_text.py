@@ -9,7 +9,7 @@ CARD_TEMPLATE = """---
 
 # RUDDER settings for {{ base }}
 
-Fewer objects that are not in the picture, in the answers of {{ base_link }}.
+Fewer objects that are not in the image, in the answers of {{ base_link }}.
 RUDDER reads, while the prompt is prefilled, what one decoder layer's self-attention adds to the residual stream, and
 adds that direction (CARD) back while the answer is decoded, scaled per token by a gate. No training, no second model,
 no extra forward pass.

@@ -162,7 +162,7 @@ def push_repo(
             a push of another `card` is refused.
 
     Raises:
-        ValueError: The settings name no base on the Hub, so that nobody else could load them; or the repository holds
+        ValueError: The settings name no base on the Hub, so that others could not load them; or the repository holds
             something else than settings, or is public and was to be private.
         ConnectionError: The Hub cannot be reached, or hung up.
     """
@@ -209,8 +209,8 @@ def _connected(endpoint: str, repo_id: str) -> Iterator[None]:
         if not type(error).__module__.startswith(("httpx", "httpcore")):
             raise
         raise ConnectionError(
-            f"The Hub at {endpoint} cannot be reached, or hung up ({error or type(error).__name__}). A push is one "
-            f"commit: {repo_id} has all of it or nothing. Push again when the Hub is back."
+            f"The Hub at {endpoint} cannot be reached, or closed the connection ({error or type(error).__name__}). "
+            f"A push is one commit: {repo_id} has all of it or nothing. Push again when the Hub is back."
         ) from error
 
 

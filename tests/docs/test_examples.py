@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -110,18 +110,19 @@ def test_without_a_model() -> None:
 # The notebook
 
 NOTEBOOK = EXAMPLES / "story.ipynb"
-# As a notebook does: every cell in one namespace, its output told apart, the value of its last line shown.
+MACHINE_PATH = re.compile(r"(?<![\w.])/(home|root|usr|opt|tmp|work|var|Users|mnt)/|[A-Z]:\\|0x[0-9a-f]{6,}")
+# As a notebook does: every cell in one namespace, with the output of each cell kept apart.
 RUN = """
-import ast, contextlib, io, json, sys
+import contextlib, io, json, sys
 printed, names = [], {"__name__": "__main__"}
 for code in json.load(sys.stdin):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(code, "cell", "exec"), names)
     printed.append(out.getvalue())
-facts = {
+keys = ("captions", "counts", "helped", "failed", "swept", "absent")
+facts = {key: names[key] for key in keys} | {
     "printed": printed,
-    "vanilla": names["vanilla"], "steered": names["steered"], "swept": names["swept"],
     "tokens": len(names["tokens"]), "drawn": len(names["axis"].lines[0].get_ydata()),
     "layer": [names["again"].layer, names["config"].layer],
     "strengths": [names["again"].alpha_max, names["config"].alpha_max, names["stronger"].alpha_max],
@@ -132,6 +133,10 @@ print(json.dumps(facts))
 
 def cells(kind: str) -> list[dict[str, Any]]:
     return [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == kind]
+
+
+def saved_text(cell: dict[str, Any]) -> str:
+    return "".join(line for output in cell["outputs"] if output["output_type"] == "stream" for line in output["text"])
 
 
 @pytest.fixture(scope="module")
@@ -146,30 +151,56 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_notebook_is_stored_without_outputs() -> None:
-    for cell in cells("code"):
-        assert cell["outputs"] == []
-        assert cell["execution_count"] is None
-        ast.parse("".join(cell["source"]))
+def test_the_notebook_is_stored_with_outputs_of_one_run_that_are_clean_and_small() -> None:
+    assert NOTEBOOK.stat().st_size < 300_000
+    code = cells("code")
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    for cell in code:
+        kinds = [output["output_type"] for output in cell["outputs"]]
+        assert kinds
+        assert "error" not in kinds
+        for output in cell["outputs"]:
+            assert output.get("name", "stdout") == "stdout"  # no warnings, no progress bars
+            text = "".join(output.get("text", [])) + "".join(output.get("data", {}).get("text/plain", []))
+            assert "Traceback" not in text
+            assert not MACHINE_PATH.search(text)
+    images = [output for cell in code for output in cell["outputs"] if "image/png" in output.get("data", {})]
+    assert len(images) == 3  # an example where steering helps, one where it fails, the gate
     headings = [line for cell in cells("markdown") for line in cell["source"] if line.startswith("## ")]
     assert [int(heading.split()[1].rstrip(".")) for heading in headings] == list(range(1, 11))
 
 
-def test_every_cell_of_the_notebook_but_the_figure_and_the_last_prints_something(facts: Any) -> None:
-    assert len(facts["printed"]) == 9
-    assert [bool(printed.strip()) for printed in facts["printed"]] == [True] * 6 + [False] + [True] * 2
+def test_the_notebook_installs_as_the_readme_does() -> None:
+    install = "pip install -c constraints.txt "
+    assert install in (EXAMPLES.parent / "README.md").read_text()
+    assert f"{install}'.[plots]'" in "".join(cells("markdown")[0]["source"])
+
+
+def test_saved_outputs_are_what_the_cells_print(facts: Any) -> None:
+    """Settings, counts and captions of the examples; last digits, and so the other steps, vary between processors."""
+
+    def words(text: str) -> list[str]:
+        return re.sub(r"-?\d+\.\d+", "number", text).split()
+
+    saved = [saved_text(cell) for cell in cells("code")]
+    assert len(saved) == len(facts["printed"])
+    for before, now in list(zip(saved, facts["printed"], strict=True))[:4]:
+        assert words(before) == words(now), "run the notebook again, and save it without what was written to stderr"
 
 
 def test_the_story_holds(facts: Any) -> None:
-    assert facts["steered"] != facts["vanilla"]
+    captions, counts = facts["captions"], facts["counts"]
+    for kind, sign in (("helped", 1), ("failed", -1)):
+        name, number = facts[kind][0]
+        assert sign * (counts["vanilla"][number - 1][0] - counts[name][number - 1][0]) > 0
     # Without strength the sweep is the model as it is, at the settings' own it is the steered answer.
-    assert facts["swept"][0] == facts["vanilla"]
-    assert facts["swept"][3] == facts["steered"]
+    name, number = facts["failed"][0]
+    assert facts["swept"][0] == captions["vanilla"][number - 1]
+    assert facts["swept"][3] == captions[name][number - 1]
     assert facts["drawn"] == facts["tokens"]
     assert facts["layer"][0] == facts["layer"][1]
     again, own, stronger = facts["strengths"]
     assert (again, stronger) == (own, 1.5 * own)
-    controls = facts["printed"][4].splitlines()
-    assert [line.split()[0] for line in controls] == ["vanilla", "rudder-beta", "rudder-random", "rudder-shuffled"]
-    wrong = {line.split()[0]: int(line.split()[-4]) for line in controls}
-    assert wrong["rudder-beta"] < wrong["vanilla"]
+    absent = {name: sum(numbers) for name, numbers in facts["absent"].items()}
+    assert absent["rudder-beta"] < min(absent[name] for name in ("vanilla", "rudder-random", "rudder-shuffled"))
+    assert absent["contrast"] < min(absent[name] for name in ("vanilla", "contrast-shuffled"))

@@ -480,7 +480,7 @@ def test_the_command_refuses_in_one_line(elsewhere: Elsewhere, hub: LocalHub, ho
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "words"), [("unavailable", "503"), ("silent", "cannot be reached"), ("dropped", "hung up")]
+    ("fault", "words"), [("unavailable", "503"), ("silent", "cannot be reached"), ("dropped", "closed the connection")]
 )
 def test_a_push_to_an_ill_hub(fault: str, words: str, elsewhere: Elsewhere, hub: LocalHub) -> None:
     hub.fault = fault
