@@ -136,9 +136,9 @@ def _calibration_line(record: dict[str, Any]) -> str:
     for name, label in (("chair_i", "absent among named"), ("recall", "named of present"), ("f1", "F1")):
         if name not in held_out or record.get("refusal"):
             return ""
-        left, right, *change = (100 * held_out[name][end] for end in ("left", "right", "value", "low", "high"))
-        before, after = (number(value, "percent") for value in (left, right))
-        parts.append(f"{label} {before} -> {after} % ({with_interval(*change, 'percent', sign=True)})")
+        before, after = (number(100 * held_out[name][end], "percent") for end in ("left", "right"))
+        value, low, high = (100 * held_out[name][end] for end in ("value", "low", "high"))
+        parts.append(f"{label} {before} -> {after} % ({with_interval(value, low, high, 'percent', sign=True)})")
     return f"calibration, {len(record.get('held_out_images', ()))} held-out images: {', '.join(parts)}"
 
 
