@@ -164,7 +164,7 @@ def push_repo(
     Raises:
         ValueError: The settings name no base on the Hub, so that others could not load them; or the repository holds
             something else than settings, or is public and was to be private.
-        ConnectionError: The Hub cannot be reached, or hung up.
+        ConnectionError: The Hub cannot be reached, or closed the connection.
     """
     check_shareable(config, repo_id)
     api = HfApi(token=token)
