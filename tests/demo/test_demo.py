@@ -56,7 +56,7 @@ def with_settings(view: View, **settings: Any) -> View:
 
 def test_verdicts() -> None:
     assert verdict(None, True) == verdict([], False) == ""
-    assert "nothing" in verdict([], True)
+    assert "Names no object that is not in the image" in verdict([], True)
     assert verdict(["cup", "cup", "dog"], False).count("<del>") == 2
     assert "<img" not in verdict(["<img>"], True)
     assert verdict(None, False, stopped=True) == verdict([], True, stopped=True) == "Stopped early."

@@ -152,7 +152,7 @@ def test_the_settings_name_where_they_come_from() -> None:
             record = settings.calibration
             assert record is not None
             assert record["model"]["revision"] == base_revision(model, str(embedded.folder(name)))
-            assert record["data"]["checked_on"]["split"] == "evaluation"
+            assert record["data"]["checked_on"]["split"] == "evaluation3"
             for score in ("chair_s", "chair_i"):
                 assert record["held_out"][score]["high"] < 0, score
             assert record["held_out"]["recall"]["right"] > 0.94 * record["held_out"]["recall"]["left"]
