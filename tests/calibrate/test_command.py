@@ -19,7 +19,7 @@ from tests.support.command import started
 from tests.support.evaluating import loaded
 from tests.support.planting import NEW, assert_same, planted_folder
 
-IMAGES, CHECKED = 4, 3
+IMAGES, CHECKED = 4, 9
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,8 @@ def test_killed_and_continued_by_two_processes(
     assert f"Chosen: {winner.describe()}" in whole.stdout
     config = RudderConfig.from_pretrained(tmp_path / "whole" / "result-001")
     assert Setting.of(config) == winner
-    assert Provenance(config).calibrated
+    assert config.calibration is not None
+    assert Provenance(config).calibrated, config.calibration["refusal"]
 
     out = tmp_path / "killed"
     arguments = command(saved_model, data, out)
