@@ -66,7 +66,7 @@ def test_what_is_kept_is_said_within_two_seconds(command: str, tmp_path: Path) -
     process = started(*COMMANDS[command], "--out", out)
     wait_for_batch(process, out)
     message, seconds = interrupt(process)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=DEADLINE) == 130
     assert seconds < SOON
     found = re.fullmatch(
         rf"Interrupted\. Kept in {re.escape(str(out))}: ([\d,]+) answers(, layers.json)?\. Repeat .* to go on\.",
@@ -83,7 +83,7 @@ def test_an_interrupt_in_the_middle_of_a_batch_loses_that_batch_alone(tmp_path: 
     time.sleep(0.3)  # a batch of 20 takes longer than this by far
     kept = (out / "batches" / "process-0000.jsonl").read_bytes()
     message, seconds = interrupt(process)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=DEADLINE) == 130
     assert seconds < SOON
     assert f"Kept in {out}: 20 answers." in message
     assert (out / "batches" / "process-0000.jsonl").read_bytes() == kept
@@ -111,7 +111,7 @@ def test_commands_that_keep_nothing_say_so(arguments: tuple[str, ...], words: st
     time.sleep(15)  # measuring, or on the way there
     assert process.poll() is None
     message, seconds = interrupt(process)
-    assert (message, process.wait(timeout=60)) == (words, 130)
+    assert (message, process.wait(timeout=DEADLINE)) == (words, 130)
     assert seconds < SOON
     assert list(tmp_path.iterdir()) == []
 
@@ -146,4 +146,4 @@ def test_a_long_step_is_ended_soon_and_by_a_second_interrupt_at_once(
     assert seconds < SOON
     if interrupts == 2:
         process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=100) == 130
+    assert process.wait(timeout=DEADLINE) == 130
