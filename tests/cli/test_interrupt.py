@@ -99,16 +99,22 @@ def test_an_interrupt_in_the_middle_of_a_batch_loses_that_batch_alone(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "busy", "words"),
     [
-        (("benchmark", "--shape", "deep", "--out", "costs"), "Interrupted. Nothing was finished that could be kept."),
-        (("verify",), "Interrupted."),
+        (
+            ("benchmark", "--shape", "deep", "--out", "costs"),
+            15,
+            "Interrupted. Nothing was finished that could be kept.",
+        ),
+        (("verify",), 5, "Interrupted."),
     ],
 )
 @pytest.mark.slow
-def test_commands_that_keep_nothing_say_so(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+def test_commands_that_keep_nothing_say_so(
+    arguments: tuple[str, ...], busy: float, words: str, tmp_path: Path
+) -> None:
     process = started(*arguments, folder=tmp_path)
-    time.sleep(15)  # measuring, or on the way there
+    time.sleep(busy)  # measuring, or on the way there
     assert process.poll() is None
     message, seconds = interrupt(process)
     assert (message, process.wait(timeout=DEADLINE)) == (words, 130)
