@@ -36,25 +36,20 @@ CALIBRATE = (
     "calibrate --model embedded:model --limit 300 --check-data embedded:evaluation3 --check-limit 500 --mode beta,add "
     "--span prompt,text --strengths 0.1,0.2,0.3,0.45 --k 2,5,8 --probe 100 --out calibration"
 )
-# Without the parts of PAI and VISTA, which are methods of their own.
-METHODS = "vanilla,rudder,contrast,dola-low,dola-high,vcd,pai,vista,vti,opera,controls"
 COMPARE = (
-    "compare --model embedded:model --beam-limit 60 --pope-limit 60 --tune-limit 100 "
-    "--tune-beam-limit 15 --batch-size 100 --out comparison"
+    "compare --model embedded:model --limit 500 --beam-limit 200 --pope-limit 60 --tune-limit 300 "
+    "--tune-beam-limit 30 --batch-size 100 --out comparison"
 )
+# Every peer on the first model. On the others without the parts of PAI and VISTA, which are methods of their own, and
+# without OPERA, whose beams take as long as all the others together.
+METHODS = {"llava": "all"}
+MOST_METHODS = "vanilla,rudder,contrast,dola-low,dola-high,vcd,pai,vista,vti,controls"
 EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"
 RUDDER = "vanilla,rudder-beta,rudder-add"
 STEPS = "steps.json"
-# What each model is compared with and on: every peer on the first, the strongest ones on all.
-SHORT = "vanilla,rudder,contrast,vcd,pai,controls"
-SIZES = {
-    "llava": f"--methods {METHODS} --limit 500",
-    "llava-1": f"--methods {METHODS.replace('opera,', '')} --limit 300 --decodings greedy",
-}
-FURTHER = f"--methods {SHORT} --limit 300 --decodings greedy"
 # Methods that are confirmed on fresh scenes, with the settings that the comparison chose.
 CONFIRMED = (
-    *("rudder-beta", "rudder-add", "contrast", "rudder-beta+contrast", "pai", "vcd"),
+    *("rudder-beta", "rudder-add", "contrast", "rudder-beta+contrast", "pai", "vcd", "dola-low", "vti"),
     *("rudder-random", "rudder-shuffled", "contrast-random", "contrast-shuffled"),
 )
 # Which methods `evaluation2` tells apart, the first minus the second.
@@ -98,13 +93,16 @@ class Model:
         by_paper = self.rudder("calibration-paper", CALIBRATE, "--objective", "paper", *same)
         for mode, name in (("beta", "rudder"), ("add", "rudder-add")):
             shutil.copytree(self.folder / chosen / mode, self.folder / "model" / name, dirs_exist_ok=True)
-        self.rudder("comparison", COMPARE, *SIZES.get(self.folder.name, FURTHER).split())
+        self.rudder("comparison", COMPARE, "--methods", METHODS.get(self.folder.name, MOST_METHODS))
         comparison = Comparison.load(self.folder / "comparison" / "comparison.json")
         best = best_settings(comparison)
         confirm = ("--methods", ",".join(["vanilla", *best]), *set_options(best), "--out", "second")
         self.rudder("second", f"{EVALUATE} --split evaluation2", *confirm)
         found = {f"rudder-{mode}": settings_of(self.folder / by_paper / mode) for mode in ("beta", "add")}
-        self.rudder("paper", f"{EVALUATE} --methods {RUDDER} --out paper", *set_options(found))
+        found["rudder-shuffled"] = found["rudder-beta"]
+        by_rule = ("--methods", f"{RUDDER},rudder-shuffled", *set_options(found))
+        self.rudder("paper", f"{EVALUATE} --out paper", *by_rule)
+        self.rudder("paper-second", f"{EVALUATE} --split evaluation2 --out paper-second", *by_rule)
         first = f"{EVALUATE} --task scenes-pope --limit 200 --methods {RUDDER}"
         self.rudder("pope", f"{first} --out pope")
         self.rudder("pope-first", f"{first} --set steer_first_token=true --out pope-first")
@@ -169,7 +167,8 @@ def collect(folder: Path, out: Path) -> None:
         found = folder / "comparison" / "comparison.json"
         numbers |= {"comparison": read_json(found), "duels": duels(folder / "second")}
         numbers |= {
-            name: read_json(folder / name / "result.json") for name in ("second", "paper", "pope", "pope-first")
+            name: read_json(folder / name / "result.json")
+            for name in ("second", "paper", "paper-second", "pope", "pope-first")
         }
         (out / f"{folder.name}.md").write_text(markdown(Comparison.load(found)))
     (out / f"{folder.name}.json").write_text(json.dumps(numbers, separators=(",", ":"), sort_keys=True) + "\n")

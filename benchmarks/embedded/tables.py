@@ -17,7 +17,7 @@ from rudder_hf.compare import Comparison, Row
 from rudder_hf.evaluate.result import ControlResult, EvaluationResult, MethodResult, MetricDifference, MetricValue
 from rudder_hf.evaluate.tables import with_change
 from rudder_hf.runtime.records import from_json
-from rudder_hf.runtime.report import Table, heading, number, with_interval
+from rudder_hf.runtime.report import Table, change_in_points, heading, number, with_interval
 from rudder_hf.runtime.store import read_json
 
 FOLDER = Path(__file__).parent
@@ -241,7 +241,7 @@ def settings_table() -> str:
                 )
                 parts = [(record["held_out"], metric) for metric in ("chair_s", "chair_i", "recall", "f1")]
                 parts.append((record["held_out_own_minus_other_card"], "chair_s"))
-                shown = [_points(found[metric]) for found, metric in parts]
+                shown = [change_in_points(found[metric]) for found, metric in parts]
                 rows.append([label, objective, text, *shown, "no" if record["refusal"] else "yes"])
     headings = [
         "model",
@@ -254,12 +254,6 @@ def settings_table() -> str:
         "CHAIR_S, own minus other CARD",
     ]
     return Table([*headings, "calibrated"], rows, labels=2).markdown()
-
-
-def _points(change: Mapping[str, float]) -> str:
-    """A difference of a calibration record, which has fractions."""
-    value, low, high = (100 * change[end] for end in ("value", "low", "high"))
-    return with_interval(value, low, high, "percent", sign=True)
 
 
 def duel_table() -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..runtime.report import Table, number, with_interval
+from ..runtime.report import Table, change_in_points, number, with_interval
 from .choice import METRICS, OBJECTIVES, in_words
 from .figures import Numbers, grids, mark, vanilla_row
 from .settings import Setting
-from .verdict import TRUNCATED, shown_by, shown_change
+from .verdict import TRUNCATED, shown_by
 
 _GLOSSARY = (
     "CHAIR_S: share of captions that name an object which is not in the image. CHAIR_I: share of such objects among "
@@ -28,7 +28,8 @@ _GROUNDING = (
 _BEYOND = "Beyond the paper: `contrast` is not in it, see docs/contrast.md."
 _MAIN = ("chair_s", "chair_i", "recall", "f1", "grounding")
 _COMPARED = (*_MAIN, "log_likelihood", "broken_sentences")
-_SHOWN = (*_COMPARED, "chair_i_distinct", "precision", "length", "distinct_2", "repeated_sentences")
+_REST = ("chair_i_distinct", "precision", "repeated_mentions", "length", "distinct_2", "repeated_sentences")
+_SHOWN = (*_COMPARED, *_REST)
 
 
 def report(numbers: Numbers) -> str:
@@ -144,7 +145,7 @@ def _less_said(numbers: Numbers) -> str:
         meaning = "worse than by saying less"
     else:
         meaning = "which holds 0: saying less may be all of it"
-    return f"{metric.label} against {TRUNCATED}: {shown_change(change)}, {meaning}"
+    return f"{metric.label} against {TRUNCATED}: {change_in_points(change)}, {meaning}"
 
 
 # Sections

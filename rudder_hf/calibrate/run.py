@@ -16,7 +16,7 @@ from ..metrics.statistics import Counts, compare
 from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress, stages
-from ..runtime.report import with_interval
+from ..runtime.report import change_in_points
 from ..runtime.store import Store, to_json, write_new
 from .choice import LABELLED, OBJECTIVES, Choice, in_words, loss, scores_entry
 from .data import CalibrationData
@@ -278,13 +278,12 @@ def check_pope(search: SettingSearch, task: Task, best: Setting, tried: Sequence
     found = []
     for setting, own in scored.items():
         change = compare(scored[VANILLA].counts, own.counts, own.metrics, options.bootstrap, options.seed)["accuracy"]
-        values = (100 * change.value, 100 * change.low, 100 * change.high)
         found.append(
             {
                 "setting": ("chosen: " if setting == best else "") + setting.describe(),
                 **setting.record(),
                 **scores_entry(own),
-                "change": with_interval(*values, "percent", sign=True),
+                "change": change_in_points(asdict(change)),
             }
         )
     return found

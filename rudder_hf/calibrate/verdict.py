@@ -22,7 +22,7 @@ from typing import Any
 from ..evaluate.scoring import Scored
 from ..metrics.statistics import Metric, compare, interval
 from ..metrics.truncation import CONTROL_METRICS, cut_to_recall
-from ..runtime.report import with_interval
+from ..runtime.report import change_in_points
 from .choice import CHAIR_MEAN, LABELLED, METRICS, OBJECTIVES, Choice
 from .settings import VANILLA, Setting
 
@@ -109,19 +109,13 @@ def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Mapping[str, flo
     found, metric, floor = row["minus_vanilla"], shown_by(choice.objective), limits["recall_floor"]
     less = row["minus_truncated"][metric.name]
     if found[metric.name]["high"] >= 0:
-        missing.append(f"{metric.label} is not shown to fall ({shown_change(found[metric.name])})")
+        missing.append(f"{metric.label} is not shown to fall ({change_in_points(found[metric.name])})")
     elif less["high"] >= 0:
-        change = f"{shown_change(less)} against {TRUNCATED}"
+        change = f"{change_in_points(less)} against {TRUNCATED}"
         missing.append(f"{metric.label} is not shown to fall by more than by saying less ({change})")
     if found["f1"]["high"] < 0:
-        missing.append(f"F1 falls ({shown_change(found['f1'])})")
+        missing.append(f"F1 falls ({change_in_points(found['f1'])})")
     before, after = found["recall"]["left"], found["recall"]["right"]
     if after < floor * before - _SAME:
         missing.append(f"recall is {after / before:.2%} of vanilla's, below the floor of {floor:.0%}")
     return f"on the held-out images {', and '.join(missing)}" if missing else ""
-
-
-def shown_change(difference: Mapping[str, float]) -> str:
-    """A difference in points with its interval."""
-    value, low, high = (100 * difference[end] for end in ("value", "low", "high"))
-    return with_interval(value, low, high, "percent", sign=True)

@@ -129,7 +129,7 @@ def generate(
 
 def _calibration_line(record: dict[str, Any]) -> str:
     """What held-out images showed of stored settings, which a handful of examples cannot; empty if nothing did."""
-    from ..runtime.report import number, with_interval
+    from ..runtime.report import change_in_points, number
 
     held_out = record.get("held_out") or {}
     parts = []
@@ -137,8 +137,7 @@ def _calibration_line(record: dict[str, Any]) -> str:
         if name not in held_out or record.get("refusal"):
             return ""
         before, after = (number(100 * held_out[name][end], "percent") for end in ("left", "right"))
-        value, low, high = (100 * held_out[name][end] for end in ("value", "low", "high"))
-        parts.append(f"{label} {before} -> {after} % ({with_interval(value, low, high, 'percent', sign=True)})")
+        parts.append(f"{label} {before} -> {after} % ({change_in_points(held_out[name])})")
     return f"calibration, {len(record.get('held_out_images', ()))} held-out images: {', '.join(parts)}"
 
 

@@ -50,6 +50,10 @@ def _recall(sums: Sums) -> Floats:
     return ratio(sums["found"], sums["truth"])
 
 
+def _repeated(sums: Sums) -> Floats:
+    return ratio(sums["mentions"] - sums["objects"], sums["mentions"])
+
+
 CHAIR_METRICS: tuple[Metric, ...] = (
     Metric("chair_s", "CHAIR_S", share("hallucinated_captions", "captions"), False),
     Metric("chair_i", "CHAIR_I", share("hallucinated_mentions", "mentions"), False),
@@ -57,17 +61,26 @@ CHAIR_METRICS: tuple[Metric, ...] = (
     Metric("recall", "Recall", _recall, True),
     Metric("precision", "Precision", _precision, True),
     Metric("f1", "F1", lambda sums: f1(_precision(sums), _recall(sums)), True),
+    # Descriptive: captions of photographs come back to an object, those of scenes never need to.
+    Metric("repeated_mentions", "Repeated mentions", _repeated, None),
     Metric("length", "Len", share("words", "captions"), None, "words"),
     Metric("distinct_objects", "Objects", share("objects", "captions"), None, "words"),
 )
 
-CAPTION_COLUMNS = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1", "length")
-"""The metrics that every table of captions has: without recall and F1, saying less looks like hallucinating less."""
+CAPTION_COLUMNS = (
+    *("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1", "repeated_mentions", "length"),
+)
+"""The metrics that every table of captions has: without recall and F1, saying less looks like hallucinating less, and
+without repeated mentions so does saying the same again.
+"""
 
 
 @dataclass(frozen=True)
 class ChairScores:
-    """Scores of a set of captions: fractions, except the two averages per caption at the end."""
+    """Scores of a set of captions: fractions, except the two averages per caption at the end.
+
+    `repeated_mentions` is the share of mentions of an object that the caption has already named.
+    """
 
     chair_s: float
     chair_i: float
@@ -75,6 +88,7 @@ class ChairScores:
     precision: float
     f1: float
     chair_i_distinct: float
+    repeated_mentions: float
     length: float
     distinct_objects: float
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -42,6 +42,11 @@ def number(value: float, unit: str = "", sign: bool = False) -> str:
 def with_interval(value: float, low: float, high: float, unit: str = "", sign: bool = False) -> str:
     """A number and the ends of its interval: `48.2 [44.0, 52.1]`."""
     return f"{number(value, unit, sign)} [{number(low, unit, sign)}, {number(high, unit, sign)}]"
+
+
+def change_in_points(change: Mapping[str, float]) -> str:
+    """A recorded difference of fractions, in percentage points with its interval: `-3.0 [-5.6, -0.4]`."""
+    return with_interval(100 * change["value"], 100 * change["low"], 100 * change["high"], "percent", sign=True)
 
 
 def p_value(p: float) -> str:
