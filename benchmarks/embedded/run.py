@@ -9,7 +9,7 @@ Several models can be measured at the same time by several processes, each start
 what is finished into one JSON file and one page of tables for each model.
 
 No step chooses anything on the scenes that it is judged by: settings are chosen on `calibration`, called calibrated by
-`evaluation3`, compared on `evaluation`, and confirmed on `evaluation2`.
+`evaluation3`, and judged by `evaluation` and `evaluation2`, 1000 scenes that nothing was chosen on.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from rudder_hf.compare import Comparison, markdown
-from rudder_hf.evaluate.folder import RunFolder, compare_runs
-from rudder_hf.evaluate.scoring import Scoring
+from rudder_hf.evaluate.folder import RunFolder
+from rudder_hf.evaluate.result import EvaluationResult
+from rudder_hf.evaluate.scoring import Scoring, build_result, score_run
 from rudder_hf.methods import method_class
 from rudder_hf.runtime.environment import CODE, versions
 from rudder_hf.runtime.store import read_json, to_json
@@ -37,22 +38,25 @@ CALIBRATE = (
     "--span prompt,text --strengths 0.1,0.2,0.3,0.45 --k 2,5,8 --probe 100 --out calibration"
 )
 COMPARE = (
-    "compare --model embedded:model --limit 500 --beam-limit 200 --pope-limit 60 --tune-limit 300 "
-    "--tune-beam-limit 30 --batch-size 100 --out comparison"
+    "compare --model embedded:model --limit 500 --beam-limit 100 --pope-limit 60 --tune-limit 300 "
+    "--tune-beam-limit 15 --batch-size 100 --out comparison"
 )
-# Every peer on the first model. On the others without the parts of PAI and VISTA, which are methods of their own, and
-# without OPERA, whose beams take as long as all the others together.
-METHODS = {"llava": "all"}
-MOST_METHODS = "vanilla,rudder,contrast,dola-low,dola-high,vcd,pai,vista,vti,controls"
+# Every peer on the first model (without the parts of PAI and VISTA, which are methods of their own), the strongest ones
+# on all.
+METHODS = {"llava": "vanilla,rudder,contrast,dola-low,dola-high,vcd,pai,vista,vti,opera,controls"}
+STRONGEST = "vanilla,rudder,contrast,dola-low,vcd,pai,vti,controls"
 EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"
 RUDDER = "vanilla,rudder-beta,rudder-add"
 STEPS = "steps.json"
-# Methods that are confirmed on fresh scenes, with the settings that the comparison chose.
+# The splits of fresh scenes, and by which of a model's results they are judged together.
+SPLITS = ("evaluation", "evaluation2")
+FRESH = ("fresh", "fresh-paper")
+# Methods that are judged by both, with the settings that the comparison chose.
 CONFIRMED = (
     *("rudder-beta", "rudder-add", "contrast", "rudder-beta+contrast", "pai", "vcd", "dola-low", "vti"),
     *("rudder-random", "rudder-shuffled", "contrast-random", "contrast-shuffled"),
 )
-# Which methods `evaluation2` tells apart, the first minus the second.
+# Which methods the fresh scenes tell apart, the first minus the second.
 DUELS = (
     ("rudder-beta", "rudder-add"),
     ("rudder-beta", "pai"),
@@ -93,19 +97,23 @@ class Model:
         by_paper = self.rudder("calibration-paper", CALIBRATE, "--objective", "paper", *same)
         for mode, name in (("beta", "rudder"), ("add", "rudder-add")):
             shutil.copytree(self.folder / chosen / mode, self.folder / "model" / name, dirs_exist_ok=True)
-        self.rudder("comparison", COMPARE, "--methods", METHODS.get(self.folder.name, MOST_METHODS))
+        self.rudder("comparison", COMPARE, "--methods", METHODS.get(self.folder.name, STRONGEST))
         comparison = Comparison.load(self.folder / "comparison" / "comparison.json")
         best = best_settings(comparison)
-        confirm = ("--methods", ",".join(["vanilla", *best]), *set_options(best), "--out", "second")
-        self.rudder("second", f"{EVALUATE} --split evaluation2", *confirm)
+        self.evaluate("fresh", ",".join(["vanilla", *best]), best)
         found = {f"rudder-{mode}": settings_of(self.folder / by_paper / mode) for mode in ("beta", "add")}
         found["rudder-shuffled"] = found["rudder-beta"]
-        by_rule = ("--methods", f"{RUDDER},rudder-shuffled", *set_options(found))
-        self.rudder("paper", f"{EVALUATE} --out paper", *by_rule)
-        self.rudder("paper-second", f"{EVALUATE} --split evaluation2 --out paper-second", *by_rule)
+        self.evaluate("fresh-paper", f"{RUDDER},rudder-shuffled", found)
         first = f"{EVALUATE} --task scenes-pope --limit 200 --methods {RUDDER}"
         self.rudder("pope", f"{first} --out pope")
         self.rudder("pope-first", f"{first} --set steer_first_token=true --out pope-first")
+
+    def evaluate(self, name: str, methods: str, settings: dict[str, dict[str, Any]]) -> None:
+        """Caption the scenes of both splits with some methods."""
+        for split in SPLITS:
+            out = f"{name}-{split}"
+            chosen = ("--methods", methods, *set_options(settings))
+            self.rudder(out, f"{EVALUATE} --split {split} --out {out}", *chosen)
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
@@ -141,15 +149,34 @@ def set_options(settings: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield from ("--set", f"{method}.{name}={json.dumps(value)}")
 
 
-def duels(folder: Path) -> dict[str, Any]:
-    """Paired differences of methods that are to be told apart, on the scenes that nothing was chosen on."""
-    methods = RunFolder(folder).plan()["methods"]
-    found = {}
-    for first, second in DUELS:
-        if first in methods and second in methods:
-            (pair,) = compare_runs(f"{folder}:{second}", f"{folder}:{first}", Scoring())
-            found[f"{first} minus {second}"] = {name: asdict(change) for name, change in pair.differences.items()}
-    return found
+def fresh_results(folder: Path, name: str) -> dict[str, Any]:
+    """Methods on the scenes of both splits, pairs of them that are to be told apart, and CHAIR_S and F1 of each split.
+
+    The splits share no scene, so that together they are one set of twice the size.
+    """
+    runs = [RunFolder(folder / f"{name}-{split}") for split in SPLITS]
+    plan, samples = runs[0].plan(), [sample for run in runs for sample in run.questions()]
+    rows, scoring = [row for run in runs for row in run.rows()], Scoring()
+    result = build_result(plan, samples, rows, scoring, {"splits": SPLITS, "versions": versions()})
+    scored = score_run(plan, samples, rows, scoring)
+    draws = scoring.bootstrap, plan["seed"]
+    return {
+        "result": asdict(result),
+        "duels": {
+            f"{first} minus {second}": {
+                metric: asdict(change) for metric, change in scored[first].minus(scored[second], *draws).items()
+            }
+            for first, second in DUELS
+            if first in scored and second in scored
+        },
+        "splits": {
+            split: {
+                method.name: {metric: asdict(method.differences[metric]) for metric in ("chair_s", "f1")}
+                for method in EvaluationResult.load(run.path).methods[1:]
+            }
+            for split, run in zip(SPLITS, runs, strict=True)
+        },
+    }
 
 
 def collect(folder: Path, out: Path) -> None:
@@ -165,11 +192,8 @@ def collect(folder: Path, out: Path) -> None:
     numbers = {"vanilla": read_json(folder / "model" / "metrics.json"), "calibration": calibrations, "steps": steps}
     if "pope-first" in steps:  # the last one
         found = folder / "comparison" / "comparison.json"
-        numbers |= {"comparison": read_json(found), "duels": duels(folder / "second")}
-        numbers |= {
-            name: read_json(folder / name / "result.json")
-            for name in ("second", "paper", "paper-second", "pope", "pope-first")
-        }
+        numbers |= {"comparison": read_json(found)} | {name: fresh_results(folder, name) for name in FRESH}
+        numbers |= {name: read_json(folder / name / "result.json") for name in ("pope", "pope-first")}
         (out / f"{folder.name}.md").write_text(markdown(Comparison.load(found)))
     (out / f"{folder.name}.json").write_text(json.dumps(numbers, separators=(",", ":"), sort_keys=True) + "\n")
 

@@ -21,17 +21,27 @@ from rudder_hf.runtime.report import Table, change_in_points, heading, number, w
 from rudder_hf.runtime.store import read_json
 
 FOLDER = Path(__file__).parent
-MODELS = {"llava": "LLaVA, seed 0", "llava-1": "LLaVA, seed 1", "llava-2": "LLaVA, seed 2", "idefics2": "Idefics2"}
-COMPARED = ("llava", "llava-1", "idefics2")
-CAPTIONS = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1", "broken_sentences")
+MODELS = {
+    "llava": "LLaVA, seed 0",
+    "llava-1": "LLaVA, seed 1",
+    "llava-2": "LLaVA, seed 2",
+    "llava-1-elsewhere": "LLaVA, seed 1 with other kernels",
+    "idefics2": "Idefics2",
+}
+CAPTIONS = (
+    *("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1"),
+    *("repeated_mentions", "broken_sentences"),
+)
+BETA, ADD = "RUDDER-Beta", "RUDDER-Add"
 METHODS = {
-    "rudder-beta": "RUDDER-Beta",
-    "rudder-add": "RUDDER-Add",
-    "pai": "PAI, tuned",
-    "vcd": "VCD, tuned",
-    "dola-low": "DoLa (lower layers), tuned",
-    "contrast": "contrast, tuned (not in the paper)",
-    "rudder-beta+contrast": "RUDDER-Beta with contrast, tuned (not in the paper)",
+    "rudder-beta": BETA,
+    "rudder-add": ADD,
+    "pai": "PAI",
+    "vcd": "VCD",
+    "dola-low": "DoLa (lower layers)",
+    "vti": "VTI",
+    "contrast": "contrast (not in the paper)",
+    "rudder-beta+contrast": "RUDDER-Beta with contrast (not in the paper)",
 }
 CONTROLS = {
     "rudder-random": "random direction",
@@ -39,10 +49,14 @@ CONTROLS = {
     "contrast-random": "contrast: random values",
     "contrast-shuffled": "contrast: another image's values",
 }
-README_COLUMNS = ("chair_s", "chair_i", "recall", "f1")
-BY_PAPER = "RUDDER-Beta by the paper's rule"
-# Which of a method's settings the tables show.
-OWN = {"rudder-beta": "calibrated", "rudder-add": "calibrated"}
+README_COLUMNS = ("chair_s", "chair_i", "recall", "precision", "f1")
+BY_PAPER = " by the paper's rule"
+# Rows of the decodings: method, and which of its settings.
+DECODED = (
+    *(("rudder-beta", "calibrated"), ("rudder-add", "calibrated"), ("rudder-beta", "tuned")),
+    *((name, "tuned") for name in ("pai", "vcd", "dola-low", "vti", "contrast", "rudder-beta+contrast")),
+    ("opera", "published"),
+)
 
 Values = Mapping[str, MetricValue]
 Changes = Mapping[str, MetricDifference]
@@ -54,21 +68,31 @@ class Measured:
 
     Attributes:
         label: The model, in words.
-        comparison: All methods on the split `evaluation`.
-        results: Of `rudder evaluate`: "second" is the split `evaluation2`, "paper" RUDDER by the paper's rule, "pope"
-            and "pope-first" are yes/no questions without and with a steered first token.
-        numbers: Everything else: vanilla's scores, records of calibrations, paired differences of pairs of methods.
+        comparison: All methods and decodings on the split `evaluation`.
+        fresh: The calibrated and tuned settings on the fresh scenes.
+        by_paper: RUDDER by the paper's rule on the fresh scenes.
+        pope: Yes/no questions, without and with a steered first token.
+        numbers: Everything else: vanilla's scores, records of calibrations, pairs of methods, splits one by one.
     """
 
     label: str
     comparison: Comparison
-    results: Mapping[str, EvaluationResult]
+    fresh: EvaluationResult
+    by_paper: EvaluationResult
+    pope: Mapping[str, EvaluationResult]
     numbers: Mapping[str, Any]
 
     def row(self, method: str, variant: str = "", decoding: str = "greedy") -> Row | None:
         """A row of the comparison."""
         wanted = (method, variant, decoding)
         return next((r for r in self.comparison.rows if (r.method, r.variant, r.decoding) == wanted), None)
+
+    def on_each_split(self, method: str, rule: str = "fresh") -> list[str]:
+        """Changes of CHAIR_S and F1 on one split after the other: `-3.0, -2.6`."""
+        splits = [split[method] for split in self.numbers[rule]["splits"].values()]
+        return [
+            ", ".join(number(split[name]["value"], "percent", True) for split in splits) for name in ("chair_s", "f1")
+        ]
 
 
 @cache
@@ -80,107 +104,104 @@ def read(name: str) -> dict[str, Any]:
 
 @cache
 def measured(name: str) -> Measured:
-    """What was measured of a model that methods were compared on."""
+    """What was measured of a model."""
     numbers = read(name)
-    results = {key: from_json(EvaluationResult, numbers[key]) for key in ("second", "paper", "pope", "pope-first")}
-    return Measured(MODELS[name], from_json(Comparison, numbers["comparison"]), results, numbers)
+    return Measured(
+        MODELS[name],
+        from_json(Comparison, numbers["comparison"]),
+        *(from_json(EvaluationResult, numbers[rule]["result"]) for rule in ("fresh", "fresh-paper")),
+        {
+            "no": from_json(EvaluationResult, numbers["pope"]),
+            "yes": from_json(EvaluationResult, numbers["pope-first"]),
+        },
+        numbers,
+    )
 
 
 def models() -> list[Measured]:
-    """The models that methods were compared on."""
-    return [measured(name) for name in COMPARED]
+    """All models."""
+    return [measured(name) for name in MODELS]
 
 
 def _cells(metrics: Values, changes: Changes, names: tuple[str, ...] = CAPTIONS) -> list[str]:
     return [with_change(metrics.get(name), changes.get(name)) for name in names]
 
 
-def _headings(metrics: Values, names: tuple[str, ...] = CAPTIONS) -> list[str]:
+def _headings(names: tuple[str, ...] = CAPTIONS) -> list[str]:
+    metrics = measured("llava").fresh.method("vanilla").metrics
     return [heading(metrics[name].label, metrics[name].direction) for name in names]
 
 
-def _compared(model: Measured, decoding: str) -> Iterator[list[str]]:
-    """Rows of a model: vanilla, RUDDER and its truncated control, the best peers, the contrast."""
-    vanilla = model.row("vanilla", "", decoding)
-    assert vanilla is not None
-    yield [model.label, "vanilla", *_cells(vanilla.metrics, {})]
-    for method, label in METHODS.items():
-        row = model.row(method, OWN.get(method, "tuned"), decoding)
-        if row is None:
-            continue
-        if not row.metrics:
-            yield [model.label, label, row.note, *[""] * (len(CAPTIONS) - 1)]
-            continue
-        yield [model.label, label, *_cells(row.metrics, row.changes)]
-        yield from _cut(model, label, row.control)
-        if method == "rudder-add" and decoding == "greedy":
-            for name, words in (("rudder-beta", BY_PAPER), ("rudder-add", "RUDDER-Add by the paper's rule")):
-                found = model.results["paper"].method(name)
-                yield [model.label, words, *_cells(found.metrics, found.differences)]
-                yield from _cut(model, words, found.control)
+def _fresh_methods(model: Measured) -> Iterator[tuple[str, MethodResult, list[str]]]:
+    """Methods on the fresh scenes: label, result, and changes on each split; RUDDER also by the paper's rule."""
+    for name, label in METHODS.items():
+        if found := next((method for method in model.fresh.methods if method.name == name), None):
+            yield label, found, model.on_each_split(name)
+        if name == "rudder-add":
+            for by_rule in ("rudder-beta", "rudder-add"):
+                split = model.on_each_split(by_rule, "fresh-paper")
+                yield METHODS[by_rule] + BY_PAPER, model.by_paper.method(by_rule), split
 
 
-def _cut(model: Measured, label: str, control: ControlResult | None) -> Iterator[list[str]]:
+def _cut(control: ControlResult | None, names: tuple[str, ...] = CAPTIONS) -> Iterator[list[str]]:
     """The row of a truncated control, unless the method recalls as much as vanilla, whose captions are then uncut."""
     if control is not None and control.mentions is not None:
-        yield [model.label, f"vanilla cut to the recall of {label}", *_cells(control.metrics, {})]
+        yield ["vanilla's captions, cut to the recall of the row above", *_cells(control.metrics, {}, names)]
 
 
-def _caption_table(rows: list[list[str]], first: str = "model") -> str:
-    vanilla = measured("llava").row("vanilla")
-    assert vanilla is not None
-    return Table([first, "method", *_headings(vanilla.metrics)], rows, labels=2).markdown()
-
-
-def main_table() -> str:
-    """Every model on the split `evaluation`, greedy search."""
-    return _caption_table([row for model in models() for row in _compared(model, "greedy")])
-
-
-def second_table() -> str:
-    """Every model on the split `evaluation2`: settings as before, scenes that nothing has seen."""
+def fresh_table() -> str:
+    """Every model on the scenes that nothing was chosen on, greedy search."""
     rows = []
     for model in models():
-        result = model.results["second"]
-        for name, label in {"vanilla": "vanilla", **METHODS}.items():
-            found = next((method for method in result.methods if method.name == name), None)
-            if found is None:
-                continue
-            rows.append([model.label, label, *_cells(found.metrics, found.differences)])
-            rows += _cut(model, label, found.control)
-    return _caption_table(rows)
+        rows.append([model.label, "vanilla", *_cells(model.fresh.method("vanilla").metrics, {}), "", ""])
+        for label, found, split in _fresh_methods(model):
+            rows.append([model.label, label, *_cells(found.metrics, found.differences), *split])
+            rows += [[model.label, *row, "", ""] for row in _cut(found.control)]
+    return Table(["model", "method", *_headings(), "CHAIR_S, each split", "F1, each split"], rows, labels=2).markdown()
 
 
 def decodings_table() -> str:
-    """The LLaVA of seed 0 under beam search and nucleus sampling."""
-    model = measured("llava")
-    rows = [[name, *row[1:]] for name in ("beam", "nucleus") for row in _compared(model, name)]
-    return _caption_table(rows, "decoding")
+    """Every model under beam search and nucleus sampling."""
+    names = ("chair_s", "chair_i", "recall", "precision", "f1", "broken_sentences")
+    rows = []
+    for model in models():
+        for decoding in ("beam", "nucleus"):
+            if vanilla := model.row("vanilla", "", decoding):
+                rows.append([model.label, decoding, "vanilla", *_cells(vanilla.metrics, {}, names)])
+            for method, variant in DECODED:
+                row = model.row(method, variant, decoding)
+                if row is not None and row.metrics:
+                    label = f"{METHODS.get(method, method.upper())}, {variant}"
+                    rows.append([model.label, decoding, label, *_cells(row.metrics, row.changes, names)])
+                    rows += [[model.label, decoding, *cut] for cut in _cut(row.control, names)]
+    return Table(["model", "decoding", "method", *_headings(names)], rows, labels=3).markdown()
 
 
 def controls_table() -> str:
-    """What controls change on the split `evaluation2`, where RUDDER and contrast have the same settings as they."""
+    """What controls change on the fresh scenes, where RUDDER and contrast have the same settings as they."""
     rows = []
     for model in models():
-        for name, label in {"rudder-beta": "RUDDER-Beta", "contrast": "contrast, tuned", **CONTROLS}.items():
-            found = next((method for method in model.results["second"].methods if method.name == name), None)
-            if found is not None:
-                changes = [found.differences[metric] for metric in ("chair_s", "chair_i", "f1")]
-                rows.append([model.label, label, *(_change(change) for change in changes)])
+        named = {"rudder-beta": BETA, "contrast": METHODS["contrast"], **CONTROLS}
+        found = [(label, m) for name, label in named.items() for m in model.fresh.methods if m.name == name]
+        by_paper = {"rudder-beta": BETA + BY_PAPER, "rudder-shuffled": "another image's CARD, same settings"}
+        found += [(label, m) for name, label in by_paper.items() for m in model.by_paper.methods if m.name == name]
+        for label, method in found:
+            changes = [_change(method.differences[metric]) for metric in ("chair_s", "chair_i", "f1")]
+            rows.append([model.label, label, *changes])
     return Table(["model", "method", "CHAIR_S", "CHAIR_I", "F1"], rows, labels=2).markdown()
 
 
 def contrast_table() -> str:
-    """The contrast on `evaluation2`: its setting, changes against vanilla, and against tuned PAI."""
+    """The contrast on the fresh scenes: its setting, changes against vanilla, and against tuned PAI."""
     rows = []
     for model in models():
-        found = model.results["second"].method("contrast")
+        found = model.fresh.method("contrast")
         changes = [_change(found.differences[name]) for name in ("chair_s", "chair_i", "recall", "f1")]
-        duel = model.numbers["duels"].get("contrast minus pai")
-        against = _change(from_json(MetricDifference, duel["f1"])) if duel else "no tuned PAI"
+        duel = model.numbers["fresh"]["duels"].get("contrast minus pai")
+        against = [_change(from_json(MetricDifference, duel[name])) for name in ("chair_s", "chair_i", "f1")]
         broken = number(found.metrics["broken_sentences"].value, "percent")
         chosen = f"{found.settings['contrast']:g}, after {found.settings['contrast_after']}"
-        rows.append([model.label, chosen, *changes, broken, against])
+        rows.append([model.label, chosen, *changes, broken, *against])
     headings = [
         "model",
         "contrast",
@@ -189,7 +210,7 @@ def contrast_table() -> str:
         "recall",
         "F1",
         "broken sentences",
-        "F1 minus that of tuned PAI",
+        *(f"{name} minus tuned PAI" for name in ("CHAIR_S", "CHAIR_I", "F1")),
     ]
     return Table(headings, rows, labels=2).markdown()
 
@@ -203,8 +224,8 @@ def pope_table() -> str:
     names = ("accuracy", "f1", "yes_ratio")
     rows = []
     for model in models():
-        for result, when in (("pope", "no"), ("pope-first", "yes")):
-            for found in model.results[result].methods:
+        for when, result in model.pope.items():
+            for found in result.methods:
                 if found.name == "vanilla" and when == "yes":
                     continue
                 label = METHODS.get(found.name, found.name)
@@ -257,10 +278,10 @@ def settings_table() -> str:
 
 
 def duel_table() -> str:
-    """Pairs of methods on `evaluation2`: the first minus the second, paired by scene."""
+    """Pairs of methods on the fresh scenes: the first minus the second, paired by scene."""
     rows = []
     for model in models():
-        for pair, found in model.numbers["duels"].items():
+        for pair, found in model.numbers["fresh"]["duels"].items():
             changes = {name: from_json(MetricDifference, change) for name, change in found.items()}
             rows.append(
                 [model.label, pair, *(_change(changes[name]) for name in ("chair_s", "chair_i", "recall", "f1"))]
@@ -269,39 +290,27 @@ def duel_table() -> str:
 
 
 def readme_table() -> str:
-    """The README's: the LLaVA of seed 0 with costs."""
+    """The README's: the LLaVA of seed 0 on the fresh scenes, with costs."""
     model = measured("llava")
-    rows = [_costed(model, "vanilla", "vanilla", model.row("vanilla"))]
-    for method, label in METHODS.items():
-        if method in ("rudder-add", "rudder-beta+contrast"):
-            continue
-        rows.append(_costed(model, method, label, model.row(method, OWN.get(method, "tuned"))))
-        if method == "rudder-beta":
-            found = model.results["paper"].method(method)
-            rows.append(_costed(model, method, BY_PAPER, found))
-            assert found.control is not None
-            cut = [number(found.control.metrics[name].value, "percent") for name in README_COLUMNS]
-            rows.append(["vanilla's captions, cut to the recall of the row above", *cut, "-", "-"])
-    headings = ["", "CHAIR_S ↓", "CHAIR_I ↓", "recall ↑", "F1 ↑", "throughput", "forwards per token"]
-    return Table(headings, rows, labels=1).markdown()
-
-
-def _costed(model: Measured, method: str, label: str, found: Row | MethodResult | None) -> list[str]:
-    """A row of the README: scores, and what the method costs."""
-    cost = model.comparison.cost(method, "greedy")
-    assert found is not None
-    assert cost is not None
-    changes = found.changes if isinstance(found, Row) else found.differences
-    speed = "1" if cost.ratio is None else with_interval(cost.ratio.median, *cost.ratio.interval, "ratio")
-    return [label, *_cells(found.metrics, changes, README_COLUMNS), speed, f"{cost.forwards_per_token:.0f}"]
+    left_out = (METHODS["rudder-beta+contrast"], ADD, ADD + BY_PAPER)
+    rows = [["vanilla", *_cells(model.fresh.method("vanilla").metrics, {}, README_COLUMNS), "1", "1"]]
+    for label, found, _ in _fresh_methods(model):
+        if label not in left_out:
+            cost = model.comparison.cost(found.name, "greedy")
+            assert cost is not None
+            assert cost.ratio is not None
+            speed = with_interval(cost.ratio.median, *cost.ratio.interval, "ratio")
+            scores = _cells(found.metrics, found.differences, README_COLUMNS)
+            rows.append([label, *scores, speed, f"{cost.forwards_per_token:.0f}"])
+            rows += [[*row, "-", "-"] for row in _cut(found.control, README_COLUMNS)]
+    return Table(["", *_headings(README_COLUMNS), "throughput", "forwards per token"], rows, labels=1).markdown()
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "readme": readme_table,
     "vanilla": vanilla_table,
     "settings": settings_table,
-    "main": main_table,
-    "second": second_table,
+    "fresh": fresh_table,
     "duels": duel_table,
     "controls": controls_table,
     "decodings": decodings_table,
