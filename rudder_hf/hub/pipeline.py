@@ -18,6 +18,23 @@ DEFAULT_PROMPT = "Please help me describe the image in detail"
 """What is asked where no prompt is given: the paper's question."""
 
 
+def call_options(pipeline: Pipeline, generate_kwargs: dict[str, Any] | None, **direct: Any) -> dict[str, Any]:
+    """What a call passes to `generate`; without a `rudder` of its own, that of the pipeline.
+
+    Raises:
+        ValueError: An option is given in `generate_kwargs` and directly.
+    """
+    options = dict(generate_kwargs or {})
+    for name, value in direct.items():
+        if value is not None and name in options:
+            raise ValueError(f"{name!r} is given twice, once in `generate_kwargs` and once directly: use one.")
+        if value is not None:
+            options[name] = value
+    # The options of a call replace all of those that the pipeline was made with. There are none while it is made.
+    made_with = getattr(pipeline, "_forward_params", {}).get("generate_kwargs", {})
+    return {name: value for name, value in made_with.items() if name == "rudder"} | options
+
+
 class RudderImageToTextPipeline(Pipeline):
     """Describe images, or answer a question about each.
 
@@ -55,12 +72,7 @@ class RudderImageToTextPipeline(Pipeline):
         if prompt is not None and not isinstance(prompt, str):
             raise ValueError(f"prompt is {prompt!r}, but has to be one string for all images of a call.")
         preprocess = {"prompt": prompt, "timeout": timeout}
-        generate = dict(generate_kwargs or {})
-        for name, value in (("max_new_tokens", max_new_tokens), ("rudder", rudder)):
-            if value is not None and name in generate:
-                raise ValueError(f"{name!r} is given twice, once in `generate_kwargs` and once directly: use one.")
-            if value is not None:
-                generate[name] = value
+        generate = call_options(self, generate_kwargs, max_new_tokens=max_new_tokens, rudder=rudder)
         forward = {"generate_kwargs": generate or None, "return_full_text": return_full_text}
         return (
             {key: value for key, value in group.items() if value is not None} for group in (preprocess, forward, {})

@@ -12,15 +12,23 @@ from ..core.configuration import RudderConfig
 from ..core.generate import handle_of
 from .loading import read_settings
 from .modeling import RudderForConditionalGeneration
-from .pipeline import RudderImageToTextPipeline
+from .pipeline import RudderImageToTextPipeline, call_options
 from .processing import load_processor
 
 
 class RudderImageTextToTextPipeline(transformers.ImageTextToTextPipeline):
-    """transformers' pipeline of that name for steered models, which would take an image's path for text."""
+    """transformers' pipeline of that name for steered models. That one would take an image's path for text, and drop
+    `rudder`.
+    """
+
+    def _sanitize_parameters(
+        self, generate_kwargs: dict[str, Any] | None = None, rudder: Any = None, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        options = call_options(self, generate_kwargs, rudder=rudder)
+        return super()._sanitize_parameters(generate_kwargs=options or None, **kwargs)  # type: ignore[no-any-return]
 
     def __call__(self, images: Any = None, text: Any = None, **kwargs: Any) -> Any:
-        """As `ImageTextToTextPipeline`, but images without text are refused."""
+        """As `ImageTextToTextPipeline`, with `rudder` as for `generate`. Images without text are refused."""
         alone = images if isinstance(images, (list, tuple)) else [images]
         if text is None and images is not None and all(isinstance(each, str) for each in alone):
             raise ValueError(
@@ -48,7 +56,8 @@ def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwar
         task: `"image-to-text"` (an image and a prompt, as before transformers 5) or `"image-text-to-text"` (chats).
         model: A steered model; or the folder or Hub id of settings, or of a base model that has a preset.
         processor: Its processor; None loads that of the base model.
-        **kwargs: As for `transformers.pipeline` (`device`, `dtype`, `device_map`, `batch_size`, `model_kwargs`, ...).
+        **kwargs: As for `transformers.pipeline` (`device`, `dtype`, `device_map`, `batch_size`, `model_kwargs`, ...),
+            and `rudder` as for `generate`, for all calls that have none of their own.
 
     Raises:
         ValueError: The task is another one, or the model is not steered.

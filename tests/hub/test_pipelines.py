@@ -228,8 +228,35 @@ def test_image_text_to_text(model: Any, processor: Any, repo: Path) -> None:
         assert output[0]["generated_text"].strip() == wanted
         whole = pipe(text=chat(picture(), "the car"), max_new_tokens=NEW)
         assert whole[0]["generated_text"][-1]["role"] == "assistant"
+        options = {"generate_kwargs": {"rudder": False}, "return_full_text": False}
+        output = pipe(text=chat(picture(), "the car"), max_new_tokens=NEW, **options)
+        assert output[0]["generated_text"].strip() == answer(model, processor, picture(), "the car", rudder=False)
     with pytest.raises(ValueError, match="without text"):
         ways[-1]("picture.png")
+
+
+def test_rudder_options_of_chats(model: Any, processor: Any) -> None:
+    """As for `image-to-text`, in a call and for all calls of a pipeline."""
+    pipe = rudder_hf.pipeline("image-text-to-text", model, max_new_tokens=NEW, return_full_text=False)
+    question = chat(picture(), "the car")
+    steered, vanilla = (answer(model, processor, picture(), "the car", rudder=rudder) for rudder in (None, False))
+    for rudder, wanted in ((None, steered), (False, vanilla), ({"alpha_max": 0.0}, vanilla)):
+        assert pipe(text=question, rudder=rudder)[0]["generated_text"].strip() == wanted
+        assert pipe(text=question, generate_kwargs={"rudder": rudder})[0]["generated_text"].strip() == wanted
+    with pytest.raises(ValueError, match="alfa_max"):
+        pipe(text=question, rudder={"alfa_max": 1.0})
+    with pytest.raises(ValueError, match="'rudder' is given twice"):
+        pipe(text=question, rudder=False, generate_kwargs={"rudder": False})
+
+
+@pytest.mark.parametrize("task", ["image-to-text", "image-text-to-text"])
+def test_rudder_options_of_a_pipeline(task: str, model: Any, processor: Any) -> None:
+    """They hold for every call, also one with options of its own, until a call has others."""
+    pipe, question = rudder_hf.pipeline(task, model, rudder=False), chat(picture(), "the car")
+    steered, vanilla = (answer(model, processor, picture(), "the car", rudder=rudder) for rudder in (None, False))
+    for options, wanted in (({}, vanilla), ({"rudder": True}, steered), ({"generate_kwargs": {}}, vanilla)):
+        output = pipe(text=question, max_new_tokens=NEW, return_full_text=False, **options)
+        assert output[0]["generated_text"].strip() == wanted
 
 
 def test_attached_model(model: Any, repo: Path, processor: Any) -> None:
