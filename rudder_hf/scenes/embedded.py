@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from PIL import Image
@@ -26,6 +27,7 @@ EXAMPLE_SCALE = 3
 NOTE = "This is the embedded test bed: a small model that knows synthetic scenes only. Pass --model for a real one."
 RECIPE = "recipe.json"  # of the training, in the folder of every model that was trained on the scenes
 _MODELS = Path(__file__).parent / "models"
+_UNLOADED: Any = SimpleNamespace(config=None)  # of a folder, the revision is that of its files alone
 
 
 def names() -> tuple[str, ...]:
@@ -62,9 +64,17 @@ def folder(name: str = DEFAULT) -> Path:
 
 
 def config(name: str = DEFAULT, **settings: Any) -> RudderConfig:
-    """The settings found for an embedded model on the calibration scenes, with `settings` on top."""
+    """The settings found for an embedded model on the calibration scenes, with `settings` on top.
+
+    Their record was made where the model was trained: it names the model by the folder here, if that has its files.
+    """
+    from ..runtime.models import base_revision  # which imports this module
+
     stored: RudderConfig = RudderConfig.from_pretrained(folder(name) / "rudder")
     stored.base_model_name_or_path = str(folder(name))
+    record, files = stored.calibration or {}, base_revision(_UNLOADED, stored.base_model_name_or_path)
+    if (record.get("model") or {}).get("revision") == files:
+        record["model"]["name"] = stored.base_model_name_or_path
     for key, value in settings.items():
         setattr(stored, key, value)
     stored.validate_settings()

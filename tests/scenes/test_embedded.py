@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from safetensors import safe_open
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
 import rudder_hf
-from rudder_hf import attach
+from rudder_hf import attach, write_repo
+from rudder_hf.hub.card import Provenance
 from rudder_hf.methods import get
 from rudder_hf.metrics.chair import CHAIR_METRICS, chair
 from rudder_hf.metrics.fluency import BROKEN_METRICS, broken
@@ -156,6 +158,21 @@ def test_the_settings_name_where_they_come_from() -> None:
             for score in ("chair_s", "chair_i"):
                 assert record["held_out"][score]["high"] < 0, score
             assert record["held_out"]["recall"]["right"] > 0.94 * record["held_out"]["recall"]["left"]
+
+
+@pytest.mark.parametrize("name", embedded.names())
+def test_saved_settings_say_that_they_were_calibrated(name: str, tmp_path: Path) -> None:
+    embedded.load(name)[0].save_pretrained(tmp_path)
+    record = json.loads((tmp_path / "config.json").read_text())["calibration"]
+    assert record["model"]["name"] == str(embedded.folder(name))
+    assert "note" not in record
+    assert "These settings were calibrated on this model." in (tmp_path / "README.md").read_text()
+    # Of changed settings, and of other weights under the name, nothing of the kind is said.
+    write_repo(embedded.config(name, alpha_max=1.0), tmp_path)
+    assert "**changed by hand**" in (tmp_path / "README.md").read_text()
+    shutil.copytree(embedded.folder(name), tmp_path / "other")
+    (tmp_path / "other" / "metrics.json").write_text("{}")
+    assert not Provenance(embedded.config(str(tmp_path / "other"))).calibrated
 
 
 def test_load_gives_a_steered_model_and_settings_can_be_given() -> None:
