@@ -28,7 +28,7 @@ from ..core.backbones import text_only_error
 from ..core.compat import resolve_revision
 from ..core.configuration import CALL_SETTINGS, SETTING_NAMES, RudderConfig
 from ..core.errors import logger
-from ..core.trust import check_base_name, check_revision, is_commit, is_on_hub
+from ..core.trust import check_base_name, check_revision, is_commit, is_hub_id, is_on_hub
 
 # Arguments about the repository with the settings, or from the Auto classes: never for the base.
 _OURS = ("revision", "subfolder", "code_revision", "variant")
@@ -81,6 +81,41 @@ class LoadArguments:
         return {name: value for name, value in self.base.items() if name not in _MODEL_ARGUMENTS}
 
 
+def full_name(name: str) -> str:
+    """A name that means the same in every working directory: the full path of a folder, the id of what is none."""
+    return os.path.abspath(name) if os.path.isdir(name) else name
+
+
+def name_in_full(config: RudderConfig) -> None:
+    """Let settings name a base in a folder by its full path, and so the record of a calibration on its files."""
+    if config.base_model_name_or_path is None:
+        return
+    config.base_model_name_or_path = base = full_name(config.base_model_name_or_path)
+    record = config.calibration or {}
+    model = record["model"] if isinstance(record.get("model"), Mapping) else {}
+    if str(model.get("revision")).startswith("files-sha256:") and full_name(str(model.get("name"))) == base:
+        config.calibration = {**record, "model": {**model, "name": base}}
+
+
+def _check_place(name: str) -> None:
+    """Raise a FileNotFoundError for a path to nowhere. What has the form of an id may be on the Hub."""
+    if not is_hub_id(name) and not os.path.exists(name):
+        raise FileNotFoundError(
+            f"There is no folder {name!r}. Give a folder that exists, or the id of a repository on the Hub "
+            "('namespace/name')."
+        )
+
+
+def check_names_model(name: str) -> None:
+    """Raise for what a user named as a base: a FileNotFoundError for a path to nowhere, a ValueError for settings."""
+    _check_place(name)
+    if os.path.isfile(os.path.join(name, "config.json")) and read_settings(name) is not None:
+        raise ValueError(
+            f"{name} holds RUDDER settings, not a model. They name their base, and both are loaded by "
+            f"RudderForConditionalGeneration.from_pretrained({name!r})."
+        )
+
+
 def read_settings(source: str | Path, **location: Any) -> RudderConfig | None:
     """The settings that a folder or repository (at `revision`, with `token`, ...) holds; None if it holds a model.
 
@@ -88,6 +123,7 @@ def read_settings(source: str | Path, **location: Any) -> RudderConfig | None:
         ValueError: There is no config, a setting is wrong, or the base's name leads elsewhere than it may.
         OSError: The place cannot be read.
     """
+    _check_place(str(source))
     stored, _ = RudderConfig.get_config_dict(source, **location)
     if not stored:
         raise ValueError(f"Cannot load {str(source)!r}: there is no config.json in it.")
@@ -158,8 +194,10 @@ def find_base(config: RudderConfig, arguments: LoadArguments) -> Base:
     Raises:
         ValueError: It holds settings itself, which would lead on to another base, or around in a circle.
         UnsupportedModelError: It is a text-only model.
+        FileNotFoundError: It is a path, and there is nothing.
     """
     name, location = str(config.base_model_name_or_path), dict(arguments.shared)
+    _check_place(name)
     check_revision(config.base_model_revision)
     if is_on_hub(name):
         way = {key: location[key] for key in ("token", "cache_dir", "local_files_only") if key in location}

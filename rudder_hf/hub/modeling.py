@@ -18,7 +18,7 @@ from ..core.configuration import RudderConfig
 from ..core.errors import logger
 from ..core.handle import SteeringHandle, attach
 from ..presets import get_preset
-from .loading import load_named_base, load_settings_and_base
+from .loading import check_names_model, full_name, load_named_base, load_settings_and_base, name_in_full
 from .push import push_repo, write_repo
 
 
@@ -66,6 +66,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             raise ValueError("This model is steered by RUDDER already. Change its settings, or unwrap() it first.")
         super().__init__(config)
         self._handle = attach(base, config)
+        name_in_full(config)
         self.model: Any = base
         self._named = named
         config.describe_base(without_peft(base).config)
@@ -88,7 +89,9 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 `revision`, ...), except for settings that are to override those of the config (`alpha_max=15.0`).
 
         Raises:
-            ValueError: There is neither a config nor a preset for the base, or a setting does not fit it.
+            ValueError: There is neither a config nor a preset for the base, it is a folder with settings, or a
+                setting does not fit it.
+            FileNotFoundError: The base is a path, and there is nothing.
             UnsupportedModelError: The base cannot be steered, with the reason.
         """
         if isinstance(base, nn.Module):
@@ -97,6 +100,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             name = str(getattr(getattr(without_peft(base), "config", None), "name_or_path", ""))
         elif isinstance(base, (str, Path)):
             name = str(base)
+            check_names_model(name)
         else:
             raise TypeError(f"base is {base!r}, but has to be a loaded model, or the id or folder of one.")
         if config is None or isinstance(config, str):
@@ -108,7 +112,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             raise TypeError(f"config is {config!r}, but has to be a RudderConfig or the name of a preset.")
         else:
             config = copy.deepcopy(config)
-            if name and config.base_model_name_or_path not in (None, name):
+            if name and full_name(config.base_model_name_or_path or name) != full_name(name):
                 logger.warning(f"Settings made for {config.base_model_name_or_path!r} are used on {name!r}.")
                 # The stored revision is one of the stored base.
                 config.base_model_revision = None
@@ -161,6 +165,9 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             repo_id: Where to push; None takes the folder's name.
             **kwargs: With `push_to_hub`, those of [`~RudderForConditionalGeneration.push_to_hub`]. Arguments that are
                 about weights are ignored.
+
+        Raises:
+            ValueError: The folder holds a model.
         """
         if not is_main_process:
             return

@@ -21,11 +21,14 @@ from ..core.trust import is_hub_id, is_on_hub
 from ..core.version import __version__
 from .bundle import custom_generate_source, modeling_source
 from .card import Provenance, is_rendered, render_card
+from .loading import name_in_full
 
 # Seconds to wait for a Hub that does not answer.
 _HUB_PATIENCE = 10.0
 # What a new repository may hold, beside settings.
 _HARMLESS = (".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt")
+# What a model consists of: beside settings it could not be loaded any more.
+_OF_A_MODEL = ("config.json", "adapter_config.json", "*model*.safetensors", "*model*.bin", "*.gguf")
 # The code of version 0.1, by name: a user's own file may be called much the same.
 _OUTDATED = re.compile(
     r"(custom_generate/)?(attach|backbones|base|card|cardtext|configuration|custom_generate|generation|hooks|inplace|"
@@ -67,6 +70,8 @@ def repo_files(
     The card is rendered for `repo_id` with the measured `evaluation` (see [`render_card`]), unless one is given.
     """
     config.validate_settings()
+    config = copy.deepcopy(config)
+    name_in_full(config)
     readme = render_card(config, repo_id, evaluation) if card is None else card
     settings = config.settings() | {"rudder_version": __version__}
     return {
@@ -107,10 +112,19 @@ def write_repo(
 
     Raises:
         NotADirectoryError: There is a file in the folder's place.
+        ValueError: The folder holds a model, or a setting is wrong.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file: give a folder to write the settings into.")
+    stored = folder / "config.json"
+    if not (stored.is_file() and _is_settings(stored.read_text(encoding="utf-8", errors="replace"))):
+        foreign = [path.name for pattern in _OF_A_MODEL for path in sorted(folder.glob(pattern))]
+        if foreign:
+            raise ValueError(
+                f"{folder} holds something else than RUDDER settings ({', '.join(foreign[:3])}), which settings would "
+                "overwrite or make unusable. Choose another folder for the settings."
+            )
     # All texts are made before the first is written, and none is ever there in part.
     files = repo_files(config, repo_id, evaluation)
     card = folder / "README.md"
@@ -129,6 +143,14 @@ def write_repo(
             unfinished.unlink(missing_ok=True)
         written.append(path)
     return written
+
+
+def _is_settings(config_json: str) -> bool:
+    """Whether this is the text of a `config.json` with RUDDER settings."""
+    stored: Any = None
+    with suppress(ValueError):
+        stored = json.loads(config_json)
+    return isinstance(stored, dict) and stored.get("model_type") == RudderConfig.model_type
 
 
 def push_repo(
@@ -234,11 +256,7 @@ def _ready_repo(api: HfApi, repo_id: str, private: bool | None, revision: str | 
     def text(name: str) -> str:
         return Path(api.hf_hub_download(repo_id, name, revision=found.sha)).read_text("utf-8", errors="replace")
 
-    stored: Any = None
-    if "config.json" in names:
-        with suppress(ValueError):
-            stored = json.loads(text("config.json"))
-    if not isinstance(stored, dict) or stored.get("model_type") != RudderConfig.model_type:
+    if "config.json" not in names or not _is_settings(text("config.json")):
         foreign = sorted(name for name in names if name not in _HARMLESS)
         if foreign:
             raise ValueError(

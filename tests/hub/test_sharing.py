@@ -99,6 +99,37 @@ def test_a_file_in_the_way(tmp_path: Path, repo: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
+FOREIGN = {
+    "config": {"config.json": '{"model_type": "llava"}'},
+    "damaged": {"config.json": "["},
+    "weights": {"model-00001-of-00002.safetensors": ""},
+    "adapter": {"adapter_config.json": "{}", "adapter_model.bin": ""},
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_model_in_the_folder_is_not_overwritten(kind: str, repo: Path, tmp_path: Path) -> None:
+    for name, text in FOREIGN[kind].items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{tmp_path} holds something else than RUDDER settings .*another folder"):
+        write_repo(RudderConfig.from_pretrained(repo), tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == FOREIGN[kind]
+
+
+def test_settings_do_not_replace_their_base(base: Path) -> None:
+    before = {path.name: path.read_bytes() for path in base.iterdir()}
+    with pytest.raises(ValueError, match=r"\(config.json, model.safetensors\)"):
+        RudderForConditionalGeneration.from_base(base, RudderConfig(layer=1)).save_pretrained(base)
+    assert {path.name: path.read_bytes() for path in base.iterdir()} == before
+
+
+def test_a_trace_beside_the_settings_is_no_model(repo: Path, tmp_path: Path) -> None:
+    (tmp_path / "trace.safetensors").touch()
+    for _ in range(2):
+        write_repo(RudderConfig.from_pretrained(repo), tmp_path)
+        (tmp_path / "model.safetensors").touch()
+
+
 def test_nothing_is_written_if_the_settings_are_wrong(tmp_path: Path, repo: Path) -> None:
     config = RudderConfig.from_pretrained(repo)
     config.alpha_max = -1.0
@@ -188,6 +219,43 @@ def test_another_base_at_load(repo: Path, tmp_path: Path) -> None:
         assert model.config.base_model_name_or_path == str(other)
         wanted = AutoModelForImageTextToText.from_pretrained(other).lm_head.weight
         assert torch.equal(model.lm_head.weight, wanted)
+
+
+def test_a_base_in_a_folder_is_stored_by_its_full_path(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Elsewhere a relative one leads to nothing, or to somebody's repository of that name."""
+    monkeypatch.chdir(base.parent)
+    config = RudderConfig(layer=1, base_model_name_or_path=base.name)
+    record = {"model": {"name": base.name, "revision": "files-sha256:1"}, "settings": config.settings()}
+    config.calibration = record
+    for name in (base.name, f"./{base.name}", AutoModelForImageTextToText.from_pretrained(base.name)):
+        model = RudderForConditionalGeneration.from_base(name, config)
+        model.save_pretrained(tmp_path / "saved")
+        assert model.config.base_model_name_or_path == str(base)
+    write_repo(config, tmp_path / "written")
+    RudderForConditionalGeneration.from_base(base.name, model.config)
+    assert (config.base_model_name_or_path, config.calibration) == (base.name, record)
+    assert "Settings made for" not in caplog.text
+    monkeypatch.chdir(tmp_path)
+    for folder in ("saved", "written"):
+        loaded = RudderForConditionalGeneration.from_pretrained(folder)
+        assert loaded.config.base_model_name_or_path == str(base)
+        assert loaded.config.calibration == {**record, "model": {"name": str(base), "revision": "files-sha256:1"}}
+    with pytest.raises(ValueError, match="others cannot load"):
+        loaded.push_to_hub("org/name")
+
+
+def test_a_name_that_leads_to_no_model(repo: Path) -> None:
+    for config in (None, RudderConfig(layer=1)):
+        with pytest.raises(ValueError, match=f"holds RUDDER settings, .*from_pretrained\\('{repo}'\\)"):
+            RudderForConditionalGeneration.from_base(repo, config)
+        with pytest.raises(FileNotFoundError, match=r"no folder './no-such'.*'namespace/name'"):
+            RudderForConditionalGeneration.from_base("./no-such", config)
+    with pytest.raises(FileNotFoundError, match="no folder '/no/such'"):
+        RudderForConditionalGeneration.from_pretrained("/no/such")
+    with pytest.raises(FileNotFoundError, match="no folder '/no/such'"):
+        RudderForConditionalGeneration.from_pretrained(repo, base_model_name_or_path="/no/such")
 
 
 def test_from_base_takes_settings_too(base: Path) -> None:
