@@ -41,8 +41,8 @@ COMPARE = (
     "compare --model embedded:model --limit 500 --beam-limit 100 --pope-limit 60 --tune-limit 300 "
     "--tune-beam-limit 15 --batch-size 100 --out comparison"
 )
-# Every peer on the first model (without the parts of PAI and VISTA, which are methods of their own), the strongest ones
-# on all.
+# Every peer on the first model (without the parts of PAI and VISTA, which are methods of their own), the strongest on
+# all.
 METHODS = {"llava": "vanilla,rudder,contrast,dola-low,dola-high,vcd,pai,vista,vti,opera,controls"}
 STRONGEST = "vanilla,rudder,contrast,dola-low,vcd,pai,vti,controls"
 EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"

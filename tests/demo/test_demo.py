@@ -189,7 +189,8 @@ def test_saved_settings_are_read_by_the_config_class(tmp_path: Path) -> None:
 
 
 def test_a_public_page_names_no_folder(tmp_path: Path) -> None:
-    config = RudderConfig(base_model_name_or_path=str(tmp_path), layer=3)
+    record = {"model": {"name": str(tmp_path), "revision": "files-sha256:0"}}
+    config = RudderConfig(base_model_name_or_path=str(tmp_path), layer=3, calibration=record)
     assert str(tmp_path) not in config_json(DEFAULT, config, keep_folder=False)
     assert json.loads(config_json(DEFAULT, config, keep_folder=True))["base_model_name_or_path"] == str(tmp_path)
 

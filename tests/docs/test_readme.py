@@ -21,7 +21,7 @@ from transformers import (
     LlavaForConditionalGeneration,
 )
 
-from benchmarks.embedded.tables import COMPARED, TABLES, measured
+from benchmarks.embedded.tables import MODELS, TABLES, measured
 from rudder_hf import get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.benchmark.table import cost_table
@@ -175,7 +175,7 @@ def test_embedded_tables_are_the_result_files(name: str) -> None:
 
 
 def test_pages_of_the_comparisons_are_their_result_files() -> None:
-    for name in COMPARED:
+    for name in MODELS:
         page = (ROOT / "benchmarks" / "embedded" / f"{name}.md").read_text()
         assert page.strip() == markdown(measured(name).comparison).strip()
 
