@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..evaluate.statements import control_in_words
 from ..runtime.report import Table, change_in_points, number, with_interval
 from .choice import METRICS, OBJECTIVES, in_words
 from .figures import Numbers, grids, mark, vanilla_row
 from .settings import Setting
-from .verdict import TRUNCATED, shown_by
+from .verdict import is_uncut, shown_by
 
 _GLOSSARY = (
     "CHAIR_S: share of captions that name an object which is not in the image. CHAIR_I: share of such objects among "
@@ -135,17 +136,15 @@ def _lent(setting: Mapping[str, Any]) -> str:
 def _less_said(numbers: Numbers) -> str:
     """Whether the choice does more on the held-out images than saying less would; empty if that is not known."""
     metric = shown_by(numbers["record"]["metric"])
-    found: dict[str, Any] = next((row.get("minus_truncated", {}) for row in numbers["held_out"] if row["chosen"]), {})
-    if metric.name not in found:
+    row: dict[str, Any] = next((row for row in numbers["held_out"] if row["chosen"]), {})
+    if metric.name not in row.get("minus_truncated", {}):
         return ""
-    change = found[metric.name]
-    if change["high"] < 0:
-        meaning = "lower than by saying less"
-    elif change["low"] > 0:
-        meaning = "worse than by saying less"
+    change, uncut = row["minus_truncated"][metric.name], is_uncut(row)
+    if change["low"] <= 0 <= change["high"]:
+        meaning = "which holds 0" + ("" if uncut else ": saying less may be all of it")
     else:
-        meaning = "which holds 0: saying less may be all of it"
-    return f"{metric.label} against {TRUNCATED}: {change_in_points(change)}, {meaning}"
+        meaning = ("lower" if change["high"] < 0 else "worse") + ("" if uncut else " than by saying less")
+    return f"{metric.label} against {control_in_words(uncut)}: {change_in_points(change)}, {meaning}"
 
 
 # Sections
@@ -195,7 +194,7 @@ def _held_out(numbers: Numbers) -> str:
             rows.append([title, *(f"{value} ({difference})" for value, difference in cells)])
         if cut := row.get("minus_truncated"):
             known = (_shown_interval(name, cut[name], sign=True) if name in cut else "" for name in names)
-            rows.append([f"… minus {TRUNCATED}", *known])
+            rows.append([f"… minus {control_in_words(is_uncut(row))}", *known])
         if own:
             lent = _lent(row["settings"])
             rows.append([f"… with another image's {lent}", *(_shown(name, own[name]["left"]) for name in names)])

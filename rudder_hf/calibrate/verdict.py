@@ -5,7 +5,7 @@ Settings are calibrated if all of this holds on images that were not used for ch
 - hallucination is shown to be lower: the paired 95 % interval of the change against vanilla lies below 0. The metric
   is CHAIR_I for settings that were chosen by F1, else the CHAIR that they were chosen by;
 - and lower than by saying less: so does the interval against vanilla's captions cut to the same recall
-  (`rudder_hf.metrics.truncation`);
+  (`rudder_hf.metrics.truncation`). Where recall does not fall they are uncut, and this is the first condition again;
 - F1 is not shown to be lower: its paired 95 % interval does not lie below 0;
 - the estimate of recall is not below the floor.
 
@@ -20,6 +20,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..evaluate.scoring import Scored
+from ..evaluate.statements import control_in_words
 from ..metrics.statistics import Metric, compare, interval
 from ..metrics.truncation import CONTROL_METRICS, cut_to_recall
 from ..runtime.report import change_in_points
@@ -27,9 +28,6 @@ from .choice import CHAIR_MEAN, LABELLED, METRICS, OBJECTIVES, Choice
 from .settings import VANILLA, Setting
 
 _SAME = 1e-6  # rows have six decimals
-
-TRUNCATED = "vanilla's captions cut to the same recall"
-"""The truncated control in words."""
 
 HeldOut = Sequence[Mapping[str, Any]]
 """Rows of the held-out images, as JSON values."""
@@ -91,6 +89,12 @@ def held_out_row(held_out: HeldOut, setting: Setting | None) -> Mapping[str, Any
     return next((row for row in held_out if setting and row["settings"] == setting.record()), {})
 
 
+def is_uncut(row: Mapping[str, Any]) -> bool:
+    """Whether the truncated control of a row is vanilla uncut: the setting recalls as much or more."""
+    recall = row["minus_vanilla"]["recall"]
+    return bool(recall["right"] >= recall["left"])
+
+
 def shown_by(objective: str) -> Metric:
     """The metric whose change on held-out images has to be shown, of settings that were chosen by an objective."""
     return METRICS["chair_i"] if objective == "f1" else OBJECTIVES[objective]
@@ -110,8 +114,8 @@ def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Mapping[str, flo
     less = row["minus_truncated"][metric.name]
     if found[metric.name]["high"] >= 0:
         missing.append(f"{metric.label} is not shown to fall ({change_in_points(found[metric.name])})")
-    elif less["high"] >= 0:
-        change = f"{change_in_points(less)} against {TRUNCATED}"
+    if less["high"] >= 0 and not is_uncut(row):
+        change = f"{change_in_points(less)} against {control_in_words(uncut=False)}"
         missing.append(f"{metric.label} is not shown to fall by more than by saying less ({change})")
     if found["f1"]["high"] < 0:
         missing.append(f"F1 falls ({change_in_points(found['f1'])})")

@@ -26,6 +26,11 @@ def verdict(change: MetricDifference) -> str:
     return WINS if (change.value < 0) == (change.direction == "lower") else LOSES
 
 
+def control_in_words(uncut: bool, vanilla: str = "vanilla") -> str:
+    """The truncated control of a method; it is uncut if the method recalls as much as vanilla or more."""
+    return f"{vanilla} uncut, which recalls no more" if uncut else f"{vanilla} cut to the same recall"
+
+
 def against_control(label: str, control: ControlResult, vanilla: str = "vanilla") -> str:
     """Whether a method is better than vanilla's captions cut to its recall: more than saying less.
 
@@ -49,16 +54,12 @@ def against_control(label: str, control: ControlResult, vanilla: str = "vanilla"
         lead = "names more absent objects than" if set(worse) & _ABSENT else "is worse than"
     else:
         lead = "cannot be told from"
-    if control.mentions is None:
-        rival = f"{vanilla} uncut, which recalls no more"
-    else:
-        rival = f"{vanilla} cut to the same recall"
     parts = []
     for group, words in _GROUPS.items():
         told = ", ".join(_told(judged[name]) for name in found.get(group, []))
         if told:
             parts.append(f"{words} {told}" if len(found) > 1 else told)
-    return f"{label} {lead} {rival}: {'; '.join(parts)}."
+    return f"{label} {lead} {control_in_words(control.mentions is None, vanilla)}: {'; '.join(parts)}."
 
 
 def without_effect(label: str, change: MetricDifference, effect: MetricDifference, of: str, share: float) -> str:

@@ -15,6 +15,7 @@ from rudder_hf import RudderConfig, methods
 from rudder_hf.calibrate import VANILLA, CalibrationOptions, Limits, Setting
 from rudder_hf.calibrate.choice import LABELLED, Choice
 from rudder_hf.calibrate.outcome import choice_record
+from rudder_hf.calibrate.report import _held_out, _less_said
 from rudder_hf.calibrate.verdict import held_out_rows, refusal, shown_by, truncated
 from rudder_hf.evaluate.methods import settings_record
 from rudder_hf.evaluate.scoring import Scored
@@ -74,15 +75,44 @@ def test_every_reason_of_refusal_is_said(steered: Scored, floor: float, missing:
 
 
 def test_a_fall_that_saying_less_explains_is_refused() -> None:
-    rows = checked(captions(8), cut=captions(9))
+    rows = checked(captions(8, 2.9), cut=captions(9, 2.9))
     refused = refusal(choice(), rows, LIMITS)
     less = "on the held-out images CHAIR_I is not shown to fall by more than by saying less (-0.7 ["
     assert refused.startswith(less)
-    assert refused.endswith("] against vanilla's captions cut to the same recall)")
+    assert refused.endswith("] against vanilla cut to the same recall)")
     record = choice_record(choice(), rows, LIMITS)
     assert record["refusal"] == refused
     assert record["held_out_minus_truncated"]["chair_i"]["high"] >= 0 > record["held_out"]["chair_i"]["high"]
-    assert refusal(choice(), checked(captions(8), cut=captions(16)), LIMITS) == ""
+    assert refusal(choice(), checked(captions(8, 2.9), cut=captions(16, 2.9)), LIMITS) == ""
+    # Said beside the first condition, but where vanilla is uncut it is that one again.
+    first, second, *_ = refusal(choice(), checked(captions(19, 2.9), cut=captions(18, 2.9)), LIMITS).split(", and ")
+    assert "CHAIR_I is not shown to fall (" in first
+    assert second.startswith("CHAIR_I is not shown to fall by more than by saying less (")
+    assert "saying less" not in refusal(choice(), checked(captions(19)), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("steered", "cut", "said"),
+    [
+        (captions(19), None, "vanilla uncut, which recalls no more: -0.6 [-1.9, +0.0], which holds 0"),
+        (captions(8), None, "vanilla uncut, which recalls no more: -8.0 [-11.7, -4.6], lower"),
+        (captions(30), None, "vanilla uncut, which recalls no more: +5.7 [+2.6, +9.0], worse"),
+        (captions(8, 2.9), captions(9, 2.9), "saying less may be all of it"),
+        (captions(8, 2.9), captions(16, 2.9), "lower than by saying less"),
+        (captions(16, 2.9), captions(8, 2.9), "worse than by saying less"),
+    ],
+)
+def test_the_report_says_against_what(steered: Scored, cut: Scored | None, said: str) -> None:
+    """A setting that recalls as much as vanilla meets vanilla uncut: saying less cannot be what it does."""
+    rows = checked(steered, cut=cut)
+    line = _less_said({"record": {"metric": "f1"}, "held_out": rows})
+    assert line.startswith("CHAIR_I against vanilla ")
+    assert line.endswith(said)
+    against = line.removeprefix("CHAIR_I against ").partition(": ")[0]
+    record = {"held_out_images": [], "held_out_looks": 1, "settings": None, "metric": "f1"}
+    assert f"\n| … minus {against} |" in _held_out(
+        {"record": record, "held_out": rows, "by_mode": {}, "without_labels": None}
+    )
 
 
 def test_the_truncated_control_has_the_recall_of_the_setting() -> None:
@@ -100,7 +130,9 @@ def test_the_truncated_control_has_the_recall_of_the_setting() -> None:
 def test_all_that_is_missing_is_said_at_once() -> None:
     refused = refusal(choice(), checked(captions(20, found=2.0)), LIMITS)
     said = refused.removeprefix("on the held-out images ").split(", and ")
-    assert [reason[:16] for reason in said] == ["CHAIR_I is not s", "F1 falls (-18.5 ", "recall is 66.67%"]
+    shown = ["CHAIR_I is not shown to fall (", "CHAIR_I is not shown to fall by more than by saying less ("]
+    assert [reason.partition("(")[0] + "(" for reason in said[:2]] == shown
+    assert [reason[:16] for reason in said[2:]] == ["F1 falls (-18.5 ", "recall is 66.67%"]
 
 
 def test_the_floor_itself_is_kept() -> None:
