@@ -121,8 +121,8 @@ class Limits:
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} is {getattr(self, name)}; give a share between 0 and 1, such as 0.95")
         for name in ("nll_rise", "distinct_drop"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}; give 0 or more")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"{name} is {getattr(self, name)}; give a number from 0 on, such as 0.05")
 
     def margins(self, sums: Sums, vanilla: Sums, labelled: bool) -> dict[str, Floats]:
         """For each limit how far a setting is from it: below 0 means that it is broken."""

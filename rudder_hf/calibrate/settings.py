@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -114,15 +115,16 @@ class Grid:
         for name, values in asdict(self).items():
             if not values:
                 raise InputError(f"the grid has no {name}: give at least one value")
-            for value in values if name in CONTRAST_DEFAULTS else ():
+            for value in values if name in ("k", *CONTRAST_DEFAULTS) else ():
                 check_setting(name, value)
         if self.contrast_after != (CONTRAST_DEFAULTS["contrast_after"],) and not max(self.contrast):
             raise InputError("the grid has a place of the contrast and no contrast: give --contrast too")
-        if min(self.strengths) < 0 or (min(self.strengths) == 0 and not max(self.contrast)):
-            raise InputError(
-                f"the grid has the strength {min(self.strengths)}; give shares above 0, such as 0.3 (0 goes with a "
-                "contrast: it is then tried alone)"
-            )
+        for share in self.strengths:
+            if not 0 <= share < math.inf or (share == 0 and not max(self.contrast)):
+                raise InputError(
+                    f"the grid has the strength {share}; give shares above 0, such as 0.3 (0 goes with a contrast: it "
+                    "is then tried alone)"
+                )
 
     @property
     def pushes(self) -> list[float]:

@@ -102,6 +102,10 @@ def read_source(source: str) -> tuple[RudderConfig, str | None]:
             raise ValueError(f"{source!r} is neither a folder nor a preset. Presets: {presets}.")
         return get_preset(source).config(), None
     if not (folder / "config.json").is_file():
+        from ..calibrate.outcome import NUMBERS, REPORT
+
+        if (folder / NUMBERS).is_file():
+            raise ValueError(f"{folder} is of a calibration that chose no settings to push: its {REPORT} says why.")
         raise ValueError(f"There is no config.json in {folder}: save_pretrained writes one.")
     config = read_settings(folder)
     if config is None:

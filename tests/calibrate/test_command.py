@@ -15,7 +15,7 @@ from rudder_hf import RudderConfig
 from rudder_hf.calibrate import Setting
 from rudder_hf.cli.main import app
 from rudder_hf.hub.card import Provenance
-from tests.support.command import started
+from tests.support.command import refused, rudder, started
 from tests.support.evaluating import loaded
 from tests.support.planting import NEW, assert_same, planted_folder
 
@@ -100,6 +100,8 @@ def test_nothing_better_than_vanilla_is_a_failure(saved_model: Path, tmp_path: P
     assert "Chosen: vanilla" in result.stdout
     assert not (tmp_path / "result-001" / "config.json").exists()
     assert (tmp_path / "result-001" / "report.md").is_file()
+    push = rudder("push", tmp_path / "result-001", "org/name", "--dry-run")
+    refused(push, "result-001 is of a calibration that chose no settings")
 
 
 def test_what_is_not_shown_is_not_called_calibrated(
@@ -139,3 +141,27 @@ def test_bad_input_is_one_line(saved_model: Path, tmp_path: Path, more: list[str
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert len([line for line in result.stderr.splitlines() if line.startswith("Error")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--strengths", "nan", "the strength nan"),
+        ("--strengths", "0.3,nan", "the strength nan"),
+        ("--strengths", "0.3,inf", "the strength inf"),
+        ("--k", "nan", "`k` is nan"),
+        ("--k", "5,-1", "`k` is -1"),
+        ("--contrast", "inf", "`contrast` is inf"),
+        ("--recall-floor", "nan", "recall_floor is nan"),
+        ("--length-floor", "nan", "length_floor is nan"),
+        ("--nll-rise", "nan", "nll_rise is nan"),
+        ("--nll-rise", "inf", "nll_rise is inf"),
+        ("--distinct-drop", "nan", "distinct_drop is nan"),
+        ("--confidence", "nan", "confidence is nan"),
+    ],
+)
+def test_bad_numbers_are_refused_before_anything_is_loaded(
+    tmp_path: Path, option: str, value: str, message: str
+) -> None:
+    refused(rudder("calibrate", "--model", tmp_path / "none", "--out", tmp_path / "out", option, value), message)
+    assert list(tmp_path.iterdir()) == []
