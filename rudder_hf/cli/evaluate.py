@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 import typer
 
 from . import options
-from .common import choose_device, command_line, copyable, read_ids, refusing_bad_input, reporting_failure
+from .common import (
+    choose_device,
+    command_line,
+    copyable,
+    read_ids,
+    refuse_typed,
+    refusing_bad_input,
+    reporting_failure,
+)
 from .score import print_result
 
 EXAMPLES = copyable(
@@ -22,6 +30,7 @@ EXAMPLES = copyable(
 
 
 def evaluate(
+    context: typer.Context,
     out: options.OutOption,
     model: options.ModelOption = None,
     task: Annotated[
@@ -51,7 +60,9 @@ def evaluate(
     ] = "greedy",
     num_beams: options.NumBeamsOption = 5,
     top_p: options.TopPOption = 0.9,
-    temperature: Annotated[float, typer.Option(help="Temperature of nucleus sampling.")] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(callback=options.finite, help="Temperature of nucleus sampling.")
+    ] = 1.0,
     batch_size: options.BatchSizeOption = 8,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
@@ -97,6 +108,9 @@ def evaluate(
         from ..runtime.progress import ProgressBar
 
         decoded = Decoding(decoding, max_new_tokens or asked.max_new_tokens, num_beams, top_p, temperature)
+        others = [name for name in ("num_beams", "top_p", "temperature") if name not in decoded.record()]
+        why = f"has no effect on {decoding} decoding: leave it out, or choose another --decoding"
+        refuse_typed(context, why, *others)
         run_options = RunOptions(batch_size, seed, not no_likelihood, command_line())
         loaded = load_model(model, dtype, process_device(choose_device(device), process), rudder, revision)
         optional, questions = method_names.parse_optional(methods), asked.kind != "chair"

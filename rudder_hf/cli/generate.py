@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options
-from .common import choose_device, copyable, refusing_bad_input, reporting_failure
+from .common import choose_device, copyable, refuse_typed, refusing_bad_input, reporting_failure
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,6 +34,7 @@ TIMEOUT = 30.0  # seconds for an image behind a URL
 
 
 def generate(
+    context: typer.Context,
     images: Annotated[
         list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders or URLs; none shows examples.")
     ] = None,
@@ -69,8 +70,11 @@ def generate(
     with refusing_bad_input():
         if stream and as_json:
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
-        if limit is not None and not images:
-            raise ValueError("--limit is for images that are given; of the examples, --example N shows one.")
+        if images:
+            refuse_typed(context, "is for the examples, which are shown where no image is given", "example")
+        else:
+            why = "is for images that are given; of the examples, --example N shows one"
+            refuse_typed(context, why, "limit", "annotations")
         found = _read_images(images, annotations, limit) if images else _examples(example)
         wanted = options.given_settings(given)
     with reporting_failure():

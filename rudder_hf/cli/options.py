@@ -7,6 +7,7 @@ few users need is in `ADVANCED`.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -23,6 +24,14 @@ ADVANCED = frozenset(
     shortlist probe pool span first_token contrast_after no_early_stopping label_free runners_up
     """.split()  # noqa: SIM905 - one name a line would hide the list
 )
+
+
+def finite(value: float) -> float:
+    """A number of an option that ends up in a result, which is JSON and has neither nan nor infinity."""
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not finite; give a number.")
+    return value
+
 
 # The model and where it runs.
 ModelOption = Annotated[
@@ -95,7 +104,10 @@ BootstrapOption = Annotated[int, typer.Option(min=1, help="Bootstrap draws for i
 MarginOption = Annotated[
     float,
     typer.Option(
-        min=0, help="RUDDER's controls are without effect within this share of its own change.", show_default="a third"
+        min=0,
+        callback=finite,
+        help="RUDDER's controls are without effect within this share of its own change.",
+        show_default="a third",
     ),
 ]
 OutOption = Annotated[Path, typer.Option(help="New folder, or the folder of the same run, which is continued.")]
@@ -117,19 +129,18 @@ def given_settings(given: dict[str, Any]) -> dict[str, Any]:
     """RUDDER's settings that the user gave, by an option of their own or with --set.
 
     Raises:
-        ValueError: A setting is given twice, is unknown, or is written in another form.
+        ValueError: A setting is given twice, unknown, out of range, without effect, or written in another form.
     """
     from ..core.configuration import check_setting
     from ..evaluate.methods import parse_settings
 
-    parsed = parse_settings(given["settings"] or [])
-    if methods := set(parsed) - {""}:
-        raise ValueError(f"--set {min(methods)}.NAME=VALUE: here settings are NAME=VALUE.")
     found: dict[str, Any] = {
         name: given[name] for name in ("layer", "mode", "alpha_max", "k", "contrast") if given.get(name) is not None
     }
-    for name, value in parsed.get("", {}).items():
+    for name, value in parse_settings(given["settings"] or [], methods=()).get("", {}).items():
         if name in found:
             raise ValueError(f"{name} is given twice: --set {name}=... and --{name.replace('_', '-')}.")
-        found[name] = check_setting(name, value)
-    return found
+        if name == "force":  # a setting of a call, for prompts without an image
+            raise ValueError("--set force has no effect here: it steers prompts without an image, and all have one.")
+        found[name] = value
+    return {name: check_setting(name, value) for name, value in found.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
-from .common import copyable, refusing_bad_input
+from .common import copyable, refuse_typed, refusing_bad_input
 
 if TYPE_CHECKING:
     from ..evaluate.result import EvaluationResult
@@ -22,6 +22,7 @@ EXAMPLES = copyable(
 
 
 def score(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(metavar="RESULTS", help="Folder of `rudder evaluate`, or a file of captions with --data."),
@@ -55,7 +56,10 @@ def score(
         from ..evaluate.scoring import Scoring
 
         scoring = Scoring(lineage, parser, bootstrap, margin)
+        data_options = ("data", "captions", "split", "seed")
         if other is not None:
+            why = "has no effect where two runs are compared: their differences are printed only"
+            refuse_typed(context, why, "out", *data_options)
             _print_differences(source, other, scoring)
             return
         from ..evaluate.folder import rescore, save_rescored, score_captions
@@ -64,6 +68,7 @@ def score(
 
         path = Path(source)
         if path.is_dir():
+            refuse_typed(context, "has no effect on a results folder, which has its data and its seed", *data_options)
             result = rescore(path, scoring)
             out = path if out is None else out
         elif path.is_file():

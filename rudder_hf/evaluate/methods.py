@@ -27,6 +27,7 @@ from ..scenes.images import Scene, draw, train_scene
 from ..scenes.world import NAMES as OBJECTS
 
 _STEERED = tuple(name for name in NAMES if name.startswith("rudder-"))
+_PYTHON = {"True": "true", "False": "false", "None": "null"}  # as JSON has them
 _PAIRS = 50
 # Scenes from here on; training starts at 0 and takes fewer.
 _FIRST_SCENE = 9_000_000
@@ -56,8 +57,10 @@ def parse_optional(text: str) -> set[str]:
     return {member for name in given for member in GROUPS.get(name, ())} - set(given)
 
 
-def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+def parse_settings(texts: Sequence[str], methods: Collection[str] = NAMES) -> dict[str, dict[str, Any]]:
     """Settings such as "alpha_max=8" (for all methods that are steered) or "rudder-add.alpha_max=5", by method.
+
+    Values are written as in JSON or in Python. Without `methods` there are only settings for all of them.
 
     Raises:
         ValueError: A text has another form.
@@ -66,13 +69,12 @@ def parse_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     for text in texts:
         name, equals, value = text.partition("=")
         method, dot, setting = name.strip().rpartition(".")
-        if not equals or not setting or (dot and method not in NAMES):
-            raise ValueError(
-                f"--set {text} is no setting: write NAME=VALUE or METHOD.NAME=VALUE, with METHOD one of "
-                f"{', '.join(NAMES)}."
-            )
+        if not equals or not setting or (dot and method not in methods):
+            of_method = f"write NAME=VALUE or METHOD.NAME=VALUE, with METHOD one of {', '.join(methods)}"
+            form = of_method if methods else "here settings are NAME=VALUE, such as span=text"
+            raise ValueError(f"--set {text} is no setting: {form}.")
         try:
-            parsed = json.loads(value)
+            parsed = json.loads(_PYTHON.get(value.strip(), value))
         except ValueError:
             parsed = value.strip()
         found.setdefault(method, {})[setting] = parsed

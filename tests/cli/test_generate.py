@@ -152,7 +152,7 @@ def test_settings_are_followed(examples: list[Path]) -> None:
     none = answer_json(examples[0], "--alpha-max", 0)["answers"][0]
     assert none["steered"] == none["vanilla"]
     assert set(none["gate"]) == {0.0}
-    record = answer_json(examples[0], "--alpha-max", 500, "--k", 2, "--layer", 1, "--set", "steer_first_token=true")
+    record = answer_json(examples[0], "--alpha-max", 500, "--k", 2, "--layer", 1, "--set", "steer_first_token=True")
     assert record["answers"][0]["steered"] != record["answers"][0]["vanilla"]
     assert record["answers"][0]["gate"][0] > 0
     assert [record["settings"][name] for name in ("alpha_max", "k", "layer")] == [500.0, 2.0, 1]
@@ -207,8 +207,9 @@ def test_unknown_models_are_refused(monkeypatch: pytest.MonkeyPatch, folder: Pat
         ("--set", "g_min=2", "g_min"),
         ("--set", "alpha=3", "Settings: layer, alpha_max, k"),
         ("--set", "span=left", "'prompt', 'text', 'image'"),
-        ("--set", "span", "NAME=VALUE"),
+        ("--set", "span", "--set span is no setting: here settings are NAME=VALUE, such as span=text."),
         ("--set", "vcd.alpha=1", "here settings are NAME=VALUE"),
+        ("--set", "force=true", "force has no effect here"),
         ("--layer", 99, "12 decoder layers"),
         ("--device", "cuda:77", "--device cuda:77"),
         ("--device", "nonsense", "--device nonsense"),
@@ -216,6 +217,21 @@ def test_unknown_models_are_refused(monkeypatch: pytest.MonkeyPatch, folder: Pat
 )
 def test_bad_settings_are_refused(option: str, value: object, word: str) -> None:
     refused(generate(option, value), word)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--alpha-max", "nan"), ("--alpha-max", -3), ("--k", "inf"), ("--contrast", -1)]
+)
+def test_settings_are_checked_before_anything_is_loaded(option: str, value: object, tmp_path: Path) -> None:
+    name = option[2:].replace("-", "_")
+    refused(generate("--model", tmp_path / "none", option, value), f"RUDDER setting `{name}` is {value}")
+
+
+def test_options_that_would_do_nothing_are_refused(examples: list[Path], tmp_path: Path) -> None:
+    refused(generate(examples[0], "--example", 2), "--example is for the examples")
+    annotations = ("--annotations", tmp_path / "instances.json")
+    refused(generate("--example", 1, *annotations), "--annotations is for images that are given")
+    refused(generate("--limit", 2), "--limit is for images that are given")
 
 
 def test_a_failure_while_generating_is_told_apart_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

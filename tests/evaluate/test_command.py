@@ -42,13 +42,16 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(model: Path, coco: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chair(model: Path, coco: Path) -> tuple[object, ...]:
     """CHAIR on COCO files, two methods."""
+    files = ("--model", model, "--task", "chair", "--data", coco)
+    return *files, "--methods", "vanilla,rudder-beta", *SETTINGS, "--set", "rudder-beta.k=2", *QUICK
+
+
+@pytest.fixture(scope="module")
+def done(chair: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "chair"
-    result = rudder(
-        "--model", model, "--task", "chair", "--data", coco, "--methods", "vanilla,rudder-beta", *SETTINGS, *QUICK,
-        "--set", "rudder-beta.k=2", "--out", out,
-    )  # fmt: skip
+    result = rudder(*chair, "--out", out)
     assert result.exit_code == 0, result.output
     assert "RUDDER-Beta - Vanilla" in result.stdout
     assert "CHAIR_S" in result.stdout
@@ -178,6 +181,10 @@ def test_scores_comparison_and_tables(done: Path, coco: Path, tmp_path: Path) ->
         (("--out", "x", "--set", "alpha_max"), "NAME=VALUE"),
         (("--out", "x", "--set", "magic.alpha=1"), "METHOD.NAME=VALUE"),
         (("--out", "x", "--top-p", "0", "--decoding", "nucleus"), "top_p"),
+        (("--out", "x", "--model", "x", "--num-beams", "7"), "--num-beams has no effect on greedy decoding"),
+        (("--out", "x", "--model", "x", "--temperature", "1"), "--temperature has no effect on greedy decoding"),
+        (("--out", "x", "--model", "x", "--top-p", "1", "--decoding", "beam"), "--top-p has no effect on beam"),
+        (("--out", "x", "--task", "mme", "--data", "."), "--data is .; give MME's folder, which has one folder"),
         (("--out", "x", "--model", "nowhere/nothing-at-all"), "Cannot load"),
         (
             ("--out", "x", "--set", "alpha=3"),
@@ -213,3 +220,29 @@ def test_settings_are_needed_and_checked(model: Path, tmp_path: Path) -> None:
 def test_a_folder_of_another_run_is_refused(done: Path, model: Path, coco: Path) -> None:
     base = ("--model", model, "--task", "chair", "--data", coco, *QUICK)
     refused(rudder(*base, "--methods", "vanilla", "--out", done), "this command has no methods.rudder-beta")
+
+
+def test_scores_refuse_options_that_would_do_nothing(done: Path, coco: Path, tmp_path: Path) -> None:
+    runs = ("score", f"{done}:vanilla", f"{done}:rudder-beta")
+    refused(command.rudder(*runs, "--out", tmp_path / "x"), "--out has no effect where two runs are compared")
+    refused(command.rudder(*runs, "--seed", 0), "--seed has no effect where two runs are compared")
+    refused(command.rudder("score", done, "--data", coco), "--data has no effect on a results folder")
+    refused(command.rudder("score", done, "--seed", 3), "--seed has no effect on a results folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("evaluate", "--model", "x", "--temperature"),
+        ("evaluate", "--model", "x", "--margin"),
+        ("compare", "--model", "x", "--margin"),
+        ("score", "x", "--margin"),
+    ],
+)
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_numbers_have_to_be_finite(options: tuple[str, ...], value: str, tmp_path: Path) -> None:
+    result = command.rudder(*options, value, "--out", tmp_path / "x")
+    assert result.exit_code == 2, result.output
+    assert f"Invalid value for '{options[-1]}'" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rudder_hf.evaluate.methods import caption_pair, make_methods, parse_names, parse_optional
+from rudder_hf.evaluate.methods import caption_pair, make_methods, parse_names, parse_optional, parse_settings
 from rudder_hf.methods import GROUPS, NAMES
 from rudder_hf.scenes.captions import broken_sentences, mentions
 from rudder_hf.scenes.images import train_scene
@@ -22,6 +22,13 @@ def test_groups_are_replaced_by_their_members() -> None:
     for wrong in ("", "everything", "vcd,vcd", "all,all"):
         with pytest.raises(ValueError, match="method"):
             parse_names(wrong)
+
+
+def test_settings_are_written_as_in_json_or_in_python() -> None:
+    python = ("steer_first_token=True", "norm_cap=None", "rudder-add.steer_first_token= False", "span=text", "k=2")
+    json = ("steer_first_token=true", "norm_cap=null", "rudder-add.steer_first_token= false", 'span="text"', "k=2")
+    own = {"steer_first_token": True, "norm_cap": None, "span": "text", "k": 2}
+    assert parse_settings(python) == parse_settings(json) == {"": own, "rudder-add": {"steer_first_token": False}}
 
 
 def test_members_that_cannot_run_are_left_out_and_named_ones_refused() -> None:

@@ -96,10 +96,12 @@ def mme_task(options: DataOptions) -> Task:
     Images that are wanted are named `SUBTASK/NAME`.
     """
     data = options.data
-    if data is None or not data.is_dir():
-        raise InputError(f"there is no folder {data}: give MME's folder with one folder per subtask")
-    there = [name for name in SUBTASKS if (data / name).is_dir()]
-    questions = read_mme(data, there or None)
+    there = [name for name in SUBTASKS if data is not None and (data / name).is_dir()]
+    if data is None or not there:
+        raise InputError(
+            f"--data is {data}; give MME's folder, which has one folder per subtask: {', '.join(SUBTASKS)}"
+        )
+    questions = read_mme(data, there)
     chosen = set(options.choose(question.sample_id for question in questions))
     prompt = PROMPT if options.prompt is None else options.prompt
     samples, seen = [], Counter[str]()
