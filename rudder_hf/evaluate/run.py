@@ -8,13 +8,15 @@ belong to the sample, so an answer changes only where two tokens are equally lik
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..methods import Method
+from ..metrics.errors import InputError
 from ..runtime.answers import answers, encode, log_likelihoods
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.environment import Process, hardware, timestamp, versions
@@ -70,18 +72,34 @@ def evaluate(
         The result; None while other processes still have to finish, the last of which writes it.
 
     Raises:
-        InputError: The folder belongs to another run.
+        InputError: The folder belongs to another run, or its result was scored otherwise.
     """
+    scoring = scoring or Scoring()
     folder, done = write_answers(task, loaded, methods, decoding, out, options, process, progress)
     if len(done) < len(task.samples) * len(methods):
         return None
     rows, path = folder.gather(done), folder.path / RESULT_FILE
     if not path.exists():
-        result = build_result(folder.plan(), task.samples, rows, scoring or Scoring(), folder.record())
+        result = build_result(folder.plan(), task.samples, rows, scoring, folder.record())
         write_new(folder.path / _MARKDOWN_FILE, run_markdown(result))
         write_new(folder.path / _LATEX_FILE, paper_latex([result]))
         write_new(path, result.to_json())
-    return EvaluationResult.load(path)
+    found = EvaluationResult.load(path)
+    _check_scoring(folder.path, found, scoring)
+    return found
+
+
+def _check_scoring(folder: Path, found: EvaluationResult, scoring: Scoring) -> None:
+    """Refuse a finished result that was scored otherwise; older results do not have all options."""
+    asked, usual = scoring.record(found.kind), asdict(Scoring())
+    changed = [name for name, value in asked.items() if found.scoring.get(name, value) != value]
+    if changed:
+        there, here = (", ".join(f"{name} {own[name]}" for name in changed) for own in (found.scoring, asked))
+        options = [f"--{name} {value}" for name, value in asked.items() if name in changed or value != usual[name]]
+        raise InputError(
+            f"{folder} is finished and was scored with {there}; this command has {here}. To score its answers again: "
+            f"`rudder score {shlex.quote(str(folder))} {' '.join(options)}`."
+        )
 
 
 def write_answers(

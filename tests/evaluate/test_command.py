@@ -222,6 +222,30 @@ def test_a_folder_of_another_run_is_refused(done: Path, model: Path, coco: Path)
     refused(rudder(*base, "--methods", "vanilla", "--out", done), "this command has no methods.rudder-beta")
 
 
+@pytest.mark.parametrize(
+    ("more", "difference", "again"),
+    [
+        (("--lineage", "strict"), "has lineage strict", "--lineage strict --bootstrap 100"),
+        (("--bootstrap", 50, "--margin", 0.5), "has bootstrap 50, margin 0.5", "--bootstrap 50 --margin 0.5"),
+        (("--bootstrap", 10_000), "has bootstrap 10000", "--bootstrap 10000"),
+    ],
+)
+def test_a_finished_result_that_was_scored_otherwise_is_not_passed_off(
+    chair: tuple[object, ...], done: Path, more: tuple[object, ...], difference: str, again: str
+) -> None:
+    before = EvaluationResult.load(done)
+    same = rudder(*chair, "--out", done)
+    assert same.exit_code == 0, same.output
+    assert f"Written to {done}" in same.stdout
+    other = rudder(*chair, *more, "--out", done)
+    refused(other, f"this command {difference}.")
+    command_to_use = other.stderr.split("`")[1]
+    assert command_to_use == f"rudder score {done} {again}"
+    assert EvaluationResult.load(done) == before
+    scored = command.rudder(*command_to_use.split()[1:], "--out", done.parent / again)
+    assert scored.exit_code == 0, scored.output
+
+
 def test_scores_refuse_options_that_would_do_nothing(done: Path, coco: Path, tmp_path: Path) -> None:
     runs = ("score", f"{done}:vanilla", f"{done}:rudder-beta")
     refused(command.rudder(*runs, "--out", tmp_path / "x"), "--out has no effect where two runs are compared")
