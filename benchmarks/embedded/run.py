@@ -132,7 +132,8 @@ def best_settings(comparison: Comparison) -> dict[str, dict[str, Any]]:
         if row.decoding != "greedy" or not row.metrics or row.method not in CONFIRMED:
             continue
         if row.variant == "tuned" and row.method not in RUDDER.split(","):
-            taken = {field.name for field in fields(method_class(row.method))}  # type: ignore[arg-type]
+            # VTI's directions are found anew.
+            taken = {field.name for field in fields(method_class(row.method))} - {"directions"}  # type: ignore[arg-type]
             found[row.method] = {name: value for name, value in row.settings.items() if name in taken}
         else:
             found.setdefault(row.method, {})

@@ -66,7 +66,6 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             raise ValueError("This model is steered by RUDDER already. Change its settings, or unwrap() it first.")
         super().__init__(config)
         self._handle = attach(base, config)
-        name_in_full(config)
         self.model: Any = base
         self._named = named
         config.describe_base(without_peft(base).config)
@@ -97,14 +96,15 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if isinstance(base, nn.Module):
             if kwargs:
                 raise ValueError(f"{sorted(kwargs)} are for loading a base by id, but a loaded model was given.")
-            name = str(getattr(getattr(without_peft(base), "config", None), "name_or_path", ""))
+            given = str(getattr(getattr(without_peft(base), "config", None), "name_or_path", ""))
         elif isinstance(base, (str, Path)):
-            name = str(base)
-            check_names_model(name)
+            given = str(base)
+            check_names_model(given)
         else:
             raise TypeError(f"base is {base!r}, but has to be a loaded model, or the id or folder of one.")
+        name = full_name(given)
         if config is None or isinstance(config, str):
-            preset = get_preset(name if config is None else config)
+            preset = get_preset(given if config is None else config)
             config = preset.config()
             if not preset.calibrated:
                 logger.warning(f"RUDDER settings for {preset.name} are not calibrated: {preset.source}.")
@@ -112,12 +112,13 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             raise TypeError(f"config is {config!r}, but has to be a RudderConfig or the name of a preset.")
         else:
             config = copy.deepcopy(config)
-            if name and full_name(config.base_model_name_or_path or name) != full_name(name):
+            if name and full_name(config.base_model_name_or_path or name) != name:
                 logger.warning(f"Settings made for {config.base_model_name_or_path!r} are used on {name!r}.")
                 # The stored revision is one of the stored base.
                 config.base_model_revision = None
         # The config names what is really steered, so that it is what a saved config loads.
         config.base_model_name_or_path = name or None
+        name_in_full(config)
         if isinstance(base, nn.Module):
             return cls(config, base)
         return cls(config, load_named_base(name, config, kwargs), named=True)

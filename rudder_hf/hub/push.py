@@ -21,7 +21,6 @@ from ..core.trust import is_hub_id, is_on_hub
 from ..core.version import __version__
 from .bundle import custom_generate_source, modeling_source
 from .card import Provenance, is_rendered, render_card
-from .loading import name_in_full
 
 # Seconds to wait for a Hub that does not answer.
 _HUB_PATIENCE = 10.0
@@ -70,8 +69,6 @@ def repo_files(
     The card is rendered for `repo_id` with the measured `evaluation` (see [`render_card`]), unless one is given.
     """
     config.validate_settings()
-    config = copy.deepcopy(config)
-    name_in_full(config)
     readme = render_card(config, repo_id, evaluation) if card is None else card
     settings = config.settings() | {"rudder_version": __version__}
     return {
