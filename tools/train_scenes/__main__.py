@@ -2,8 +2,8 @@
 
 Two stages. First the vision tower and the connector learn to name what each patch shows, in the embeddings of
 the decoder, as in LLaVA's first stage. Then the tower is frozen and connector and decoder learn captions and
-questions. Schedules are in steps and data follow from the step, so a seed gives one model, and a run that was
-stopped goes on from its last checkpoint.
+questions. Schedules are in steps and data follow from the step, so a seed gives one model where matrix products are
+rounded alike, and a run that was stopped goes on from its last checkpoint.
 """
 
 from __future__ import annotations
