@@ -201,8 +201,9 @@ def config_json(view: View, config: RudderConfig, keep_folder: bool) -> str:
     base = config.base_model_name_or_path
     if base is not None and not keep_folder and not is_on_hub(base):
         saved.base_model_name_or_path = saved.base_model_revision = None
-        if (record := saved.calibration) and "model" in record:
-            saved.calibration = record | {"model": record["model"] | {"name": None}}
+        record = saved.calibration or {}
+        if isinstance(model := record.get("model"), dict):
+            saved.calibration = record | {"model": model | {"name": None}}
     return str(saved.to_json_string())
 
 

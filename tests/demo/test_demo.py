@@ -193,6 +193,8 @@ def test_a_public_page_names_no_folder(tmp_path: Path) -> None:
     config = RudderConfig(base_model_name_or_path=str(tmp_path), layer=3, calibration=record)
     assert str(tmp_path) not in config_json(DEFAULT, config, keep_folder=False)
     assert json.loads(config_json(DEFAULT, config, keep_folder=True))["base_model_name_or_path"] == str(tmp_path)
+    config.calibration = {"model": None}  # as anybody may have written it
+    assert json.loads(config_json(DEFAULT, config, keep_folder=False))["calibration"] == {"model": None}
 
 
 # The engine, on the embedded model
