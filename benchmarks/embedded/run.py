@@ -29,7 +29,7 @@ from rudder_hf.compare import Comparison, markdown
 from rudder_hf.evaluate.folder import RunFolder
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.evaluate.scoring import Scoring, build_result, score_run
-from rudder_hf.methods import method_class
+from rudder_hf.methods import CONTROL_OF, GROUPS, method_class
 from rudder_hf.runtime.environment import CODE, versions
 from rudder_hf.runtime.store import read_json, to_json
 
@@ -41,24 +41,19 @@ COMPARE = (
     "compare --model embedded:model --limit 500 --beam-limit 100 --pope-limit 60 --tune-limit 300 "
     "--tune-beam-limit 15 --batch-size 100 --out comparison"
 )
-# Every peer on the first model (without the parts of PAI and VISTA, which are methods of their own), the strongest on
-# all.
-METHODS = {"llava": "vanilla,rudder,contrast,dola-low,dola-high,vcd,pai,vista,vti,opera,controls"}
-STRONGEST = "vanilla,rudder,contrast,dola-low,vcd,pai,vti,controls"
 EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"
 RUDDER = "vanilla,rudder-beta,rudder-add"
 STEPS = "steps.json"
-# The splits of fresh scenes, and by which of a model's results they are judged together.
+# The splits of fresh scenes, and what is judged by both of them: every method that decodes greedily,
+# RUDDER by the paper's rule, and RUDDER with as many settings to choose from as its peers had.
 SPLITS = ("evaluation", "evaluation2")
-FRESH = ("fresh", "fresh-paper")
-# Methods that are judged by both, with the settings that the comparison chose.
-CONFIRMED = (
-    *("rudder-beta", "rudder-add", "contrast", "rudder-beta+contrast", "pai", "vcd", "dola-low", "vti"),
-    *("rudder-random", "rudder-shuffled", "contrast-random", "contrast-shuffled"),
-)
+FRESH = ("fresh", "fresh-paper", "fresh-tuned")
+RUDDER_SETTINGS = ("layer", "alpha_max", "k", "span", "pool")
 # Which methods the fresh scenes tell apart, the first minus the second.
 DUELS = (
     ("rudder-beta", "rudder-add"),
+    ("rudder-beta", "rudder-shuffled"),
+    ("rudder-beta", "rudder-mean"),
     ("rudder-beta", "pai"),
     ("contrast", "pai"),
     ("contrast", "rudder-beta"),
@@ -97,29 +92,29 @@ class Model:
         by_paper = self.rudder("calibration-paper", CALIBRATE, "--objective", "paper", *same)
         for mode, name in (("beta", "rudder"), ("add", "rudder-add")):
             shutil.copytree(self.folder / chosen / mode, self.folder / "model" / name, dirs_exist_ok=True)
-        self.rudder("comparison", COMPARE, "--methods", METHODS.get(self.folder.name, STRONGEST))
+        self.rudder("comparison", COMPARE)
         comparison = Comparison.load(self.folder / "comparison" / "comparison.json")
-        best = best_settings(comparison)
-        self.evaluate("fresh", ",".join(["vanilla", *best]), best)
+        self.evaluate("fresh", best_settings(comparison))
         found = {f"rudder-{mode}": settings_of(self.folder / by_paper / mode) for mode in ("beta", "add")}
-        found["rudder-shuffled"] = found["rudder-beta"]
-        self.evaluate("fresh-paper", f"{RUDDER},rudder-shuffled", found)
+        other_images = dict.fromkeys(("rudder-shuffled", "rudder-mean"), found["rudder-beta"])
+        self.evaluate("fresh-paper", found | other_images)
+        self.evaluate("fresh-tuned", tuned_rudder(comparison))
         first = f"{EVALUATE} --task scenes-pope --limit 200 --methods {RUDDER}"
         self.rudder("pope", f"{first} --out pope")
         self.rudder("pope-first", f"{first} --set steer_first_token=true --out pope-first")
 
-    def evaluate(self, name: str, methods: str, settings: dict[str, dict[str, Any]]) -> None:
-        """Caption the scenes of both splits with some methods."""
+    def evaluate(self, name: str, settings: dict[str, dict[str, Any]]) -> None:
+        """Caption the scenes of both splits with vanilla and with methods, given their settings."""
         for split in SPLITS:
             out = f"{name}-{split}"
-            chosen = ("--methods", methods, *set_options(settings))
+            chosen = ("--methods", ",".join(["vanilla", *settings]), *set_options(settings))
             self.rudder(out, f"{EVALUATE} --split {split} --out {out}", *chosen)
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
     """RUDDER's settings in a folder, as `--set` takes them."""
     config = read_json(folder / "config.json")
-    return {name: config[name] for name in ("layer", "alpha_max", "k", "span", "pool")}
+    return {name: config[name] for name in RUDDER_SETTINGS}
 
 
 def best_settings(comparison: Comparison) -> dict[str, dict[str, Any]]:
@@ -129,18 +124,24 @@ def best_settings(comparison: Comparison) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for row in comparison.rows:
-        if row.decoding != "greedy" or not row.metrics or row.method not in CONFIRMED:
+        if row.decoding != "greedy" or not row.metrics or row.method == "vanilla":
             continue
-        if row.variant == "tuned" and row.method not in RUDDER.split(","):
+        if row.variant == "tuned" and row.method not in GROUPS["rudder"]:
             # VTI's directions are found anew.
             taken = {field.name for field in fields(method_class(row.method))} - {"directions"}  # type: ignore[arg-type]
             found[row.method] = {name: value for name, value in row.settings.items() if name in taken}
         else:
             found.setdefault(row.method, {})
-    for control in ("contrast-random", "contrast-shuffled"):
-        if control in found:
-            found[control] = found.get("contrast", {})
-    return found
+    return {name: found["contrast"] if CONTROL_OF.get(name) == "contrast" else own for name, own in found.items()}
+
+
+def tuned_rudder(comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """RUDDER with the settings that were chosen among as many as its peers had, where any was better than vanilla."""
+    return {
+        row.method: {name: row.settings[name] for name in RUDDER_SETTINGS}
+        for row in comparison.rows
+        if row.method in GROUPS["rudder"] and (row.variant, row.decoding) == ("tuned", "greedy") and row.metrics
+    }
 
 
 def set_options(settings: dict[str, dict[str, Any]]) -> Iterator[str]:

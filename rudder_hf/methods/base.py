@@ -41,6 +41,7 @@ METHODS: dict[str, str] = {
     "opera": "opera:Opera",
     "rudder-random": "controls:RandomDirection",
     "rudder-shuffled": "controls:ShuffledCard",
+    "rudder-mean": "controls:MeanCard",
     "rudder-negated": "controls:NegatedCard",
     "rudder-text-only": "controls:TextOnlyCard",
     "contrast-random": "contrast:RandomContrast",

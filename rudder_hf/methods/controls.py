@@ -98,23 +98,17 @@ class RandomDirection(RudderControl):
 
 
 @dataclass(frozen=True)
-class ShuffledCard(RudderControl):
-    """RUDDER with the CARD of another image.
+class DonorControl(RudderControl):
+    """RUDDER with a direction from other images.
 
-    With `donors`, a bank of CARDs made by `collect_cards`, each sample draws one of them by `seed` and its id, and the
-    next one if that is its own: the result does not depend on the batch. Without donors a prompt takes the CARD of the
-    next prompt of its batch that has an image (the last one takes the first's), so that batches have to be the same
-    for results to be.
+    It comes from `donors`, a bank of CARDs made by `collect_cards`, so that the result does not depend on the batch.
+    Without them it comes from the other prompts of the batch, so that batches have to be the same for results to be.
 
     Attributes:
         donors: CARDs of other images, for the same prompt, model and settings, (number, hidden size).
-        seed: Of the draw.
     """
 
-    name = "rudder-shuffled"
-
     donors: Tensor | None = field(default=None, compare=False, repr=False)
-    seed: int = number(0, 0, 2**63)
 
     def __post_init__(self) -> None:
         if self.donors is not None and (not isinstance(self.donors, Tensor) or self.donors.dim() != 2):
@@ -134,29 +128,59 @@ class ShuffledCard(RudderControl):
         """See `Method.stand_ins`."""
         return {"donors": normalize(sample_normal((_DONORS, hidden_size), 0), dim=-1)}
 
+    @abstractmethod
+    def from_batch(self, card: Tensor, shown: list[int]) -> Tensor:
+        """The direction of each prompt in `shown`, those of the batch that have an image, from the others' CARDs."""
+
+    @abstractmethod
+    def from_donors(self, card: Tensor, donors: Tensor, sample_ids: Sequence[str]) -> Tensor:
+        """The direction of each prompt of the batch, from the bank."""
+
     def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
         """See `RudderControl.card_map`."""
-        if self.donors is None:
-            return self._next_prompts
-        return lambda card, with_image: self._drawn(card, sample_ids)
 
-    def _next_prompts(self, card: Tensor, with_image: Sequence[bool]) -> Tensor:
-        shown = [prompt for prompt, has_image in enumerate(with_image) if has_image]
-        if len(shown) < 2:
-            raise ValueError(
-                f"{self.name} takes the CARD of another prompt of the batch, but the batch has {len(shown)} with "
-                "an image. Pass donors=collect_cards(model, config, batches), or batches of two or more."
-            )
-        following = dict(zip(shown, shown[1:] + shown[:1], strict=True))
-        return card[[following.get(prompt, prompt) for prompt in range(len(card))]]
+        def from_others(card: Tensor, with_image: Sequence[bool]) -> Tensor:
+            if self.donors is not None:
+                if self.donors.shape[1] != card.shape[1]:
+                    raise ValueError(
+                        f"{self.name}: donors have a hidden size of {self.donors.shape[1]}, but the model's is "
+                        f"{card.shape[1]}."
+                    )
+                return self.from_donors(card, self.donors.to(card), sample_ids)
+            shown = [prompt for prompt, has_image in enumerate(with_image) if has_image]
+            if len(shown) < 2:
+                raise ValueError(
+                    f"{self.name} takes its direction from another prompt of the batch, but {len(shown)} of them has "
+                    "an image. Pass donors=collect_cards(model, config, batches), or batches of two or more."
+                )
+            replaced = card.clone()
+            replaced[shown] = self.from_batch(card, shown)
+            return replaced
 
-    def _drawn(self, card: Tensor, sample_ids: Sequence[str]) -> Tensor:
-        assert self.donors is not None
-        donors = self.donors.to(card)
-        if donors.shape[1] != card.shape[1]:
-            raise ValueError(
-                f"{self.name}: donors have a hidden size of {donors.shape[1]}, but the model's is {card.shape[1]}."
-            )
+        return from_others
+
+
+@dataclass(frozen=True)
+class ShuffledCard(DonorControl):
+    """RUDDER with the CARD of another image.
+
+    Each sample draws one of the donors by `seed` and its id, and the next one if that is its own. Without donors a
+    prompt takes the CARD of the next one of its batch that has an image, and the last one takes the first's.
+
+    Attributes:
+        seed: Of the draw.
+    """
+
+    name = "rudder-shuffled"
+
+    seed: int = number(0, 0, 2**63)
+
+    def from_batch(self, card: Tensor, shown: list[int]) -> Tensor:
+        """See `DonorControl.from_batch`."""
+        return card[shown[1:] + shown[:1]]
+
+    def from_donors(self, card: Tensor, donors: Tensor, sample_ids: Sequence[str]) -> Tensor:
+        """See `DonorControl.from_donors`."""
         chosen = []
         for own, name in zip(card, sample_ids, strict=True):
             start = int(torch.randint(len(donors), (), generator=sample_generator(self.seed, name)))
@@ -166,6 +190,25 @@ class ShuffledCard(RudderControl):
                 raise ValueError(f"{self.name}: every donor is the sample's own CARD. Collect more.")
             chosen.append(others[0])
         return torch.stack(chosen)
+
+
+@dataclass(frozen=True)
+class MeanCard(DonorControl):
+    """RUDDER with the mean CARD of other images: one direction for all, what CARDs have in common.
+
+    It does more than one other image's CARD where the effect is not about the image, because what is particular to
+    images cancels out. Without donors the mean is over the other prompts of the batch that have an image.
+    """
+
+    name = "rudder-mean"
+
+    def from_batch(self, card: Tensor, shown: list[int]) -> Tensor:
+        """See `DonorControl.from_batch`."""
+        return normalize(card[shown].sum(dim=0) - card[shown], dim=-1)
+
+    def from_donors(self, card: Tensor, donors: Tensor, sample_ids: Sequence[str]) -> Tensor:
+        """See `DonorControl.from_donors`."""
+        return normalize(donors.mean(dim=0), dim=-1).expand_as(card)
 
 
 @dataclass(frozen=True)

@@ -266,9 +266,6 @@ def test_vti_directions(family: str) -> None:
     torch.testing.assert_close(directions.flatten(), (mean + axis).float(), rtol=1e-3, atol=1e-4)
 
 
-CONTROLS = ("rudder-random", "rudder-shuffled", "rudder-negated", "rudder-text-only")
-
-
 def cards(family: str, name: str, **changes: Any) -> Tensor:
     """The directions that a method steers by."""
     output = run(method(name, **changes), built(family), batch(family), output_rudder=True, sample_ids=IDS)
@@ -287,6 +284,10 @@ def test_controls_steer_by_another_direction(family: str) -> None:
     for seed in range(4):
         others = cards(family, "rudder-shuffled", donors=bank, seed=seed)
         assert torch.equal(others, card.flip(0)), "a sample must not draw its own CARD"
+    mean = cards(family, "rudder-mean")
+    centre = torch.stack(list(DONORS)).sum(0) / len(DONORS)
+    torch.testing.assert_close(mean, torch.stack([centre / centre.norm()] * 2))
+    torch.testing.assert_close(cards(family, "rudder-mean", donors=None), card.flip(0))
     random = cards(family, "rudder-random")
     torch.testing.assert_close(random.norm(dim=-1), card.norm(dim=-1))
     assert not torch.equal(random[0], random[1])

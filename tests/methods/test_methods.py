@@ -219,7 +219,7 @@ def test_a_generation_within_a_generation_is_stock() -> None:
 @pytest.mark.parametrize("name", LOOP_METHODS)
 def test_streaming(name: str) -> None:
     inputs, listener = batch("llava", [ROW]), Listener()
-    changes = {"donors": torch.eye(6, 32)} if name == "rudder-shuffled" else {}
+    changes = {"donors": torch.eye(6, 32)} if name in ("rudder-shuffled", "rudder-mean") else {}
     output = run(method(name, **changes), built("llava"), inputs, streamer=listener)
     assert [token for (token,) in listener.received[1:]] == output.sequences[0, -4:].tolist()
     assert listener.ended
@@ -256,7 +256,7 @@ def test_cost_is_what_the_method_says(name: str) -> None:
 def test_samples_do_not_depend_on_their_place() -> None:
     inputs = batch("llava")
     swapped = batch("llava", [OTHER_ROW, ROW])
-    for name in ("vcd", "rudder-random", "rudder-shuffled"):
+    for name in ("vcd", "rudder-random", "rudder-shuffled", "rudder-mean"):
         one = run(method(name), built("llava"), inputs, output_logits=True, sample_ids=IDS)
         other = run(method(name), built("llava"), swapped, output_logits=True, sample_ids=IDS[::-1])
         torch.testing.assert_close(torch.stack(one.logits), torch.stack(other.logits).flip(1), rtol=2e-4, atol=2e-4)
@@ -433,6 +433,7 @@ def test_settings_that_do_not_fit_the_model_are_refused() -> None:
         "vti": ({"directions": DIRECTIONS[:2]}, "for 2 layers, but the model has 4"),
         "vista-sla": ({"window": (3, 1)}, "blocks 0 to 3"),
         "rudder-shuffled": ({"donors": torch.eye(3)}, "hidden size of 3"),
+        "rudder-mean": ({"donors": torch.eye(3)}, "hidden size of 3"),
     }
     for name, (changes, message) in wrong.items():
         with pytest.raises(ValueError, match=message):

@@ -35,6 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "vti": {"directions": DIRECTIONS, "alpha": 8.0},
     "opera": {"candidates": 3},
     "rudder-shuffled": {"donors": DONORS},
+    "rudder-mean": {"donors": DONORS},
     "contrast": {"contrast": 2.0, "contrast_after": 1},
     "contrast-random": {"contrast": 2.0, "contrast_after": 1},
     "contrast-shuffled": {"contrast": 2.0, "contrast_after": 1, "donors": DEVIATIONS},
