@@ -6,7 +6,7 @@
 FOLDER is what `python -m tools.train_scenes` wrote. Each model gets a folder below `--out`, in which the commands of
 `steps` are run one after the other; each prints itself and goes on where it was when this program is started again.
 Several models can be measured at the same time by several processes, each started with other names. `--collect` joins
-what is finished into one JSON file and one page of tables for each model.
+what is finished into one JSON file for each model, which `tables.py` makes tables of.
 
 No step chooses anything on the scenes that it is judged by: settings are chosen on `calibration`, called calibrated by
 `evaluation3`, and judged by `evaluation` and `evaluation2`, 1000 scenes that nothing was chosen on.
@@ -25,7 +25,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from rudder_hf.compare import Comparison, markdown
+from rudder_hf.compare import Comparison
 from rudder_hf.evaluate.folder import RunFolder
 from rudder_hf.evaluate.result import EvaluationResult
 from rudder_hf.evaluate.scoring import Scoring, build_result, score_run
@@ -50,13 +50,10 @@ SPLITS = ("evaluation", "evaluation2")
 FRESH = ("fresh", "fresh-paper", "fresh-tuned")
 RUDDER_SETTINGS = ("layer", "alpha_max", "k", "span", "pool")
 # Which methods the fresh scenes tell apart, the first minus the second.
+PEERS, CONTROLS = GROUPS["peers"], [name for name, method in CONTROL_OF.items() if method == "rudder-beta"]
 DUELS = (
-    ("rudder-beta", "rudder-add"),
-    ("rudder-beta", "rudder-shuffled"),
-    ("rudder-beta", "rudder-mean"),
-    ("rudder-beta", "pai"),
-    ("contrast", "pai"),
-    ("contrast", "rudder-beta"),
+    *(("rudder-beta", other) for other in (*PEERS, *CONTROLS, "rudder-add")),
+    *(("contrast", other) for other in (*PEERS, "rudder-beta")),
     ("rudder-beta+contrast", "contrast"),
 )
 
@@ -182,7 +179,7 @@ def fresh_results(folder: Path, name: str) -> dict[str, Any]:
 
 
 def collect(folder: Path, out: Path) -> None:
-    """Write what was measured of a model: all numbers in one file, and the tables of the comparison."""
+    """Write what was measured of a model, all numbers in one file."""
     steps = read_json(folder / STEPS)
     calibrations = {
         objective: {
@@ -193,10 +190,9 @@ def collect(folder: Path, out: Path) -> None:
     }
     numbers = {"vanilla": read_json(folder / "model" / "metrics.json"), "calibration": calibrations, "steps": steps}
     if "pope-first" in steps:  # the last one
-        found = folder / "comparison" / "comparison.json"
-        numbers |= {"comparison": read_json(found)} | {name: fresh_results(folder, name) for name in FRESH}
+        found = read_json(folder / "comparison" / "comparison.json")
+        numbers |= {"comparison": found} | {name: fresh_results(folder, name) for name in FRESH}
         numbers |= {name: read_json(folder / name / "result.json") for name in ("pope", "pope-first")}
-        (out / f"{folder.name}.md").write_text(markdown(Comparison.load(found)))
     (out / f"{folder.name}.json").write_text(json.dumps(numbers, separators=(",", ":"), sort_keys=True) + "\n")
 
 

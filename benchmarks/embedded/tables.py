@@ -1,21 +1,21 @@
-"""The tables of README.md and docs/test-bed.md, from the result files of `run.py` beside this program.
+"""The tables of README.md and docs, and a page for each model, from the result files of `run.py` beside this program.
 
 python benchmarks/embedded/tables.py           prints all tables
-python benchmarks/embedded/tables.py --write   puts them between their comments on the pages
+python benchmarks/embedded/tables.py --write   puts them between their comments on the pages, and writes the models'
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rudder_hf.compare import Comparison, Row
-from rudder_hf.evaluate.result import ControlResult, EvaluationResult, MethodResult, MetricDifference, MetricValue
-from rudder_hf.evaluate.tables import with_change
+from rudder_hf.compare import Comparison, Row, markdown
+from rudder_hf.evaluate.result import EvaluationResult, MethodResult, MetricDifference, MetricValue
+from rudder_hf.evaluate.tables import method_table, notes, with_change
 from rudder_hf.runtime.records import from_json
 from rudder_hf.runtime.report import Table, change_in_points, heading, number, with_interval
 from rudder_hf.runtime.store import read_json
@@ -28,34 +28,48 @@ MODELS = {
     "llava-1-elsewhere": "LLaVA, seed 1 with other kernels",
     "idefics2": "Idefics2",
 }
-CAPTIONS = (
-    *("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1"),
-    *("repeated_mentions", "broken_sentences"),
-)
+README_COLUMNS = ("chair_s", "chair_i", "recall", "precision", "f1")
 BETA, ADD = "RUDDER-Beta", "RUDDER-Add"
+TUNED, BY_PAPER = ", one of eight settings", " by the paper's rule"
+# Rows of the tables that have a column for each model: the method, and by which rule its settings were chosen.
 METHODS = {
-    "rudder-beta": BETA,
-    "rudder-add": ADD,
-    "pai": "PAI",
-    "vcd": "VCD",
-    "dola-low": "DoLa (lower layers)",
-    "vti": "VTI",
-    "contrast": "contrast (not in the paper)",
-    "rudder-beta+contrast": "RUDDER-Beta with contrast (not in the paper)",
+    ("rudder-beta", "fresh"): BETA,
+    ("rudder-add", "fresh"): ADD,
+    ("rudder-beta", "fresh-tuned"): BETA + TUNED,
+    ("rudder-add", "fresh-tuned"): ADD + TUNED,
+    ("rudder-beta", "fresh-paper"): BETA + BY_PAPER,
+    ("rudder-add", "fresh-paper"): ADD + BY_PAPER,
+    ("pai", "fresh"): "PAI",
+    ("pai-attention", "fresh"): "PAI, attention alone",
+    ("vcd", "fresh"): "VCD",
+    ("dola-low", "fresh"): "DoLa, lower layers",
+    ("dola-high", "fresh"): "DoLa, higher layers",
+    ("vista", "fresh"): "VISTA",
+    ("vista-vsv", "fresh"): "VISTA, steering alone",
+    ("vista-sla", "fresh"): "VISTA, logits alone",
+    ("vti", "fresh"): "VTI",
+    ("contrast", "fresh"): "contrast (not in the paper)",
+    ("rudder-beta+contrast", "fresh"): "RUDDER-Beta with contrast (not in the paper)",
 }
 CONTROLS = {
-    "rudder-random": "random direction",
-    "rudder-shuffled": "another image's CARD",
-    "contrast-random": "contrast: random values",
-    "contrast-shuffled": "contrast: another image's values",
+    ("rudder-random", "fresh"): "random direction",
+    ("rudder-shuffled", "fresh"): "another image's CARD",
+    ("rudder-mean", "fresh"): "mean CARD of other images",
+    ("rudder-negated", "fresh"): "minus CARD",
+    ("rudder-text-only", "fresh"): "CARD without the image",
+    ("rudder-shuffled", "fresh-paper"): "another image's CARD" + BY_PAPER,
+    ("rudder-mean", "fresh-paper"): "mean CARD of other images" + BY_PAPER,
+    ("contrast-random", "fresh"): "contrast: random values",
+    ("contrast-shuffled", "fresh"): "contrast: another image's values",
+    ("contrast-negated", "fresh"): "contrast: towards the mean",
 }
-README_COLUMNS = ("chair_s", "chair_i", "recall", "precision", "f1")
-BY_PAPER = " by the paper's rule"
+# What the README leaves out: it has one line for each idea.
+README_LEAVES_OUT = ("rudder-add", "pai-attention", "dola-high", "vista-vsv", "vista-sla", "rudder-beta+contrast")
 # Rows of the decodings: method, and which of its settings.
 DECODED = (
-    *(("rudder-beta", "calibrated"), ("rudder-add", "calibrated"), ("rudder-beta", "tuned")),
-    *((name, "tuned") for name in ("pai", "vcd", "dola-low", "vti", "contrast", "rudder-beta+contrast")),
-    ("opera", "published"),
+    *(("rudder-beta", "calibrated"), ("rudder-add", "calibrated"), ("rudder-beta", "tuned"), ("rudder-add", "tuned")),
+    *((name, "tuned") for name, rule in METHODS if rule == "fresh" and not name.startswith("rudder-")),
+    *(("rudder-beta+contrast", "tuned"), ("opera", "published"), ("opera", "tuned")),
 )
 
 Values = Mapping[str, MetricValue]
@@ -69,16 +83,14 @@ class Measured:
     Attributes:
         label: The model, in words.
         comparison: All methods and decodings on the split `evaluation`.
-        fresh: The calibrated and tuned settings on the fresh scenes.
-        by_paper: RUDDER by the paper's rule on the fresh scenes.
+        fresh: Methods on the fresh scenes, by the rule that chose their settings.
         pope: Yes/no questions, without and with a steered first token.
         numbers: Everything else: vanilla's scores, records of calibrations, pairs of methods, splits one by one.
     """
 
     label: str
     comparison: Comparison
-    fresh: EvaluationResult
-    by_paper: EvaluationResult
+    fresh: Mapping[str, EvaluationResult]
     pope: Mapping[str, EvaluationResult]
     numbers: Mapping[str, Any]
 
@@ -87,12 +99,10 @@ class Measured:
         wanted = (method, variant, decoding)
         return next((r for r in self.comparison.rows if (r.method, r.variant, r.decoding) == wanted), None)
 
-    def on_each_split(self, method: str, rule: str = "fresh") -> list[str]:
-        """Changes of CHAIR_S and F1 on one split after the other: `-3.0, -2.6`."""
-        splits = [split[method] for split in self.numbers[rule]["splits"].values()]
-        return [
-            ", ".join(number(split[name]["value"], "percent", True) for split in splits) for name in ("chair_s", "f1")
-        ]
+    def on_fresh_scenes(self, method: str, rule: str = "fresh") -> MethodResult | None:
+        """A method on the fresh scenes; None if it was not measured."""
+        result = self.fresh.get(rule)
+        return next((found for found in result.methods if found.name == method), None) if result else None
 
 
 @cache
@@ -109,7 +119,7 @@ def measured(name: str) -> Measured:
     return Measured(
         MODELS[name],
         from_json(Comparison, numbers["comparison"]),
-        *(from_json(EvaluationResult, numbers[rule]["result"]) for rule in ("fresh", "fresh-paper")),
+        {rule: from_json(EvaluationResult, numbers[rule]["result"]) for rule in numbers if rule.startswith("fresh")},
         {
             "no": from_json(EvaluationResult, numbers["pope"]),
             "yes": from_json(EvaluationResult, numbers["pope-first"]),
@@ -123,82 +133,84 @@ def models() -> list[Measured]:
     return [measured(name) for name in MODELS]
 
 
-def _cells(metrics: Values, changes: Changes, names: tuple[str, ...] = CAPTIONS) -> list[str]:
-    return [with_change(metrics.get(name), changes.get(name)) for name in names]
+def _cells(metrics: Values, changes: Changes) -> list[str]:
+    return [with_change(metrics.get(name), changes.get(name)) for name in README_COLUMNS]
 
 
-def _headings(names: tuple[str, ...] = CAPTIONS) -> list[str]:
-    metrics = measured("llava").fresh.method("vanilla").metrics
-    return [heading(metrics[name].label, metrics[name].direction) for name in names]
+def _change(change: MetricDifference) -> str:
+    return with_interval(change.value, change.low, change.high, change.unit, sign=True)
 
 
-def _fresh_methods(model: Measured) -> Iterator[tuple[str, MethodResult, list[str]]]:
-    """Methods on the fresh scenes: label, result, and changes on each split; RUDDER also by the paper's rule."""
-    for name, label in METHODS.items():
-        if found := next((method for method in model.fresh.methods if method.name == name), None):
-            yield label, found, model.on_each_split(name)
-        if name == "rudder-add":
-            for by_rule in ("rudder-beta", "rudder-add"):
-                split = model.on_each_split(by_rule, "fresh-paper")
-                yield METHODS[by_rule] + BY_PAPER, model.by_paper.method(by_rule), split
+def _recorded(change: Mapping[str, Any]) -> str:
+    return _change(from_json(MetricDifference, change))
 
 
-def _cut(control: ControlResult | None, names: tuple[str, ...] = CAPTIONS) -> Iterator[list[str]]:
-    """The row of a truncated control, unless the method recalls as much as vanilla, whose captions are then uncut."""
-    if control is not None and control.mentions is not None:
-        yield ["vanilla's captions, cut to the recall of the row above", *_cells(control.metrics, {}, names)]
+def _across(title: str, cells: Callable[[Measured, str, str], str], rows: Mapping[tuple[str, str], str]) -> str:
+    """A table with a row for each method and a column for each model."""
+    table = [[label, *(cells(model, *row) for model in models())] for row, label in rows.items()]
+    return Table([title, *MODELS.values()], table, labels=1).markdown()
 
 
-def fresh_table() -> str:
-    """Every model on the scenes that nothing was chosen on, greedy search."""
-    rows = []
-    for model in models():
-        rows.append([model.label, "vanilla", *_cells(model.fresh.method("vanilla").metrics, {}), "", ""])
-        for label, found, split in _fresh_methods(model):
-            rows.append([model.label, label, *_cells(found.metrics, found.differences), *split])
-            rows += [[model.label, *row, "", ""] for row in _cut(found.control)]
-    return Table(["model", "method", *_headings(), "CHAIR_S, each split", "F1, each split"], rows, labels=2).markdown()
+def _fresh_table(metric: str, title: str) -> str:
+    """Changes of a metric against vanilla on the scenes that nothing was chosen on, greedy search."""
+
+    def cell(model: Measured, method: str, rule: str) -> str:
+        found = model.on_fresh_scenes(method, rule)
+        return "-" if found is None else _change(found.differences[metric])
+
+    return _across(title, cell, METHODS | CONTROLS)
+
+
+def chair_s_table() -> str:
+    """CHAIR_S of every method and model."""
+    return _fresh_table("chair_s", "CHAIR_S")
+
+
+def chair_i_table() -> str:
+    """CHAIR_I of every method and model."""
+    return _fresh_table("chair_i", "CHAIR_I")
+
+
+def f1_table() -> str:
+    """F1 of every method and model."""
+    return _fresh_table("f1", "F1")
+
+
+def truncated_table() -> str:
+    """CHAIR_S of every method minus that of vanilla's captions cut to the same recall."""
+
+    def cell(model: Measured, method: str, rule: str) -> str:
+        found = model.on_fresh_scenes(method, rule)
+        if found is None or found.control is None:
+            return "-"
+        uncut = " (uncut)" if found.control.mentions is None else ""
+        return _change(found.control.differences["chair_s"]) + uncut
+
+    return _across("CHAIR_S minus the truncated control's", cell, METHODS)
 
 
 def decodings_table() -> str:
-    """Every model under beam search and nucleus sampling."""
-    names = ("chair_s", "chair_i", "recall", "precision", "f1", "broken_sentences")
+    """Every model under beam search and nucleus sampling: CHAIR_S and F1 against vanilla."""
+    names = {name: label for (name, _), label in reversed(METHODS.items())} | {"opera": "OPERA"}
     rows = []
-    for model in models():
-        for decoding in ("beam", "nucleus"):
-            if vanilla := model.row("vanilla", "", decoding):
-                rows.append([model.label, decoding, "vanilla", *_cells(vanilla.metrics, {}, names)])
+    for decoding in ("beam", "nucleus"):
+        for metric, title in (("chair_s", "CHAIR_S"), ("f1", "F1")):
             for method, variant in DECODED:
-                row = model.row(method, variant, decoding)
-                if row is not None and row.metrics:
-                    label = f"{METHODS.get(method, method.upper())}, {variant}"
-                    rows.append([model.label, decoding, label, *_cells(row.metrics, row.changes, names)])
-                    rows += [[model.label, decoding, *cut] for cut in _cut(row.control, names)]
-    return Table(["model", "decoding", "method", *_headings(names)], rows, labels=3).markdown()
-
-
-def controls_table() -> str:
-    """What controls change on the fresh scenes, where RUDDER and contrast have the same settings as they."""
-    rows = []
-    for model in models():
-        named = {"rudder-beta": BETA, "contrast": METHODS["contrast"], **CONTROLS}
-        found = [(label, m) for name, label in named.items() for m in model.fresh.methods if m.name == name]
-        by_paper = {"rudder-beta": BETA + BY_PAPER, "rudder-shuffled": "another image's CARD, same settings"}
-        found += [(label, m) for name, label in by_paper.items() for m in model.by_paper.methods if m.name == name]
-        for label, method in found:
-            changes = [_change(method.differences[metric]) for metric in ("chair_s", "chair_i", "f1")]
-            rows.append([model.label, label, *changes])
-    return Table(["model", "method", "CHAIR_S", "CHAIR_I", "F1"], rows, labels=2).markdown()
+                found = [model.row(method, variant, decoding) for model in models()]
+                cells = [_change(row.changes[metric]) if row is not None and row.metrics else "-" for row in found]
+                if set(cells) != {"-"}:
+                    rows.append([decoding, title, f"{names[method]}, {variant}", *cells])
+    return Table(["decoding", "metric", "method", *MODELS.values()], rows, labels=3).markdown()
 
 
 def contrast_table() -> str:
     """The contrast on the fresh scenes: its setting, changes against vanilla, and against tuned PAI."""
     rows = []
     for model in models():
-        found = model.fresh.method("contrast")
+        found = model.fresh["fresh"].method("contrast")
         changes = [_change(found.differences[name]) for name in ("chair_s", "chair_i", "recall", "f1")]
         duel = model.numbers["fresh"]["duels"].get("contrast minus pai")
-        against = [_change(from_json(MetricDifference, duel[name])) for name in ("chair_s", "chair_i", "f1")]
+        against = [_recorded(duel[name]) for name in ("chair_s", "chair_i", "f1")]
         broken = number(found.metrics["broken_sentences"].value, "percent")
         chosen = f"{found.settings['contrast']:g}, after {found.settings['contrast_after']}"
         rows.append([model.label, chosen, *changes, broken, *against])
@@ -215,10 +227,6 @@ def contrast_table() -> str:
     return Table(headings, rows, labels=2).markdown()
 
 
-def _change(change: MetricDifference) -> str:
-    return with_interval(change.value, change.low, change.high, change.unit, sign=True)
-
-
 def pope_table() -> str:
     """Yes/no questions, the first token unsteered and steered."""
     names = ("accuracy", "f1", "yes_ratio")
@@ -228,9 +236,10 @@ def pope_table() -> str:
             for found in result.methods:
                 if found.name == "vanilla" and when == "yes":
                     continue
-                label = METHODS.get(found.name, found.name)
+                label = METHODS.get((found.name, "fresh"), found.name)
                 steered = "-" if found.name == "vanilla" else when
-                rows.append([model.label, label, steered, *_cells(found.metrics, found.differences, names)])
+                cells = [with_change(found.metrics[name], found.differences.get(name)) for name in names]
+                rows.append([model.label, label, steered, *cells])
     headings = ["model", "method", "first token steered", "accuracy", "F1", "yes"]
     return Table(headings, rows, labels=3).markdown()
 
@@ -279,40 +288,62 @@ def settings_table() -> str:
 
 def duel_table() -> str:
     """Pairs of methods on the fresh scenes: the first minus the second, paired by scene."""
-    rows = []
-    for model in models():
-        for pair, found in model.numbers["fresh"]["duels"].items():
-            changes = {name: from_json(MetricDifference, change) for name, change in found.items()}
-            rows.append(
-                [model.label, pair, *(_change(changes[name]) for name in ("chair_s", "chair_i", "recall", "f1"))]
-            )
-    return Table(["model", "pair", "CHAIR_S", "CHAIR_I", "recall", "F1"], rows, labels=2).markdown()
+    found = [model.numbers["fresh"]["duels"] for model in models()]
+    rows = [
+        [title, pair, *(_recorded(duels[pair][metric]) if pair in duels else "-" for duels in found)]
+        for metric, title in (("chair_s", "CHAIR_S"), ("f1", "F1"))
+        for pair in found[0]
+    ]
+    return Table(["metric", "pair", *MODELS.values()], rows, labels=2).markdown()
 
 
 def readme_table() -> str:
     """The README's: the LLaVA of seed 0 on the fresh scenes, with costs."""
     model = measured("llava")
-    left_out = (METHODS["rudder-beta+contrast"], METHODS["vti"], ADD, ADD + BY_PAPER)
-    rows = [["vanilla", *_cells(model.fresh.method("vanilla").metrics, {}, README_COLUMNS), "1", "1"]]
-    for label, found, _ in _fresh_methods(model):
-        if label not in left_out:
-            cost = model.comparison.cost(found.name, "greedy")
-            assert cost is not None
-            assert cost.ratio is not None
-            speed = with_interval(cost.ratio.median, *cost.ratio.interval, "ratio")
-            scores = _cells(found.metrics, found.differences, README_COLUMNS)
-            rows.append([label, *scores, speed, f"{cost.forwards_per_token:.0f}"])
-            rows += [[*row, "-", "-"] for row in _cut(found.control, README_COLUMNS)]
-    return Table(["", *_headings(README_COLUMNS), "throughput", "forwards per token"], rows, labels=1).markdown()
+    vanilla = model.fresh["fresh"].method("vanilla").metrics
+    rows = [["vanilla", *_cells(vanilla, {}), "1", "1"]]
+    for (method, rule), label in METHODS.items():
+        found = model.on_fresh_scenes(method, rule)
+        if method in README_LEAVES_OUT or found is None:
+            continue
+        cost = model.comparison.cost(method, "greedy")
+        assert cost is not None
+        assert cost.ratio is not None
+        speed = with_interval(cost.ratio.median, *cost.ratio.interval, "ratio")
+        rows.append([label, *_cells(found.metrics, found.differences), speed, f"{cost.forwards_per_token:.0f}"])
+        # A method that recalls as much as vanilla has vanilla uncut for its control.
+        if found.control is not None and found.control.mentions is not None:
+            cut = "vanilla's captions, cut to the recall of the row above"
+            rows.append([cut, *_cells(found.control.metrics, {}), "-", "-"])
+    headings = [heading(vanilla[name].label, vanilla[name].direction) for name in README_COLUMNS]
+    return Table(["", *headings, "throughput", "forwards per token"], rows, labels=1).markdown()
+
+
+def model_page(model: Measured) -> str:
+    """Everything about a model: each rule's settings on the fresh scenes, on each split alone, and the comparison."""
+    parts = [f"# {model.label}"]
+    for rule, result in model.fresh.items():
+        words = {"fresh": "RUDDER as calibrated, the others as tuned", "fresh-paper": "RUDDER" + BY_PAPER}
+        parts.append(f"## {len(result.image_ids)} fresh scenes, greedy search: {words.get(rule, 'RUDDER' + TUNED)}")
+        parts += [method_table(result).markdown(), "\n".join(f"- {line}" for line in notes(result))]
+        rows = [
+            [split, method, *(_recorded(found[name]) for name in ("chair_s", "f1"))]
+            for split, methods in model.numbers[rule]["splits"].items()
+            for method, found in methods.items()
+        ]
+        parts.append(Table(["split", "method", "CHAIR_S", "F1"], rows, labels=2).markdown())
+    return "\n\n".join([*parts, "## All methods and decodings", markdown(model.comparison)])
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "readme": readme_table,
     "vanilla": vanilla_table,
     "settings": settings_table,
-    "fresh": fresh_table,
+    "chair_s": chair_s_table,
+    "chair_i": chair_i_table,
+    "f1": f1_table,
+    "truncated": truncated_table,
     "duels": duel_table,
-    "controls": controls_table,
     "decodings": decodings_table,
     "contrast": contrast_table,
     "pope": pope_table,
@@ -328,15 +359,17 @@ def main() -> None:
     pages = {path: path.read_text() for path in (root / "README.md", *sorted((root / "docs").glob("*.md")))}
     for name, table in TABLES.items():
         start, end, text = f"<!-- embedded {name} -->", f"<!-- end of embedded {name} -->", table()
-        for path, page in pages.items():
-            if write and start in page:
-                before, rest = page.split(start)
+        for path, shown in pages.items():
+            if write and start in shown:
+                before, rest = shown.split(start)
                 pages[path] = f"{before}{start}\n{text}\n{end}{rest.split(end)[1]}"
         if not write:
             print(f"{start}\n{text}\n{end}\n")
-    for path, page in pages.items():
-        if page != path.read_text():
-            path.write_text(page)
+    if write:
+        pages |= {FOLDER / f"{name}.md": model_page(measured(name)) for name in MODELS}
+    for path, text in pages.items():
+        if not path.exists() or text != path.read_text():
+            path.write_text(text)
             print(f"Written to {path.name}")
 
 
