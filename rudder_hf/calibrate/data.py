@@ -13,8 +13,6 @@ from ..evaluate.tasks.base import choose_ids
 from ..evaluate.tasks.captions import IMAGES as EVALUATED
 from ..evaluate.tasks.captions import has_annotations, images_task
 from ..metrics.errors import InputError
-from ..runtime.answers import encode
-from ..runtime.models import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -161,9 +159,3 @@ def pope_task(data: CalibrationData, seed: int = 0, limit: int | None = None) ->
 def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
     """Consecutive samples, `size` at a time."""
     return [list(samples[start : start + size]) for start in range(0, len(samples), size)]
-
-
-def encode_samples(loaded: LoadedModel, task: Task, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Inputs of `generate` for some samples."""
-    images = [task.image(sample) for sample in samples]
-    return encode(loaded.model, loaded.processor, images, [sample.prompt for sample in samples])

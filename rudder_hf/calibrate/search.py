@@ -10,6 +10,7 @@ from typing import Any, Self, TypedDict
 import numpy as np
 import torch
 
+from ..evaluate.run import encode_samples
 from ..evaluate.scoring import Scored, Scoring, score_answers
 from ..evaluate.tasks.base import Sample, Task
 from ..metrics.statistics import Counts
@@ -17,7 +18,6 @@ from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress
 from ..runtime.store import Store
 from .choice import GROUNDING, hopeless, looks
-from .data import encode_samples
 from .decoding import Decoded, decode_settings
 from .settings import VANILLA, CalibrationOptions, Setting
 

@@ -101,7 +101,7 @@ def evaluate(
         asked = make_task(task, DataOptions(data, captions, images, split, prompt, limit, seed, wanted))
         asked.skip_unreadable(skip_unreadable)
 
-        from ..evaluate.run import RunOptions
+        from ..evaluate.run import RunOptions, donor_prompts
         from ..evaluate.run import evaluate as run
         from ..runtime.decoding import Decoding
         from ..runtime.models import load_model
@@ -114,7 +114,9 @@ def evaluate(
         run_options = RunOptions(batch_size, seed, not no_likelihood, command_line())
         loaded = load_model(model, dtype, process_device(choose_device(device), process), rudder, revision)
         optional, questions = method_names.parse_optional(methods), asked.kind != "chair"
-        chosen, left_out = method_names.make_methods(names, loaded, parsed, decoded.name, questions, optional)
+        chosen, left_out = method_names.make_methods(
+            names, loaded, parsed, decoded.name, questions, optional, lambda: donor_prompts(loaded, asked)
+        )
         asked.notes += left_out
     with reporting_failure(), ProgressBar(shown=process.is_main) as bar:
         result = run(asked, loaded, chosen, decoded, out, run_options, scoring, process, bar)

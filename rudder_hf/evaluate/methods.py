@@ -29,6 +29,7 @@ from ..scenes.world import NAMES as OBJECTS
 _STEERED = tuple(name for name in NAMES if name.startswith("rudder-"))
 _PYTHON = {"True": "true", "False": "false", "None": "null"}  # as JSON has them
 _PAIRS = 50
+Prompts = Callable[[], Iterable[Inputs]]
 # Scenes from here on; training starts at 0 and takes fewer.
 _FIRST_SCENE = 9_000_000
 
@@ -103,17 +104,18 @@ def _settings_of(name: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[s
     return {**shared, **settings.get(name, {})}
 
 
-def sources_of(loaded: LoadedModel, prompts: Callable[[], Iterable[Inputs]] | None = None) -> Sources:
+def sources_of(loaded: LoadedModel, prompts: Prompts | None = None) -> Sources:
     """Where methods find what they need for a model: RUDDER's settings, and caption pairs for an embedded model.
 
-    `prompts` gives inputs with other images, for the control that takes another image's CARD.
+    `prompts` gives inputs with other images, for the controls that take their direction from these.
     """
     return Sources(loaded.settings_for, _scene_pairs(loaded), prompts)
 
 
 def make_method(
-    name: str, loaded: LoadedModel, settings: Mapping[str, Any] | None = None, questions: bool = False
-) -> Method:
+    name: str, loaded: LoadedModel, settings: Mapping[str, Any] | None = None, questions: bool = False,
+    prompts: Prompts | None = None,
+) -> Method:  # fmt: skip
     """Make a method for a model, with what the user set.
 
     The rest is as published (for yes/no `questions`, some publications differ), RUDDER's as calibrated for the model.
@@ -124,12 +126,12 @@ def make_method(
     """
     kind = method_class(name)
     published = kind.for_questions if questions else {}
-    return kind.for_model(loaded.model, sources_of(loaded), **{**published, **(settings or {})})
+    return kind.for_model(loaded.model, sources_of(loaded, prompts), **{**published, **(settings or {})})
 
 
 def make_methods(
     names: Sequence[str], loaded: LoadedModel, settings: Mapping[str, Mapping[str, Any]] | None = None,
-    decoding: str = "greedy", questions: bool = False, optional: Collection[str] = (),
+    decoding: str = "greedy", questions: bool = False, optional: Collection[str] = (), prompts: Prompts | None = None,
 ) -> tuple[list[Method], list[str]]:  # fmt: skip
     """Make methods for a model, without the optional ones that cannot run on it or with this decoding.
 
@@ -140,6 +142,7 @@ def make_methods(
         decoding: "greedy", "nucleus" or "beam".
         questions: See `make_method`.
         optional: Methods that may be left out, from `parse_optional`.
+        prompts: See `sources_of`.
 
     Returns:
         The methods, and for each one left out its name and the reason.
@@ -153,7 +156,7 @@ def make_methods(
     left_out: list[str] = []
     for name in names:
         try:
-            method = make_method(name, loaded, _settings_of(name, settings), questions)
+            method = make_method(name, loaded, _settings_of(name, settings), questions, prompts)
             if reason := method.refuses(decoding):
                 raise ValueError(f"{reason}: choose another --decoding, or leave it out of --methods.")
         except ValueError as error:

@@ -55,13 +55,13 @@ class ControlResult:
 
     Attributes:
         mentions: After how many mentions captions are cut; None if the method recalls as much as vanilla or more.
-        shorter: How many captions are cut one mention earlier.
+        shorter: Which share of the captions is cut one mention earlier (before 0.2, how many).
         metrics: Of the cut captions, by name.
         differences: The method minus its control, by metric.
     """
 
     mentions: int | None
-    shorter: int
+    shorter: float
     metrics: dict[str, MetricValue]
     differences: dict[str, MetricDifference]
 

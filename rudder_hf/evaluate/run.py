@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from .tables import paper_latex, run_markdown
 from .tasks.base import Sample, Task, samples_hash
 
 _MARKDOWN_FILE, _LATEX_FILE = "table.md", "table.tex"
+_DONORS, _DONOR_BATCH = 64, 8
 
 
 @dataclass(frozen=True)
@@ -172,13 +173,28 @@ def _launch(options: RunOptions, process: Process) -> dict[str, Any]:
     }
 
 
+def encode_samples(loaded: LoadedModel, task: Task, samples: Sequence[Sample]) -> dict[str, Any]:
+    """Inputs of `generate` for some samples."""
+    images = [task.image(sample) for sample in samples]
+    return encode(loaded.model, loaded.processor, images, [sample.prompt for sample in samples])
+
+
+def donor_prompts(loaded: LoadedModel, task: Task) -> Iterator[dict[str, Any]]:
+    """The first images of a task with a prompt of each, for controls that take their direction from other images.
+
+    Batches have a size of their own, so that a control does not depend on that of the run.
+    """
+    samples = list({sample.image_id: sample for sample in reversed(task.samples)}.values())[::-1][:_DONORS]
+    for start in range(0, len(samples), _DONOR_BATCH):
+        yield encode_samples(loaded, task, samples[start : start + _DONOR_BATCH])
+
+
 def answer_batch(
     task: Task, loaded: LoadedModel, method: Method, samples: Sequence[Sample], decoding: Decoding,
     options: RunOptions,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The answers of one method to one batch."""
-    images = [task.image(sample) for sample in samples]
-    inputs = encode(loaded.model, loaded.processor, images, [sample.prompt for sample in samples])
+    inputs = encode_samples(loaded, task, samples)
     seeds = [sample_seed(options.seed, sample.id) for sample in samples]
     # Opened for each batch: outside of it the model is unsteered, as the likelihood needs it.
     with method.applied(loaded.model) as generate:

@@ -88,7 +88,7 @@ class Scored:
         """Vanilla's captions cut to this method's recall, and this method minus them; None if there are none."""
         if self is vanilla or not vanilla.details:
             return None
-        cut = cut_to_recall(vanilla.details, self.counts, seed)
+        cut = cut_to_recall(vanilla.details, self.counts)
         scored = Scored(cut.counts, CONTROL_METRICS)
         values, differences = scored.values(draws, seed), self.minus(scored, draws, seed)
         return ControlResult(cut.mentions, cut.shorter, values, differences)

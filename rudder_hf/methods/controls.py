@@ -111,8 +111,9 @@ class DonorControl(RudderControl):
     donors: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.donors is not None and (not isinstance(self.donors, Tensor) or self.donors.dim() != 2):
-            raise ValueError(f"{self.name}: `donors` has to be a tensor of shape (number, hidden size).")
+        bank = self.donors
+        if bank is not None and (not isinstance(bank, Tensor) or bank.dim() != 2 or not len(bank)):
+            raise ValueError(f"{self.name}: `donors` has to be a tensor of shape (number, hidden size), not empty.")
         super().__post_init__()
 
     @classmethod
@@ -133,25 +134,24 @@ class DonorControl(RudderControl):
         """The direction of each prompt in `shown`, those of the batch that have an image, from the others' CARDs."""
 
     @abstractmethod
-    def from_donors(self, card: Tensor, donors: Tensor, sample_ids: Sequence[str]) -> Tensor:
-        """The direction of each prompt of the batch, from the bank."""
+    def from_donors(self, donors: Tensor, sample_id: str) -> Tensor:
+        """The direction of a sample, from a bank that does not hold its own CARD."""
 
     def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
         """See `RudderControl.card_map`."""
 
         def from_others(card: Tensor, with_image: Sequence[bool]) -> Tensor:
             if self.donors is not None:
-                if self.donors.shape[1] != card.shape[1]:
-                    raise ValueError(
-                        f"{self.name}: donors have a hidden size of {self.donors.shape[1]}, but the model's is "
-                        f"{card.shape[1]}."
-                    )
-                return self.from_donors(card, self.donors.to(card), sample_ids)
+                bank = self._bank(card)
+                others = [bank[bank @ own < _OWN] for own in card]
+                if not all(map(len, others)):
+                    raise ValueError(f"{self.name}: every donor is the sample's own CARD. Collect more.")
+                return torch.stack([self.from_donors(*pair) for pair in zip(others, sample_ids, strict=True)])
             shown = [prompt for prompt, has_image in enumerate(with_image) if has_image]
             if len(shown) < 2:
                 raise ValueError(
-                    f"{self.name} takes its direction from another prompt of the batch, but {len(shown)} of them has "
-                    "an image. Pass donors=collect_cards(model, config, batches), or batches of two or more."
+                    f"{self.name} needs CARDs of other images, but only {len(shown)} prompt(s) of the batch have an "
+                    "image. Pass donors=collect_cards(model, config, batches), or batches of two or more."
                 )
             replaced = card.clone()
             replaced[shown] = self.from_batch(card, shown)
@@ -159,13 +159,20 @@ class DonorControl(RudderControl):
 
         return from_others
 
+    def _bank(self, card: Tensor) -> Tensor:
+        assert self.donors is not None
+        if self.donors.shape[1] != card.shape[1]:
+            given, wanted = self.donors.shape[1], card.shape[1]
+            raise ValueError(f"{self.name}: donors have a hidden size of {given}, but the model's is {wanted}.")
+        return self.donors.to(card)
+
 
 @dataclass(frozen=True)
 class ShuffledCard(DonorControl):
     """RUDDER with the CARD of another image.
 
-    Each sample draws one of the donors by `seed` and its id, and the next one if that is its own. Without donors a
-    prompt takes the CARD of the next one of its batch that has an image, and the last one takes the first's.
+    Each sample draws one of the donors by `seed` and its id. Without donors a prompt takes the CARD of the next one of
+    its batch that has an image, and the last one takes the first's.
 
     Attributes:
         seed: Of the draw.
@@ -179,25 +186,17 @@ class ShuffledCard(DonorControl):
         """See `DonorControl.from_batch`."""
         return card[shown[1:] + shown[:1]]
 
-    def from_donors(self, card: Tensor, donors: Tensor, sample_ids: Sequence[str]) -> Tensor:
+    def from_donors(self, donors: Tensor, sample_id: str) -> Tensor:
         """See `DonorControl.from_donors`."""
-        chosen = []
-        for own, name in zip(card, sample_ids, strict=True):
-            start = int(torch.randint(len(donors), (), generator=sample_generator(self.seed, name)))
-            in_turn = donors.roll(-start, dims=0)
-            others = in_turn[in_turn @ own < _OWN]
-            if not len(others):
-                raise ValueError(f"{self.name}: every donor is the sample's own CARD. Collect more.")
-            chosen.append(others[0])
-        return torch.stack(chosen)
+        return donors[torch.randint(len(donors), (), generator=sample_generator(self.seed, sample_id))]
 
 
 @dataclass(frozen=True)
 class MeanCard(DonorControl):
     """RUDDER with the mean CARD of other images: one direction for all, what CARDs have in common.
 
-    It does more than one other image's CARD where the effect is not about the image, because what is particular to
-    images cancels out. Without donors the mean is over the other prompts of the batch that have an image.
+    What is particular to single images cancels out in it, so that it has less chance in it than one other image's
+    CARD. Without donors the mean is over the other prompts of the batch that have an image.
     """
 
     name = "rudder-mean"
@@ -206,9 +205,9 @@ class MeanCard(DonorControl):
         """See `DonorControl.from_batch`."""
         return normalize(card[shown].sum(dim=0) - card[shown], dim=-1)
 
-    def from_donors(self, card: Tensor, donors: Tensor, sample_ids: Sequence[str]) -> Tensor:
+    def from_donors(self, donors: Tensor, sample_id: str) -> Tensor:
         """See `DonorControl.from_donors`."""
-        return normalize(donors.mean(dim=0), dim=-1).expand_as(card)
+        return normalize(donors.mean(dim=0), dim=-1)
 
 
 @dataclass(frozen=True)

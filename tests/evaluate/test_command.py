@@ -84,6 +84,20 @@ def test_ids_and_limit_choose_images(model: Path, coco: Path, tmp_path: Path) ->
     refused(rudder(*base, "--ids", tmp_path / "ids.txt", "--out", tmp_path / "c"), "not in the data: 5")
 
 
+def test_controls_from_other_images_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    """Their directions come from a bank of the run's images; the last batch may hold a single one."""
+    found = []
+    for size in (2, 3):
+        options = ("--max-new-tokens", 24, "--bootstrap", 100, "--batch-size", size, "--no-likelihood", "--limit", 5)
+        strong = ("--methods", "vanilla,rudder-shuffled,rudder-mean", "--set", "alpha_max=300")
+        run = rudder("--model", "embedded", *options, *strong, "--out", tmp_path / str(size))
+        assert run.exit_code == 0, run.output
+        rows = [json.loads(line) for line in (tmp_path / str(size) / "samples.jsonl").read_text().splitlines()]
+        found.append({(row["method"], row["id"]): row["answer"] for row in rows})
+    assert found[0] == found[1]
+    assert len(set(found[0].values())) > 5, "the methods say different things"
+
+
 def test_methods_have_the_published_settings_of_the_task(model: Path, tmp_path: Path) -> None:
     """VISTA is published with another strength for yes/no questions than for captions."""
     base = ("--model", model, "--methods", "vista", "--limit", 6, "--no-likelihood", *QUICK, "--max-new-tokens", 1)

@@ -22,7 +22,7 @@ from rudder_hf.methods.controls import collect_cards
 from rudder_hf.methods.dola import candidate_layers
 from rudder_hf.methods.vista import late_blocks
 from rudder_hf.methods.vti import textual_directions
-from tests.support.helpers import LAYER, ROW, direction, prompt_updates
+from tests.support.helpers import LAYER, OTHER_ROW, ROW, direction, prompt_updates
 from tests.support.methods import (
     DIRECTIONS,
     DONORS,
@@ -39,7 +39,7 @@ from tests.support.methods import (
     stock,
     stock_logits,
 )
-from tests.support.zoo import FAMILIES
+from tests.support.zoo import FAMILIES, Row
 from tests.support.zoo.base import IMAGE
 
 every_family = pytest.mark.parametrize("family", FOUR)
@@ -287,13 +287,23 @@ def test_controls_steer_by_another_direction(family: str) -> None:
     mean = cards(family, "rudder-mean")
     centre = torch.stack(list(DONORS)).sum(0) / len(DONORS)
     torch.testing.assert_close(mean, torch.stack([centre / centre.norm()] * 2))
-    torch.testing.assert_close(cards(family, "rudder-mean", donors=None), card.flip(0))
     random = cards(family, "rudder-random")
     torch.testing.assert_close(random.norm(dim=-1), card.norm(dim=-1))
     assert not torch.equal(random[0], random[1])
     assert (random * card).sum(-1).abs().max() < 0.9
     assert not torch.equal(random, cards(family, "rudder-random", seed=1))
     assert torch.equal(random, cards(family, "rudder-random", mode="add"))
+
+
+def test_the_mean_card_leaves_out_the_samples_own() -> None:
+    """Of three prompts, each has the mean of the other two, from its batch as from a bank that holds its own."""
+    three = batch("llava", [ROW, OTHER_ROW, Row(seed=7, words=6)])
+    ids = [*IDS, "third"]
+    own = run(method("rudder-beta"), built("llava"), three, output_rudder=True).rudder.card
+    means = torch.stack([own[[1, 2]].mean(0), own[[0, 2]].mean(0), own[[0, 1]].mean(0)])
+    for donors in (None, own):
+        found = run(method("rudder-mean", donors=donors), built("llava"), three, output_rudder=True, sample_ids=ids)
+        torch.testing.assert_close(found.rudder.card, means / means.norm(dim=-1, keepdim=True))
 
 
 @every_family

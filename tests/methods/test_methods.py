@@ -383,7 +383,7 @@ def test_prompts_that_cannot_work_are_refused() -> None:
     cache = built("llava").generate(**batch("llava"), max_new_tokens=2, return_dict_in_generate=True).past_key_values
     with pytest.raises(ValueError, match="needs the whole prompt"):
         run(method("pai"), built("llava"), batch("llava"), past_key_values=cache)
-    with pytest.raises(ValueError, match="another prompt of the batch"):
+    with pytest.raises(ValueError, match="needs CARDs of other images"):
         run(method("rudder-shuffled", donors=None), built("llava"), batch("llava", [ROW]))
     image_only = batch("llava", [Row(seed=1, words=0)])
     with pytest.raises(ValueError, match="nothing but an image"):
@@ -416,6 +416,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("rudder-negated", {"layer": 2, "alpha_max": 1.0, "mode": "both"}, "one of 'beta', 'add'"),
     ("rudder-text-only", {"layer": 2, "alpha_max": 1.0, "span": "image"}, "no image tokens"),
     ("rudder-shuffled", {"layer": 2, "alpha_max": 1.0, "donors": [1]}, "shape"),
+    ("rudder-mean", {"layer": 2, "alpha_max": 1.0, "donors": torch.empty(0, 32)}, "not empty"),
     ("nothing", {}, "There is no method 'nothing'. Methods: vanilla, rudder-beta"),
 ]
 
