@@ -28,7 +28,7 @@ from typing import Any
 from rudder_hf.compare import Comparison
 from rudder_hf.evaluate.folder import RunFolder
 from rudder_hf.evaluate.result import EvaluationResult
-from rudder_hf.evaluate.scoring import Scoring, build_result, score_run
+from rudder_hf.evaluate.scoring import Scored, Scoring, build_result, score_run
 from rudder_hf.methods import CONTROL_OF, GROUPS, method_class
 from rudder_hf.runtime.environment import CODE, versions
 from rudder_hf.runtime.store import read_json, to_json
@@ -49,11 +49,14 @@ STEPS = "steps.json"
 SPLITS = ("evaluation", "evaluation2")
 FRESH = ("fresh", "fresh-paper", "fresh-tuned")
 RUDDER_SETTINGS = ("layer", "alpha_max", "k", "span", "pool")
-# Which methods the fresh scenes tell apart, the first minus the second.
+# Which methods the fresh scenes tell apart, the first minus the second: RUDDER and its peers with as many settings to
+# choose from, RUDDER and its controls with the same settings.
 PEERS, CONTROLS = GROUPS["peers"], [name for name, method in CONTROL_OF.items() if method == "rudder-beta"]
+TUNED = "rudder-beta, one of eight"
 DUELS = (
-    *(("rudder-beta", other) for other in (*PEERS, *CONTROLS, "rudder-add")),
-    *(("contrast", other) for other in (*PEERS, "rudder-beta")),
+    *((TUNED, other) for other in (*PEERS, "contrast")),
+    *(("rudder-beta", other) for other in (*CONTROLS, "rudder-add", TUNED)),
+    *(("contrast", other) for other in PEERS),
     ("rudder-beta+contrast", "contrast"),
 )
 
@@ -148,34 +151,42 @@ def set_options(settings: dict[str, dict[str, Any]]) -> Iterator[str]:
             yield from ("--set", f"{method}.{name}={json.dumps(value)}")
 
 
-def fresh_results(folder: Path, name: str) -> dict[str, Any]:
-    """Methods on the scenes of both splits, pairs of them that are to be told apart, and CHAIR_S and F1 of each split.
+def fresh_results(folder: Path) -> dict[str, Any]:
+    """What was judged by the scenes of both splits: each of `FRESH`, and pairs of methods that are to be told apart.
 
-    The splits share no scene, so that together they are one set of twice the size.
+    The splits share no scene, so that together they are one set of twice the size. CHAIR_S and F1 of each split are
+    kept too.
     """
-    runs = [RunFolder(folder / f"{name}-{split}") for split in SPLITS]
-    plan, samples = runs[0].plan(), [sample for run in runs for sample in run.questions()]
-    rows, scoring = [row for run in runs for row in run.rows()], Scoring()
-    result = build_result(plan, samples, rows, scoring, {"splits": SPLITS, "versions": versions()})
-    scored = score_run(plan, samples, rows, scoring)
-    draws = scoring.bootstrap, plan["seed"]
-    return {
-        "result": asdict(result),
-        "duels": {
-            f"{first} minus {second}": {
-                metric: asdict(change) for metric, change in scored[first].minus(scored[second], *draws).items()
-            }
-            for first, second in DUELS
-            if first in scored and second in scored
-        },
-        "splits": {
-            split: {
-                method.name: {metric: asdict(method.differences[metric]) for metric in ("chair_s", "f1")}
-                for method in EvaluationResult.load(run.path).methods[1:]
-            }
-            for split, run in zip(SPLITS, runs, strict=True)
-        },
+    numbers: dict[str, Any] = {}
+    scored: dict[str, dict[str, Scored]] = {}
+    scoring = Scoring()
+    for rule in FRESH:
+        runs = [RunFolder(folder / f"{rule}-{split}") for split in SPLITS]
+        plan, samples = runs[0].plan(), [sample for run in runs for sample in run.questions()]
+        rows = [row for run in runs for row in run.rows()]
+        result = build_result(plan, samples, rows, scoring, {"splits": SPLITS, "versions": versions()})
+        scored[rule] = score_run(plan, samples, rows, scoring)
+        splits = {split: EvaluationResult.load(run.path) for split, run in zip(SPLITS, runs, strict=True)}
+        numbers[rule] = {
+            "result": asdict(result),
+            "splits": {
+                split: {
+                    method.name: {metric: asdict(method.differences[metric]) for metric in ("chair_s", "f1")}
+                    for method in alone.methods[1:]
+                }
+                for split, alone in splits.items()
+            },
+        }
+    found = scored["fresh"] | ({TUNED: one} if (one := scored["fresh-tuned"].get("rudder-beta")) else {})
+    numbers["fresh"]["duels"] = {
+        f"{first} minus {second}": {
+            metric: asdict(change)
+            for metric, change in found[first].minus(found[second], scoring.bootstrap, plan["seed"]).items()
+        }
+        for first, second in DUELS
+        if first in found and second in found
     }
+    return numbers
 
 
 def collect(folder: Path, out: Path) -> None:
@@ -191,7 +202,7 @@ def collect(folder: Path, out: Path) -> None:
     numbers = {"vanilla": read_json(folder / "model" / "metrics.json"), "calibration": calibrations, "steps": steps}
     if "pope-first" in steps:  # the last one
         found = read_json(folder / "comparison" / "comparison.json")
-        numbers |= {"comparison": found} | {name: fresh_results(folder, name) for name in FRESH}
+        numbers |= {"comparison": found} | fresh_results(folder)
         numbers |= {name: read_json(folder / name / "result.json") for name in ("pope", "pope-first")}
     (out / f"{folder.name}.json").write_text(json.dumps(numbers, separators=(",", ":"), sort_keys=True) + "\n")
 

@@ -16,6 +16,7 @@ from typing import Any
 from rudder_hf.compare import Comparison, Row, markdown
 from rudder_hf.evaluate.result import EvaluationResult, MethodResult, MetricDifference, MetricValue
 from rudder_hf.evaluate.tables import method_table, notes, with_change
+from rudder_hf.methods import GROUPS
 from rudder_hf.runtime.records import from_json
 from rudder_hf.runtime.report import Table, change_in_points, heading, number, with_interval
 from rudder_hf.runtime.store import read_json
@@ -28,8 +29,9 @@ MODELS = {
     "llava-1-elsewhere": "LLaVA, seed 1 with other kernels",
     "idefics2": "Idefics2",
 }
-README_COLUMNS = ("chair_s", "chair_i", "recall", "precision", "f1")
+CAPTIONS = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1", "repeated_mentions")
 BETA, ADD = "RUDDER-Beta", "RUDDER-Add"
+AGAINST_CUT = "CHAIR_S minus the truncated control's"
 TUNED, BY_PAPER = ", one of eight settings", " by the paper's rule"
 # Rows of the tables that have a column for each model: the method, and by which rule its settings were chosen.
 METHODS = {
@@ -99,6 +101,11 @@ class Measured:
         wanted = (method, variant, decoding)
         return next((r for r in self.comparison.rows if (r.method, r.variant, r.decoding) == wanted), None)
 
+    def nothing_better(self, method: str) -> bool:
+        """Whether a method was run as published, because no setting that it was tuned on was better than vanilla."""
+        row = self.row(method, "tuned")
+        return row is not None and not row.metrics and method not in GROUPS["rudder"]
+
     def on_fresh_scenes(self, method: str, rule: str = "fresh") -> MethodResult | None:
         """A method on the fresh scenes; None if it was not measured."""
         result = self.fresh.get(rule)
@@ -134,7 +141,7 @@ def models() -> list[Measured]:
 
 
 def _cells(metrics: Values, changes: Changes) -> list[str]:
-    return [with_change(metrics.get(name), changes.get(name)) for name in README_COLUMNS]
+    return [with_change(metrics.get(name), changes.get(name)) for name in CAPTIONS]
 
 
 def _change(change: MetricDifference) -> str:
@@ -143,6 +150,13 @@ def _change(change: MetricDifference) -> str:
 
 def _recorded(change: Mapping[str, Any]) -> str:
     return _change(from_json(MetricDifference, change))
+
+
+def _against_cut(method: MethodResult) -> str:
+    """CHAIR_S of a method minus that of vanilla's captions cut to the same recall."""
+    if method.control is None:
+        return "-"
+    return _change(method.control.differences["chair_s"]) + (" (uncut)" if method.control.mentions is None else "")
 
 
 def _across(title: str, cells: Callable[[Measured, str, str], str], rows: Mapping[tuple[str, str], str]) -> str:
@@ -156,7 +170,9 @@ def _fresh_table(metric: str, title: str) -> str:
 
     def cell(model: Measured, method: str, rule: str) -> str:
         found = model.on_fresh_scenes(method, rule)
-        return "-" if found is None else _change(found.differences[metric])
+        if found is None:
+            return "-"
+        return _change(found.differences[metric]) + (", published" if model.nothing_better(method) else "")
 
     return _across(title, cell, METHODS | CONTROLS)
 
@@ -181,12 +197,9 @@ def truncated_table() -> str:
 
     def cell(model: Measured, method: str, rule: str) -> str:
         found = model.on_fresh_scenes(method, rule)
-        if found is None or found.control is None:
-            return "-"
-        uncut = " (uncut)" if found.control.mentions is None else ""
-        return _change(found.control.differences["chair_s"]) + uncut
+        return "-" if found is None else _against_cut(found)
 
-    return _across("CHAIR_S minus the truncated control's", cell, METHODS)
+    return _across(AGAINST_CUT, cell, METHODS)
 
 
 def decodings_table() -> str:
@@ -301,7 +314,7 @@ def readme_table() -> str:
     """The README's: the LLaVA of seed 0 on the fresh scenes, with costs."""
     model = measured("llava")
     vanilla = model.fresh["fresh"].method("vanilla").metrics
-    rows = [["vanilla", *_cells(vanilla, {}), "1", "1"]]
+    rows = [["vanilla", *_cells(vanilla, {}), "-", "1", "1"]]
     for (method, rule), label in METHODS.items():
         found = model.on_fresh_scenes(method, rule)
         if method in README_LEAVES_OUT or found is None:
@@ -310,20 +323,24 @@ def readme_table() -> str:
         assert cost is not None
         assert cost.ratio is not None
         speed = with_interval(cost.ratio.median, *cost.ratio.interval, "ratio")
-        rows.append([label, *_cells(found.metrics, found.differences), speed, f"{cost.forwards_per_token:.0f}"])
+        cells = _cells(found.metrics, found.differences)
+        rows.append([label, *cells, _against_cut(found), speed, f"{cost.forwards_per_token:.0f}"])
         # A method that recalls as much as vanilla has vanilla uncut for its control.
         if found.control is not None and found.control.mentions is not None:
             cut = "vanilla's captions, cut to the recall of the row above"
-            rows.append([cut, *_cells(found.control.metrics, {}), "-", "-"])
-    headings = [heading(vanilla[name].label, vanilla[name].direction) for name in README_COLUMNS]
-    return Table(["", *headings, "throughput", "forwards per token"], rows, labels=1).markdown()
+            rows.append([cut, *_cells(found.control.metrics, {}), "-", "-", "-"])
+    headings = [heading(vanilla[name].label, vanilla[name].direction) for name in CAPTIONS]
+    return Table(["", *headings, AGAINST_CUT, "throughput", "forwards per token"], rows, labels=1).markdown()
 
 
 def model_page(model: Measured) -> str:
     """Everything about a model: each rule's settings on the fresh scenes, on each split alone, and the comparison."""
     parts = [f"# {model.label}"]
     for rule, result in model.fresh.items():
-        words = {"fresh": "RUDDER as calibrated, the others as tuned", "fresh-paper": "RUDDER" + BY_PAPER}
+        words = {
+            "fresh": "RUDDER as calibrated, others as tuned if anything was better",
+            "fresh-paper": "RUDDER" + BY_PAPER,
+        }
         parts.append(f"## {len(result.image_ids)} fresh scenes, greedy search: {words.get(rule, 'RUDDER' + TUNED)}")
         parts += [method_table(result).markdown(), "\n".join(f"- {line}" for line in notes(result))]
         rows = [

@@ -36,4 +36,4 @@ def table(
                 raise ValueError("A table of several tasks or with costs is Markdown only: leave --latex out.")
             typer.echo(markdown(joined(found, costs)))
         else:
-            typer.echo(tables.paper_latex(found) if latex else tables.paper_table(found).markdown())
+            typer.echo(tables.paper_latex(found) if latex else tables.paper_markdown(found))

@@ -178,7 +178,7 @@ def _notes(data: ComparisonData, options: CompareOptions, made: Mapping[str, Var
         f"bootstrap draws. RUDDER's {BUDGET} are four strengths at the two "
         "layers that statistics of the unsteered model rank first.",
         "calibrated: RUDDER's stored settings for the model, which a larger search may have found. Controls have the "
-        "calibrated settings of rudder-beta.",
+        "calibrated settings of rudder-beta, those of the contrast its default settings.",
         "published: the settings of the published code for captions and for yes/no questions, which were found for "
         "other models.",
     ]

@@ -194,7 +194,7 @@ def decoding_table(comparison: Comparison, decoding: str) -> Table:
         cells += [NONE if cost is None or cost.refusal else cell(cost) for cell in columns.values()]
         table.append(cells)
         if row.control is not None:
-            cut = [control_label(row.method), *([row.variant or NONE] if variants else [])]
+            cut = [control_label(row.method, row.control), *([row.variant or NONE] if variants else [])]
             cut += [_cell(row.control.metrics, {}, name) for name in captions]
             table.append([*cut, *[NONE] * (len(headings) - len(cut))])
     return Table(headings, table, labels=1 + variants)
@@ -268,6 +268,7 @@ def markdown(comparison: Comparison) -> str:
             parts += [f"{comparison.reference}, against each method: {name}", table.markdown()]
     if comparison.reference:
         parts.append(
-            "A difference whose paired 95 % interval holds 0 is a tie; intervals are not corrected for number."
+            "A difference whose paired 95 % interval holds 0, or whose p is above 0.05, is a tie. They "
+            "are not corrected for number."
         )
     return "\n\n".join([*parts, *comparison.notes]) + "\n"

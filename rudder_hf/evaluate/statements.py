@@ -1,7 +1,8 @@
 """What intervals allow to be said, in words: one function for each kind of sentence, so that none is written by hand.
 
-A difference counts where its paired 95 % interval leaves 0 out, and an absence of effect where the whole interval lies
-within a margin that was stated before; anything else is open. Intervals are not corrected for number.
+A difference counts where its paired 95 % interval leaves 0 out and its p is at most 0.05, and an absence of effect
+where the whole interval lies within a margin that was stated before; anything else is open. Nothing is corrected for
+number.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from ..runtime.report import number, with_interval
 from .result import ControlResult, MetricDifference
 
 WINS, TIES, LOSES = "wins", "ties", "loses"
+LEVEL = 0.05
+"""Greatest p of a paired permutation test at which a difference counts."""
 MARGIN = 1 / 3
 """Share of RUDDER's own change within which the whole interval of a control has to lie to be without effect."""
 
@@ -20,8 +23,9 @@ _GROUPS = {WINS: "better in", LOSES: "worse in", TIES: "not to be told apart in"
 
 
 def verdict(change: MetricDifference) -> str:
-    """Whether the first of two wins, ties or loses, by the interval of the first minus the second."""
-    if change.low <= 0.0 <= change.high:
+    """Whether the first of two wins, ties or loses, by the interval and p of the first minus the second."""
+    # On few images an interval can leave 0 out that the permutation test does not.
+    if change.low <= 0.0 <= change.high or change.p_value > LEVEL:
         return TIES
     return WINS if (change.value < 0) == (change.direction == "lower") else LOSES
 
@@ -80,7 +84,7 @@ def without_effect(label: str, change: MetricDifference, effect: MetricDifferenc
     if max(abs(change.low), abs(change.high)) <= margin:
         return f"{told}: without effect, its interval lies within {within}."
     if verdict(change) == TIES:
-        return f"{told}: open, its interval holds 0 and leaves {within}."
+        return f"{told}: open, it cannot be told from 0 and its interval leaves {within}."
     return f"{told}: not without effect, its interval leaves out 0 and leaves {within}."
 
 

@@ -14,7 +14,7 @@ from ..metrics.errors import InputError
 from ..presets import PRESETS
 from ..runtime.report import Table, heading, number, p_value, with_interval
 from .folder import Compared
-from .result import VANILLA, EvaluationResult, MethodResult, MetricDifference, MetricValue
+from .result import VANILLA, ControlResult, EvaluationResult, MethodResult, MetricDifference, MetricValue
 from .statements import MARGIN, against_control, without_effect
 
 METHOD_LABELS = {"vanilla": "Vanilla", "rudder-beta": "RUDDER-Beta", "rudder-add": "RUDDER-Add"}
@@ -71,9 +71,12 @@ def method_label(name: str) -> str:
     return METHOD_LABELS.get(name, name)
 
 
-def control_label(method: str) -> str:
+def control_label(method: str, control: ControlResult) -> str:
     """The name in tables of the truncated control of a method."""
-    return f"vanilla cut to {method_label(method)}'s recall"
+    label = method_label(method)
+    return (
+        f"vanilla uncut, {label} recalls no less" if control.mentions is None else f"vanilla cut to {label}'s recall"
+    )
 
 
 def with_controls(result: EvaluationResult) -> list[MethodResult]:
@@ -82,7 +85,7 @@ def with_controls(result: EvaluationResult) -> list[MethodResult]:
     for method in result.methods:
         found.append(method)
         if method.control is not None:
-            found.append(MethodResult(control_label(method.name), {}, method.control.metrics, {}))
+            found.append(MethodResult(control_label(method.name, method.control), {}, method.control.metrics, {}))
     return found
 
 
@@ -168,7 +171,8 @@ def run_table(result: EvaluationResult) -> Table:
         changes[f"{method_label(method.name)} - {method_label(first.name)}"] = method.differences
     for method in result.methods:
         if method.control is not None:
-            changes[f"{method_label(method.name)} - {control_label(method.name)}"] = method.control.differences
+            control = control_label(method.name, method.control)
+            changes[f"{method_label(method.name)} - {control}"] = method.control.differences
     rows = [
         [
             heading(metric.label, metric.direction),
@@ -257,6 +261,12 @@ def paper_table(results: Sequence[EvaluationResult]) -> Table:
             rows.append([DECODING_LABELS.get(decoding, decoding), method_label(name), *numbers])
     groups = [("", 2), *((model, len(metrics)) for model in models)]
     return Table(["Decoding", "Method", *headings * len(models)], rows, labels=2, groups=groups)
+
+
+def paper_markdown(results: Sequence[EvaluationResult]) -> str:
+    """`paper_table` in Markdown, and below it what the intervals allow to be said."""
+    said = [f"- {line}" for result in results for line in _control_notes(result)]
+    return "\n\n".join([paper_table(results).markdown(), *(["\n".join(said)] if said else [])])
 
 
 def paper_latex(results: Sequence[EvaluationResult]) -> str:

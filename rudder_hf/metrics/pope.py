@@ -159,7 +159,7 @@ def check_answers(questions: Sequence[object], answers: Sequence[str]) -> None:
 
 _QUOTED = re.compile(r'"[^"]*(?:"|$)|“[^”]*(?:”|$)')
 # Words of denial that confirm what is said.
-_NO_DOUBT = re.compile(r"\b(?:no|without(?: a| any)?(?: shadow of a)?) doubt\b")
+_NO_DOUBT = re.compile(r"\b(?:no|without(?: a| any)?(?: shadow of a)?) (?:doubt|question)\b")
 _STATED = re.compile(r"\banswer\b(?:\s+is|\s+would\s+be)?\s*[:,]?\s*(yes|no)\b")
 _BOTH = re.compile(r"^\W*yes\s*(?:/|or)\s*no\b")
 _YES_WORDS = frozenset({"yes", "yeah", "yep", "yup", "affirmative"})

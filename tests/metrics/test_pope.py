@@ -62,6 +62,7 @@ def test_the_parsers_are_the_published_ones(parser: Any, name: str) -> None:
         ("No doubt, there is a dog.", "no", "no", "yes"),
         ("Without a doubt, yes.", "yes", "yes", "yes"),
         ("Without a doubt, no.", "no", "no", "no"),
+        ("Without question, there is a dog.", "yes", "yes", "yes"),
         ("There is without any doubt a dog.", "yes", "yes", "yes"),
         ("The street is without a dog.", "yes", "yes", "no"),
         ("There is a dog in the image.", "yes", "yes", "yes"),
