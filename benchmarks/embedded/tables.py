@@ -33,6 +33,11 @@ CAPTIONS = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1
 BETA, ADD = "RUDDER-Beta", "RUDDER-Add"
 AGAINST_CUT = "CHAIR_S minus the truncated control's"
 TUNED, BY_PAPER = ", one of eight settings", " by the paper's rule"
+RULES = {
+    "fresh": "RUDDER as calibrated, others as tuned, or as published where nothing was better than vanilla",
+    "fresh-paper": "RUDDER" + BY_PAPER,
+    "fresh-tuned": "RUDDER" + TUNED,
+}
 # Rows of the tables that have a column for each model: the method, and by which rule its settings were chosen.
 METHODS = {
     ("rudder-beta", "fresh"): BETA,
@@ -337,11 +342,7 @@ def model_page(model: Measured) -> str:
     """Everything about a model: each rule's settings on the fresh scenes, on each split alone, and the comparison."""
     parts = [f"# {model.label}"]
     for rule, result in model.fresh.items():
-        words = {
-            "fresh": "RUDDER as calibrated, others as tuned if anything was better",
-            "fresh-paper": "RUDDER" + BY_PAPER,
-        }
-        parts.append(f"## {len(result.image_ids)} fresh scenes, greedy search: {words.get(rule, 'RUDDER' + TUNED)}")
+        parts.append(f"## {len(result.image_ids)} fresh scenes, greedy search: {RULES[rule]}")
         parts += [method_table(result).markdown(), "\n".join(f"- {line}" for line in notes(result))]
         rows = [
             [split, method, *(_recorded(found[name]) for name in ("chair_s", "f1"))]
