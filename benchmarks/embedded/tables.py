@@ -71,7 +71,7 @@ CONTROLS = {
     ("contrast-negated", "fresh"): "contrast: towards the mean",
 }
 # What the README leaves out: it has one line for each idea.
-README_LEAVES_OUT = ("rudder-add", "pai-attention", "dola-high", "vista-vsv", "vista-sla", "rudder-beta+contrast")
+README_LEAVES_OUT = ("rudder-add", "pai-attention", "dola-high", "vista", "vista-sla", "rudder-beta+contrast")
 # Rows of the decodings: method, and which of its settings.
 DECODED = (
     *(("rudder-beta", "calibrated"), ("rudder-add", "calibrated"), ("rudder-beta", "tuned"), ("rudder-add", "tuned")),

@@ -23,8 +23,8 @@ NUMBERS, REPORT = "calibration.json", "report.md"
 _ENOUGH = 0.8
 # What a config's record says of the held-out images.
 _RECORDED = (
-    "chair_s", "chair_i", "chair_mean", "chair_i_distinct", "recall", "precision", "f1", "log_likelihood",
-    "distinct_2", "broken_sentences", "repeated_sentences", "length",
+    "chair_s", "chair_i", "chair_mean", "chair_i_distinct", "recall", "precision", "f1", "repeated_mentions",
+    "log_likelihood", "distinct_2", "broken_sentences", "repeated_sentences", "length",
 )  # fmt: skip
 
 

@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..evaluate.statements import control_in_words
-from ..runtime.report import Table, change_in_points, number, with_interval
+from ..runtime.report import Table, number, with_interval
 from .choice import METRICS, OBJECTIVES, in_words
 from .figures import Numbers, grids, mark, vanilla_row
 from .settings import Setting
-from .verdict import is_uncut, shown_by
+from .verdict import is_uncut, less_in_words, shown_in_words
 
 _GLOSSARY = (
     "CHAIR_S: share of captions that name an object which is not in the image. CHAIR_I: share of such objects among "
     "all that are named. Recall: share of the objects in the image that are named. Precision: share of the "
     "kinds of object named that are in the image. F1: harmonic mean of precision and recall. Log-likelihood: how "
     "likely the answers are to the unsteered model, in nats per token; it falls when sentences break. Vanilla: the "
-    "unsteered model."
+    "unsteered model; cut to the same recall: its captions, cut short until they name as many of the image's objects."
 )
 _GROUNDING = (
     "Grounding is how much likelier an answer is to the unsteered model given its own image than given another one, "
@@ -63,19 +63,22 @@ def summary(numbers: Numbers) -> Iterable[str]:
         yield f"  best with mode {mode}: {_name(setting)}"
     if _contrasted(numbers["record"]["settings"]):
         yield f"  {_BEYOND}"
-    for row in numbers["held_out"]:
-        for name, change in row.get("minus_vanilla", {}).items() if row["chosen"] else ():
-            if name in _MAIN:
-                left, right, value, low, high = (
-                    _shown(name, change[end]) for end in ("left", "right", "value", "low", "high")
-                )
-                yield f"  {METRICS[name].label}: {left} -> {right} ({value} [{low}, {high}]) on held-out images"
-    if less := _less_said(numbers):
+    row = _chosen_row(numbers)
+    for name, change in row.get("minus_vanilla", {}).items():
+        if name in _MAIN:
+            left, right = (_shown(name, change[end]) for end in ("left", "right"))
+            changed = _shown_interval(name, change, sign=True)
+            yield f"  {METRICS[name].label}: {left} -> {right} ({changed}) on held-out images"
+    if less := less_in_words(numbers["record"]["metric"], row):
         yield f"  {less}"
     if numbers["record"]["held_out_looks"] > 1:
         yield _looks(numbers)
-    if numbers["refusal"]:
-        yield f"Not called calibrated: {numbers['refusal']}."
+    if not numbers["refusal"]:
+        yield f"Called calibrated: {shown_in_words(numbers['record'], row)}."
+        return
+    yield f"Not called calibrated: {numbers['refusal']}."
+    if numbers["record"]["settings"]:
+        yield "The settings are written all the same, with this refusal in their record and on their card."
 
 
 # Numbers
@@ -133,18 +136,9 @@ def _lent(setting: Mapping[str, Any]) -> str:
     return " and ".join(["CARD"] * bool(own.alpha_max) + ["values"] * bool(own.contrast))
 
 
-def _less_said(numbers: Numbers) -> str:
-    """Whether the choice does more on the held-out images than saying less would; empty if that is not known."""
-    metric = shown_by(numbers["record"]["metric"])
-    row: dict[str, Any] = next((row for row in numbers["held_out"] if row["chosen"]), {})
-    if metric.name not in row.get("minus_truncated", {}):
-        return ""
-    change, uncut = row["minus_truncated"][metric.name], is_uncut(row)
-    if change["low"] <= 0 <= change["high"]:
-        meaning = "which holds 0" + ("" if uncut else ": saying less may be all of it")
-    else:
-        meaning = ("lower" if change["high"] < 0 else "worse") + ("" if uncut else " than by saying less")
-    return f"{metric.label} against {control_in_words(uncut)}: {change_in_points(change)}, {meaning}"
+def _chosen_row(numbers: Numbers) -> dict[str, Any]:
+    """What the held-out images say of the choice; empty if there are none."""
+    return next((row for row in numbers["held_out"] if row["chosen"]), {})
 
 
 # Sections
@@ -169,6 +163,8 @@ def _verdict(numbers: Numbers) -> str:
             parts.append(f"Best with mode {mode}: {_name(setting)}.")
     if refused:
         parts.append(f"**These settings are not called calibrated: {refused}.**")
+    else:
+        parts.append(f"**These settings are called calibrated: {shown_in_words(record, _chosen_row(numbers))}.**")
     return "\n\n".join(parts)
 
 
@@ -181,10 +177,10 @@ def _held_out(numbers: Numbers) -> str:
     why |= {f"best {mode}": setting for mode, setting in numbers["by_mode"].items()}
     why |= {"best without labels": numbers["without_labels"]["chosen"]} if numbers["without_labels"] else {}
     looks = f"\n\n{_looks(numbers)}" if numbers["record"]["held_out_looks"] > 1 else ""
-    less = f"\n\n{found}." if (found := _less_said(numbers)) else ""
+    less = f"\n\n{found}." if (found := less_in_words(numbers["record"]["metric"], _chosen_row(numbers))) else ""
     rows = []
     for row in numbers["held_out"]:
-        scores, change, own = row["scores"], row.get("minus_vanilla"), row.get("own_minus_other_card")
+        scores, change = row["scores"], row.get("minus_vanilla")
         titles = ", ".join(title for title, setting in why.items() if setting and setting == row["settings"])
         title = _name(row["settings"]) + (f" ({titles})" if titles else "")
         if change is None:
@@ -193,14 +189,11 @@ def _held_out(numbers: Numbers) -> str:
             cells = [(_shown(n, scores[n]["value"]), _shown_interval(n, change[n], sign=True)) for n in names]
             rows.append([title, *(f"{value} ({difference})" for value, difference in cells)])
         if cut := row.get("minus_truncated"):
-            known = (_shown_interval(name, cut[name], sign=True) if name in cut else "" for name in names)
-            rows.append([f"… minus {control_in_words(is_uncut(row))}", *known])
-        if own:
+            control = control_in_words(is_uncut(row))
+            rows += _control_rows(control, f"minus {control}", cut, names)
+        if own := row.get("own_minus_other_card"):
             lent = _lent(row["settings"])
-            rows.append([f"… with another image's {lent}", *(_shown(name, own[name]["left"]) for name in names)])
-            rows.append(
-                [f"… own minus other {lent}", *(_shown_interval(name, own[name], sign=True) for name in names)]
-            )
+            rows += _control_rows(f"with another image's {lent}", f"own minus other {lent}", own, names)
     return (
         f"## On {len(numbers['record']['held_out_images'])} images that were not used for choosing\n\n"
         f"{Table(['', *(METRICS[name].label for name in names)], rows).markdown()}\n\n"
@@ -208,6 +201,13 @@ def _held_out(numbers: Numbers) -> str:
         "differences. What another image's CARD does as well (own minus other near 0) is not about this image: "
         f"shorter captions, say. {_GLOSSARY}{less}{looks}"
     )
+
+
+def _control_rows(title: str, minus: str, found: Mapping[str, Any], names: Sequence[str]) -> list[list[str]]:
+    """A control's levels, and a setting minus it; empty where a metric is not known of it."""
+    levels = (_shown(name, found[name]["left"]) if name in found else "" for name in names)
+    changes = (_shown_interval(name, found[name], sign=True) if name in found else "" for name in names)
+    return [[f"… {title}", *levels], [f"… {minus}", *changes]]
 
 
 def _certainty(numbers: Numbers) -> str:

@@ -2,9 +2,10 @@
 
 Settings are calibrated if all of this holds on images that were not used for choosing them:
 
-- hallucination is shown to be lower: the paired 95 % interval of the change against vanilla lies below 0. The metric
-  is CHAIR_I for settings that were chosen by F1, else the CHAIR that they were chosen by;
-- and lower than by saying less: so does the interval against vanilla's captions cut to the same recall
+- hallucination is shown to be lower: the paired 95 % interval of the change against vanilla lies below 0, and the
+  paired p-value is at most 0.05, because on few images the interval of a bootstrap is too narrow. The metric is
+  CHAIR_I for settings that were chosen by F1, else the CHAIR that they were chosen by;
+- and lower than by saying less: so is the change against vanilla's captions cut to the same recall
   (`rudder_hf.metrics.truncation`). Where recall does not fall they are uncut, and this is the first condition again;
 - F1 is not shown to be lower: its paired 95 % interval does not lie below 0;
 - the estimate of recall is not below the floor.
@@ -20,10 +21,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ..evaluate.scoring import Scored
-from ..evaluate.statements import control_in_words
+from ..evaluate.statements import LEVEL, control_in_words
 from ..metrics.statistics import Metric, compare, interval
 from ..metrics.truncation import CONTROL_METRICS, cut_to_recall
-from ..runtime.report import change_in_points
+from ..runtime.report import change_in_points, p_value
 from .choice import CHAIR_MEAN, LABELLED, METRICS, OBJECTIVES, Choice
 from .settings import VANILLA, Setting
 
@@ -100,6 +101,14 @@ def shown_by(objective: str) -> Metric:
     return METRICS["chair_i"] if objective == "f1" else OBJECTIVES[objective]
 
 
+def doubts(change: Mapping[str, float]) -> str:
+    """Why a recorded change is not shown to be a fall; empty if it is. Old records have no p-value."""
+    found = ["its 95 % interval does not lie below 0"] if change["high"] >= 0 else []
+    if change.get("p_value", 0.0) > LEVEL:
+        found.append(f"its paired p-value is {p_value(change['p_value'])}, above {LEVEL}")
+    return " and ".join(found)
+
+
 def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Mapping[str, float]) -> str:
     """Why what a choice found is not called calibrated: everything that is missing; empty if nothing is."""
     if choice.best is None:
@@ -111,15 +120,44 @@ def refusal(choice: Choice[Setting], held_out: HeldOut, limits: Mapping[str, flo
         return "there were no held-out images to check them on"
     missing = []
     found, metric, floor = row["minus_vanilla"], shown_by(choice.objective), limits["recall_floor"]
-    less = row["minus_truncated"][metric.name]
-    if found[metric.name]["high"] >= 0:
-        missing.append(f"{metric.label} is not shown to fall ({change_in_points(found[metric.name])})")
-    if less["high"] >= 0 and not is_uncut(row):
-        change = f"{change_in_points(less)} against {control_in_words(uncut=False)}"
-        missing.append(f"{metric.label} is not shown to fall by more than by saying less ({change})")
+    change, less = found[metric.name], row["minus_truncated"][metric.name]
+    if why := doubts(change):
+        missing.append(f"{metric.label} is not shown to fall ({change_in_points(change)}: {why})")
+    if (why := doubts(less)) and not is_uncut(row):
+        against = f"{change_in_points(less)} against {control_in_words(uncut=False)}"
+        missing.append(f"{metric.label} is not shown to fall by more than by saying less ({against}: {why})")
     if found["f1"]["high"] < 0:
         missing.append(f"F1 falls ({change_in_points(found['f1'])})")
     before, after = found["recall"]["left"], found["recall"]["right"]
     if after < floor * before - _SAME:
         missing.append(f"recall is {after / before:.2%} of vanilla's, below the floor of {floor:.0%}")
     return f"on the held-out images {', and '.join(missing)}" if missing else ""
+
+
+def shown_in_words(record: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """What lets settings without a refusal be called calibrated, from their record and their held-out row."""
+    metric, recall = shown_by(record["metric"]), row["minus_vanilla"]["recall"]
+    fall, less = (
+        f"{change_in_points(change)}, p {p_value(change['p_value'])}"
+        for change in (row[name][metric.name] for name in ("minus_vanilla", "minus_truncated"))
+    )
+    also = "" if is_uncut(row) else f", also against {control_in_words(uncut=False)} ({less})"
+    return (
+        f"on {len(record['held_out_images'])} held-out images {metric.label} falls ({fall}){also}, F1 is not shown to "
+        f"fall, and recall keeps the floor ({change_in_points(recall)}); "
+        f"look {record['held_out_looks']} of this folder at these images"
+    )
+
+
+def less_in_words(objective: str, row: Mapping[str, Any]) -> str:
+    """Whether settings do more on the held-out images than saying less would; empty if that is not known."""
+    metric = shown_by(objective)
+    if metric.name not in row.get("minus_truncated", {}):
+        return ""
+    change, uncut = row["minus_truncated"][metric.name], is_uncut(row)
+    if change["low"] > 0 or not doubts(change):
+        meaning = ("worse" if change["low"] > 0 else "lower") + ("" if uncut else " than by saying less")
+    else:
+        meaning = "which holds 0" if change["high"] >= 0 else f"but {doubts(change)}"
+        meaning += "" if uncut else ": saying less may be all of it"
+    return f"{metric.label} against {control_in_words(uncut)}: {change_in_points(change)}, {meaning}"

@@ -117,11 +117,12 @@ def calibrate(
     """Find RUDDER's settings for a model: the best F1 of objects within limits of recall and fluency.
 
     They are called calibrated if other images show it: the 95 % intervals of the change of CHAIR_I (or of the CHAIR
-    that --objective names) against vanilla, and against its captions cut to the same recall, lie below 0, that of F1
-    does not, and recall is not below the floor.
+    that --objective names) against vanilla, and against its captions cut to the same recall, lie below 0 with paired
+    p-values of at most 0.05, that of F1 does not, and recall is not below the floor.
 
-    Writes a config that can be pushed, a report that says why, figures and all numbers. An interrupted run goes on
-    where it was when the command is repeated, and a larger grid only decodes what is new.
+    Writes a config that can be pushed, a report that says why, figures and all numbers. Settings that are not called
+    calibrated are written too, and say so. An interrupted run goes on where it was when the command is repeated, and a
+    larger grid only decodes what is new.
     """
     given = {**locals(), "early_stopping": not no_early_stopping}
     with refusing_bad_input():

@@ -14,7 +14,7 @@ from ..core.configuration import CONTRAST_DEFAULTS, RudderConfig
 from ..core.trust import is_commit, is_on_hub
 from ..core.version import __version__
 from ..presets import PRESETS
-from .card_text import CARD_TEMPLATE
+from .card_text import CARD_TEMPLATE, held_out_text
 
 PAPER_TITLE = (
     "Adaptive Residual-Update Steering for Low-Overhead Hallucination Mitigation in Large Vision Language Models"
@@ -23,17 +23,21 @@ PAPER_TITLE = (
 _DIGEST = "\n\n<!-- Written by rudder_hf; without edits its digest is "
 # Longer lists of a calibration record (the ids of its images) stand in config.json; the card says how many they are.
 _LONGEST_LIST = 8
-# Metrics of captions by their names in a calibration record, which holds fractions; the card has percent.
-_METRIC_NAMES = {
-    "chair_s": "CHAIR_S",
-    "chair_i": "CHAIR_I",
-    "chair_mean": "mean of CHAIR_S and CHAIR_I",
-    "chair_i_distinct": "CHAIR_I distinct",
-    "recall": "recall",
-    "precision": "precision",
-    "f1": "F1",
+# What the card has elsewhere or in other words, and what only machines need: config.json has all of it.
+_NO_DETAIL = {
+    *("source", "evaluation", "settings", "model", "note", "refusal", "held_out", "held_out_minus_truncated"),
+    *("held_out_own_minus_other_card", "held_out_looks", "baseline", "result", "won_draws", "out_of_bag_change"),
+    *("grid", "layers", "limits", "lineage", "versions"),
 }
-_DIFFERENCE = ("left", "right", "value", "low", "high")
+_OBJECTIVES = {
+    "f1": "highest F1",
+    "paper": "lowest mean of CHAIR_S and CHAIR_I",
+    "mean": "lowest mean of CHAIR_S and CHAIR_I",
+    "chair_s": "lowest CHAIR_S",
+    "chair_i": "lowest CHAIR_I",
+    "grounding": "highest grounding, without annotations",
+}
+_DETAIL_NAMES = {"metric": "chosen by", "images": "images to choose with", "held_out_images": "held-out images"}
 _MEANINGS = {
     "layer": "decoder layer that is read and steered, from 0",
     "alpha_max": "strength of the push, in units of the hidden state",
@@ -146,6 +150,7 @@ class Provenance:
         headline: A sentence for the card.
         note: The same for `config.json`, None where there is nothing to add to the record.
         details: What the record says, a line each.
+        held_out: What held-out images show, as Markdown; empty if nothing, or if it was of other settings.
         preset: The preset whose published settings these are.
     """
 
@@ -166,6 +171,7 @@ class Provenance:
         revisions = {str(name) for name in (model.get("revision"), config.base_model_revision) if is_commit(name)}
         named = model.get("name") is not None and model.get("name") == base
         stands = named and set(found) >= set(now) and not changed and len(revisions) < 2
+        self.held_out = held_out_text(record) if stands else ""
         if record.get("source") == "paper":
             # Whatever a record says, the paper's settings are those that the paper gives, for the paper's models.
             self.calibrated = self.preset is not None
@@ -203,11 +209,11 @@ class Provenance:
 
 def _details(record: Mapping[str, Any]) -> list[str]:
     """What a calibration record says, without what stands elsewhere on the card."""
-    left_out = ("source", "evaluation", "settings", "model", "note", "refusal")
+    metric = record.get("metric")
     lines = [
-        f"{_cell(name).replace('_', ' ')}: {_cell(value)}"
-        for name, value in record.items()
-        if name not in left_out and value is not None
+        f"{_DETAIL_NAMES.get(name) or _cell(name).replace('_', ' ')}: {_cell(value)}"
+        for name, value in {**record, "metric": _OBJECTIVES.get(str(metric), metric)}.items()
+        if name not in _NO_DETAIL and value is not None
     ]
     model = record.get("model")
     if isinstance(model, Mapping) and model.get("name"):
@@ -240,21 +246,15 @@ def _result_row(result: EvalResult) -> tuple[str, str, str]:
     return _cell(dataset), _cell(result.metric_name or result.metric_type), _cell(result.metric_value)
 
 
-def _difference(name: Any, part: Any) -> str:
-    """A metric before and after, with the interval of its change; empty if this is something else."""
-    found: Mapping[str, Any] = part if isinstance(part, Mapping) else {}
-    if name not in _METRIC_NAMES or not all(isinstance(found.get(key), (int, float)) for key in _DIFFERENCE):
-        return ""
-    left, right, value, low, high = (100 * found[key] for key in _DIFFERENCE)
-    return f"{_METRIC_NAMES[name]} {left:.1f} to {right:.1f} ({value:+.1f} [{low:+.1f}, {high:+.1f}])"
-
-
 def _cell(value: Any) -> str:
     """A value on one line that cannot break a table or a list."""
     if isinstance(value, float):
         text = f"{value:g}"
     elif isinstance(value, Mapping):
-        text = ", ".join(_difference(name, part) or f"{name} {_cell(part)}" for name, part in value.items())
+        text = ", ".join(
+            f"{str(name).replace('_', ' ')} {f'({_cell(part)})' if isinstance(part, Mapping) else _cell(part)}"
+            for name, part in value.items()
+        )
     elif isinstance(value, (list, tuple)):
         long = len(value) > _LONGEST_LIST
         text = f"{len(value)} entries, in config.json" if long else ", ".join(_cell(part) for part in value)

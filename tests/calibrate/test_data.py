@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rudder_hf.calibrate import data_source, find_data, layer_statistics, pope_task
-from rudder_hf.calibrate.data import encode_samples
 from rudder_hf.core.backbones import find_backbone
+from rudder_hf.evaluate.run import encode_samples
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.errors import InputError
 from tests.support.evaluating import loaded

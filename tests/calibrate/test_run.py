@@ -90,7 +90,7 @@ def test_answers_are_those_of_generate(tmp_path: Path) -> None:
 
 def test_the_setting_that_is_right_is_chosen(tmp_path: Path) -> None:
     """The truth is what one setting says: it has to win, with labels, with certainty, and on held-out images."""
-    data, winner = planted_scenes(8, 6)
+    data, winner = planted_scenes(8, 12)
     modes = replace(GRID, modes=("beta", "add"))
     pope = replace(pope_task(data), max_new_tokens=1)
     reports: list[tuple[str, int, int]] = []
@@ -263,7 +263,8 @@ def test_a_larger_grid_decodes_only_what_is_new(tmp_path: Path, decoded: list[tu
     assert found == whole
     assert "2 calibrations of this folder have looked at these held-out images" in report(grown.numbers)
     assert "2 calibrations of this folder" in "\n".join(summary(grown.numbers))
-    assert "- held out looks: 2" in render_card(grown.config("org/base", None))
+    said = "2 calibrations have looked at these held-out images"
+    assert said in render_card(grown.config("org/base", None))
     assert "calibrations of this folder" not in report(small.numbers)
 
 
@@ -365,7 +366,7 @@ def test_contrasts_do_not_depend_on_the_batch(tmp_path: Path) -> None:
 
 def test_results_hold_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcome_module, "figures_available", lambda: False)  # they have a test of their own
-    data, winner = planted_scenes(6, 4)
+    data, winner = planted_scenes(6, 12)
     changes = options(layers=None, probe=3, shortlist=4, label_free=True, grid=replace(GRID, modes=("beta", "add")))
     outcome = calibrate(loaded(), data, tmp_path, changes)
     layers = outcome.numbers["shortlist"]["layers"]

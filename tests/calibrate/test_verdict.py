@@ -15,8 +15,8 @@ from rudder_hf import RudderConfig, methods
 from rudder_hf.calibrate import VANILLA, CalibrationOptions, Limits, Setting
 from rudder_hf.calibrate.choice import LABELLED, Choice
 from rudder_hf.calibrate.outcome import choice_record
-from rudder_hf.calibrate.report import _held_out, _less_said
-from rudder_hf.calibrate.verdict import held_out_rows, refusal, shown_by, truncated
+from rudder_hf.calibrate.report import _held_out, summary
+from rudder_hf.calibrate.verdict import held_out_rows, less_in_words, refusal, shown_by, truncated
 from rudder_hf.evaluate.methods import settings_record
 from rudder_hf.evaluate.scoring import Scored
 from rudder_hf.hub.card import Provenance, render_card
@@ -27,6 +27,7 @@ from rudder_hf.metrics.statistics import Counts, scores
 SIZE = 40
 BEST = Setting(1, alpha_max=3.0)
 LIMITS = Limits().record(labelled=True)
+REACHES, LIKELY = "its 95 % interval does not lie below 0", "its paired p-value is"
 
 
 def captions(wrong: int, found: float = 3.0, twice: int = 0) -> Scored:
@@ -61,8 +62,18 @@ def test_what_is_shown_is_calibrated(objective: str) -> None:
     ("steered", "floor", "missing"),
     [
         # One absent object fewer of 20 may be luck.
-        (captions(19), 0.95, "CHAIR_I is not shown to fall (-0.6 [-1.9, +0.0])"),
-        (captions(21), 0.95, "CHAIR_I is not shown to fall (+0.6 [+0.0, +1.9])"),
+        (
+            captions(19),
+            0.95,
+            f"CHAIR_I is not shown to fall (-0.6 [-1.9, +0.0]: {REACHES} and {LIKELY} 1.000, above 0.05)",
+        ),
+        (
+            captions(21),
+            0.95,
+            f"CHAIR_I is not shown to fall (+0.6 [+0.0, +1.9]: {REACHES} and {LIKELY} 1.000, above 0.05)",
+        ),
+        # Four images of 40, all one way: the interval of a bootstrap leaves out 0, but a coin does that once in eight.
+        (captions(16), 0.95, f"CHAIR_I is not shown to fall (-2.5 [-5.2, -0.6]: {LIKELY} 0.118, above 0.05)"),
         # Nothing absent at all, but true objects are missing too.
         (captions(0, found=2.4), 0.5, "F1 falls (-5.0 ["),
         (captions(0, found=2.7), 0.95, "recall is 90.00% of vanilla's, below the floor of 95%"),
@@ -74,16 +85,29 @@ def test_every_reason_of_refusal_is_said(steered: Scored, floor: float, missing:
     assert ", and " not in refused
 
 
+def test_records_without_p_values_are_judged_by_their_intervals() -> None:
+    rows = checked(captions(16))
+    for name in ("minus_vanilla", "minus_truncated"):
+        for change in rows[1][name].values():
+            del change["p_value"]
+    assert refusal(choice(), rows, LIMITS) == ""
+
+
 def test_a_fall_that_saying_less_explains_is_refused() -> None:
     rows = checked(captions(8, 2.9), cut=captions(9, 2.9))
     refused = refusal(choice(), rows, LIMITS)
     less = "on the held-out images CHAIR_I is not shown to fall by more than by saying less (-0.7 ["
     assert refused.startswith(less)
-    assert refused.endswith("] against vanilla cut to the same recall)")
+    assert f"] against vanilla cut to the same recall: {REACHES} and {LIKELY} " in refused
     record = choice_record(choice(), rows, LIMITS)
     assert record["refusal"] == refused
     assert record["held_out_minus_truncated"]["chair_i"]["high"] >= 0 > record["held_out"]["chair_i"]["high"]
     assert refusal(choice(), checked(captions(8, 2.9), cut=captions(16, 2.9)), LIMITS) == ""
+    few = refusal(choice(), checked(captions(8, 2.9), cut=captions(12, 2.9)), LIMITS)
+    assert (
+        f"than by saying less (-2.9 [-5.9, -0.7] against vanilla cut to the same recall: {LIKELY} 0.098, above 0.05)"
+        in few
+    )
     # Said beside the first condition, but where vanilla is uncut it is that one again.
     first, second, *_ = refusal(choice(), checked(captions(19, 2.9), cut=captions(18, 2.9)), LIMITS).split(", and ")
     assert "CHAIR_I is not shown to fall (" in first
@@ -97,7 +121,8 @@ def test_a_fall_that_saying_less_explains_is_refused() -> None:
         (captions(19), None, "vanilla uncut, which recalls no more: -0.6 [-1.9, +0.0], which holds 0"),
         (captions(8), None, "vanilla uncut, which recalls no more: -8.0 [-11.7, -4.6], lower"),
         (captions(30), None, "vanilla uncut, which recalls no more: +5.7 [+2.6, +9.0], worse"),
-        (captions(8, 2.9), captions(9, 2.9), "saying less may be all of it"),
+        (captions(8, 2.9), captions(9, 2.9), "which holds 0: saying less may be all of it"),
+        (captions(8, 2.9), captions(12, 2.9), ": saying less may be all of it"),
         (captions(8, 2.9), captions(16, 2.9), "lower than by saying less"),
         (captions(16, 2.9), captions(8, 2.9), "worse than by saying less"),
     ],
@@ -105,14 +130,28 @@ def test_a_fall_that_saying_less_explains_is_refused() -> None:
 def test_the_report_says_against_what(steered: Scored, cut: Scored | None, said: str) -> None:
     """A setting that recalls as much as vanilla meets vanilla uncut: saying less cannot be what it does."""
     rows = checked(steered, cut=cut)
-    line = _less_said({"record": {"metric": "f1"}, "held_out": rows})
+    line = less_in_words("f1", rows[1])
     assert line.startswith("CHAIR_I against vanilla ")
     assert line.endswith(said)
     against = line.removeprefix("CHAIR_I against ").partition(": ")[0]
     record = {"held_out_images": [], "held_out_looks": 1, "settings": None, "metric": "f1"}
-    assert f"\n| … minus {against} |" in _held_out(
-        {"record": record, "held_out": rows, "by_mode": {}, "without_labels": None}
-    )
+    table = _held_out({"record": record, "held_out": rows, "by_mode": {}, "without_labels": None})
+    level = 100 * scores((cut or captions(20)).counts, CHAIR_METRICS)["chair_s"]
+    assert f"\n| … {against} | {level:.1f} |" in table
+    assert f"\n| … minus {against} |" in table
+
+
+@pytest.mark.parametrize("cut", [None, captions(16, 2.9)])
+def test_what_was_shown_is_said_in_one_sentence(cut: Scored | None) -> None:
+    rows = checked(captions(8, 2.9 if cut else 3.0), cut=cut)
+    record = choice_record(choice(), rows, LIMITS)
+    record |= {"limits": LIMITS, "held_out_images": ["1"] * SIZE, "held_out_looks": 2}
+    *_, looks, last = summary({"record": record, "held_out": rows, "by_mode": {}, "refusal": ""})
+    assert looks.startswith("2 calibrations of this folder")
+    less = ", also against vanilla cut to the same recall (-5." if cut else ""
+    assert last.startswith("Called calibrated: on 40 held-out images CHAIR_I falls (-")
+    assert (less in last) if less else ("cut" not in last)
+    assert last.endswith("; look 2 of this folder at these images.")
 
 
 def test_the_truncated_control_has_the_recall_of_the_setting() -> None:
@@ -147,7 +186,7 @@ def test_the_metric_that_has_to_be_shown_is_that_of_the_objective() -> None:
         "f1": "chair_i", "paper": "chair_mean", "mean": "chair_mean", "chair_s": "chair_s", "chair_i": "chair_i",
     }  # fmt: skip
     refused = {name: refusal(choice(name), rows, LIMITS) for name in LABELLED}
-    assert "CHAIR_S is not shown to fall (+0.0 [+0.0, +0.0])" in refused.pop("chair_s")
+    assert "CHAIR_S is not shown to fall (+0.0 [+0.0, +0.0]: " in refused.pop("chair_s")
     assert not any(refused.values())
 
 
@@ -160,7 +199,8 @@ def test_nothing_is_calibrated_without_choice_labels_or_held_out_images() -> Non
 @pytest.mark.parametrize(("wrong", "calibrated"), [(8, True), (19, False)])
 def test_config_and_card_say_what_the_verdict_says(wrong: int, calibrated: bool) -> None:
     record = choice_record(choice(), checked(captions(wrong)), LIMITS) | {"model": {"name": "org/base"}}
-    assert {"f1", "precision", "recall", "chair_s", "chair_i"} < set(record["held_out"])
+    assert {"f1", "precision", "recall", "chair_s", "chair_i", "repeated_mentions"} < set(record["held_out"])
+    assert "repeated_mentions" in record["held_out_minus_truncated"]
     config = RudderConfig(base_model_name_or_path="org/base", calibration=record, **BEST.record())
     card = render_card(config, "org/name")
     assert Provenance(config).calibrated == calibrated
@@ -182,7 +222,7 @@ def test_the_recorded_simulation_is_what_the_page_says() -> None:
     assert all(row["share"] <= 0.1 for row in result["results"] if row["effect"] == "none")
     assert all(row["share"] <= 0.15 for row in result["results"] if row["effect"] == "cut")
     often = [row for row in result["results"] if row["objective"] == "f1" and row["effect"].startswith("quarter")]
-    assert all(row["low"] > 0.5 for row in often)
+    assert all(row["low"] > 0.4 for row in often)
 
 
 def test_settings_without_effect_are_hardly_ever_called_calibrated() -> None:

@@ -101,20 +101,88 @@ def test_results_in_another_form_are_refused(wrong: Any) -> None:
 
 
 def test_the_calibration_is_told_but_not_its_long_lists() -> None:
-    text = render_card(calibrated(data="300 scenes", ids=list(range(300)), baseline={"chair_s": 48.0}, seed=None))
+    checked = {"checked_on": {"split": "evaluation", "images": 9}, "task": "scenes"}
+    text = render_card(calibrated(detail="300 scenes", ids=list(range(300)), data=checked, seed=None, metric="f1"))
     assert "These settings were calibrated on this model." in text
-    for line in ("- data: 300 scenes", "- ids: 300 entries, in config.json", "- baseline: chair_s 48"):
+    for line in ("- detail: 300 scenes", "- ids: 300 entries, in config.json", "- chosen by: highest F1"):
         assert line in text.splitlines()
+    assert "- data: checked on (split evaluation, images 9), task scenes" in text.splitlines()
     assert "seed" not in text
     assert "[!WARNING]" not in text
 
 
-def test_metrics_of_held_out_images_have_their_names_and_percent() -> None:
-    change = {"left": 0.573, "right": 0.433, "value": -0.14, "low": -0.18, "high": -0.1, "p_value": 0.001}
-    card = render_card(calibrated(held_out={"chair_s": change, "f1": {**change, "value": 0.0123}, "length": change}))
-    assert "CHAIR_S 57.3 to 43.3 (-14.0 [-18.0, -10.0])" in card
-    assert "F1 57.3 to 43.3 (+1.2 [-18.0, -10.0])" in card
-    assert "length left 0.573" in card
+def change(left: float, right: float, low: float, high: float, **more: float) -> dict[str, float]:
+    return {"left": left, "right": right, "value": right - left, "low": low, "high": high, **more}
+
+
+HELD_OUT = {
+    "length": change(31.0, 31.5, -0.1, 0.9),
+    "broken_sentences": change(0.0, 0.0, 0.0, 0.0, p_value=1.0),
+    "recall": change(0.6, 0.58, -0.03, 0.01, p_value=0.3),
+    "f1": change(0.7, 0.72, 0.01, 0.03),
+    "chair_i": change(0.15, 0.12, -0.05, -0.01, p_value=0.12),
+    "chair_s": change(0.573, 0.433, -0.18, -0.1, p_value=0.001),
+}
+RESULTS = {
+    "held_out": HELD_OUT,
+    "held_out_minus_truncated": {"chair_s": change(0.5, 0.433, -0.1, -0.03, p_value=0.01)},
+    "held_out_images": list(range(40)),
+    "held_out_looks": 2,
+}
+MACHINE_ONLY = {"baseline": 0.705882, "result": 0.7, "won_draws": 0.5, "out_of_bag_change": [0.02, -0.04, 0.05],
+                "grid": {"k": [1.0]}, "versions": {"torch": "2"}}  # fmt: skip
+
+
+def test_held_out_images_are_a_table_and_a_sentence() -> None:
+    text = render_card(calibrated(**RESULTS, **MACHINE_ONLY))
+    table = """On 40 held-out images, in percent:
+
+|  | against vanilla | against vanilla cut to the same recall |
+| --- | --- | --- |
+| CHAIR_S | 57.3 to 43.3 (-14.0 [-18.0, -10.0]) | 50.0 to 43.3 (-6.7 [-10.0, -3.0]) |
+| CHAIR_I | 15.0 to 12.0 (-3.0 [-5.0, -1.0]) |  |
+| recall | 60.0 to 58.0 (-2.0 [-3.0, +1.0]) |  |
+| F1 | 70.0 to 72.0 (+2.0 [+1.0, +3.0]) |  |
+| broken sentences | 0.0 to 0.0 (+0.0 [+0.0, +0.0]) |  |
+"""
+    assert table in text
+    # CHAIR_I: its interval leaves out 0, but its p-value is not small; F1 is of an old record, without a p-value.
+    shown = "show lower CHAIR_S and higher F1, and leave open a change of CHAIR_I, recall, broken sentences."
+    assert f"Against vanilla these images {shown}" in text
+    assert "Against vanilla cut to the same recall these images show lower CHAIR_S." in text
+    assert "2 calibrations have looked at these held-out images: " in text
+    assert "was not measured" not in text
+    assert not [
+        word for word in ("p_value", "left 0", "0.705882", "-0.04", "held out looks", "torch 2") if word in text
+    ]
+
+
+def test_vanilla_uncut_needs_no_column() -> None:
+    more = {**HELD_OUT, "recall": change(0.6, 0.6, -0.01, 0.01)}
+    text = render_card(calibrated(**{**RESULTS, "held_out": more, "held_out_looks": 1}))
+    assert "| CHAIR_S | 57.3 to 43.3 (-14.0 [-18.0, -10.0]) |\n" in text
+    assert "vanilla's captions need not be cut to the same recall" in text
+    assert "one calibration has looked at these held-out images." in text
+    # A record from before the control, or without anything that the card knows.
+    old = render_card(calibrated(held_out=HELD_OUT))
+    assert "On the held-out images, in percent:" in old
+    assert "cut to the same recall" not in old
+    assert "have looked" not in old
+    for nothing in ({}, None, 3, {"chair_s": 3}, {"chair_s": {"left": "x"}}):
+        assert "held-out images" not in render_card(calibrated(held_out=nothing))
+
+
+def test_a_card_promises_only_what_was_shown() -> None:
+    promise, none = "\nFewer objects that are not in the image", "**These settings were not shown to help.**"
+    shown, refused = calibrated(**RESULTS), calibrated(**RESULTS, refusal="CHAIR_I is not shown to fall")
+    for config, helps in ((shown, True), (refused, False), (RudderConfig(), False)):
+        assert (promise in render_card(config), none in render_card(config)) == (helps, not helps)
+    assert "was not measured" not in render_card(refused)
+    assert "| CHAIR_S | 57.3 to 43.3" in render_card(refused)
+    # What was measured of other settings, or on another model, is no result of these.
+    shown.alpha_max = 3.0
+    assert "57.3" not in render_card(shown)
+    assert "was not measured" in render_card(shown)
 
 
 def test_settings_changed_after_calibration_are_not_called_calibrated() -> None:

@@ -18,7 +18,7 @@ from rudder_hf.calibrate import (
     find_data,
     layer_statistics,
 )
-from rudder_hf.calibrate.data import encode_samples
+from rudder_hf.evaluate.run import encode_samples
 from rudder_hf.evaluate.tasks import DataOptions, Sample
 from rudder_hf.metrics.chair import chair
 from rudder_hf.metrics.coco import Caption
