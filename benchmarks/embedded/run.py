@@ -204,6 +204,8 @@ def collect(folder: Path, out: Path) -> None:
         found = read_json(folder / "comparison" / "comparison.json")
         numbers |= {"comparison": found} | fresh_results(folder)
         numbers |= {name: read_json(folder / name / "result.json") for name in ("pope", "pope-first")}
+    else:
+        print(f"{folder.name}: not finished, so that only its calibrations are written")
     (out / f"{folder.name}.json").write_text(json.dumps(numbers, separators=(",", ":"), sort_keys=True) + "\n")
 
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rudder_hf.benchmark.report import BenchmarkReport
 from rudder_hf.compare import Comparison, Row, markdown
 from rudder_hf.evaluate.result import EvaluationResult, MethodResult, MetricDifference, MetricValue
 from rudder_hf.evaluate.tables import method_table, notes, with_change
@@ -316,16 +317,16 @@ def duel_table() -> str:
 
 
 def readme_table() -> str:
-    """The README's: the LLaVA of seed 0 on the fresh scenes, with costs."""
+    """The README's: the LLaVA of seed 0 on the fresh scenes, with costs of `rudder benchmark`."""
     model = measured("llava")
+    costs = BenchmarkReport.load(FOLDER / "costs.json").cases[0]
     vanilla = model.fresh["fresh"].method("vanilla").metrics
     rows = [["vanilla", *_cells(vanilla, {}), "-", "1", "1"]]
     for (method, rule), label in METHODS.items():
         found = model.on_fresh_scenes(method, rule)
         if method in README_LEAVES_OUT or found is None:
             continue
-        cost = model.comparison.cost(method, "greedy")
-        assert cost is not None
+        cost = costs.cost(method)
         assert cost.ratio is not None
         speed = with_interval(cost.ratio.median, *cost.ratio.interval, "ratio")
         cells = _cells(found.metrics, found.differences)
