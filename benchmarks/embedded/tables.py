@@ -73,11 +73,10 @@ CONTROLS = {
 }
 # What the README leaves out: it has one line for each idea.
 README_LEAVES_OUT = ("rudder-add", "pai-attention", "dola-high", "vista", "vista-sla", "rudder-beta+contrast")
-# Rows of the decodings: method, and which of its settings.
+# Rows of the decodings: method, and which of its settings. Peers without tuned ones have the published ones.
 DECODED = (
-    *(("rudder-beta", "calibrated"), ("rudder-add", "calibrated"), ("rudder-beta", "tuned"), ("rudder-add", "tuned")),
-    *((name, "tuned") for name, rule in METHODS if rule == "fresh" and not name.startswith("rudder-")),
-    *(("rudder-beta+contrast", "tuned"), ("opera", "published"), ("opera", "tuned")),
+    *((name, variant) for variant in ("calibrated", "tuned") for name in GROUPS["rudder"]),
+    *((name, "tuned") for name in (*GROUPS["peers"], *GROUPS["contrast"])),
 )
 
 Values = Mapping[str, MetricValue]
@@ -211,12 +210,20 @@ def truncated_table() -> str:
 def decodings_table() -> str:
     """Every model under beam search and nucleus sampling: CHAIR_S and F1 against vanilla."""
     names = {name: label for (name, _), label in reversed(METHODS.items())} | {"opera": "OPERA"}
+
+    def cell(model: Measured, decoding: str, metric: str, method: str, variant: str) -> str:
+        row, published = model.row(method, variant, decoding), model.row(method, "published", decoding)
+        if row is not None and row.metrics:
+            return _change(row.changes[metric])
+        if published is not None and published.metrics and variant == "tuned":
+            return _change(published.changes[metric]) + ", published"
+        return "-"
+
     rows = []
     for decoding in ("beam", "nucleus"):
         for metric, title in (("chair_s", "CHAIR_S"), ("f1", "F1")):
             for method, variant in DECODED:
-                found = [model.row(method, variant, decoding) for model in models()]
-                cells = [_change(row.changes[metric]) if row is not None and row.metrics else "-" for row in found]
+                cells = [cell(model, decoding, metric, method, variant) for model in models()]
                 if set(cells) != {"-"}:
                     rows.append([decoding, title, f"{names[method]}, {variant}", *cells])
     return Table(["decoding", "metric", "method", *MODELS.values()], rows, labels=3).markdown()
