@@ -597,7 +597,7 @@ def test_processes_that_load_at_the_same_time(elsewhere: Elsewhere) -> None:
     """Four processes, warm Hub cache, empty cache of remote code, twelve rounds.
 
     transformers copies remote code without a lock, so that a process can read a file while another one truncates it.
-    With one file of code to copy the window is one write, which a busy machine can hit once; with 44 it was hit always.
+    With one file of code the window is one write, which a busy machine can hit once; with 44 it was hit every time.
     """
     code = """
 import json, os, shutil, traceback
