@@ -55,8 +55,8 @@ PEERS, CONTROLS = GROUPS["peers"], [name for name, method in CONTROL_OF.items() 
 TUNED = "rudder-beta, one of eight"
 DUELS = (
     *((TUNED, other) for other in (*PEERS, "contrast")),
-    *(("rudder-beta", other) for other in (*CONTROLS, "rudder-add", TUNED)),
-    *(("contrast", other) for other in PEERS),
+    *(("rudder-beta", other) for other in (*CONTROLS, "rudder-add", TUNED, "pai")),
+    *(("contrast", other) for other in (*PEERS, "rudder-beta")),
     ("rudder-beta+contrast", "contrast"),
 )
 
@@ -200,7 +200,7 @@ def collect(folder: Path, out: Path) -> None:
         for objective, name in (("f1", "calibration"), ("paper", "calibration-paper"))
     }
     numbers = {"vanilla": read_json(folder / "model" / "metrics.json"), "calibration": calibrations, "steps": steps}
-    if "pope-first" in steps:  # the last one
+    if {"pope-first", *(f"{rule}-{split}" for rule in FRESH for split in SPLITS)} <= steps.keys():
         found = read_json(folder / "comparison" / "comparison.json")
         numbers |= {"comparison": found} | fresh_results(folder)
         numbers |= {name: read_json(folder / name / "result.json") for name in ("pope", "pope-first")}

@@ -318,7 +318,7 @@ def duel_table() -> str:
     rows = [
         [title, pair, *(_recorded(duels[pair][metric]) if pair in duels else "-" for duels in found)]
         for metric, title in (("chair_s", "CHAIR_S"), ("f1", "F1"))
-        for pair in found[0]
+        for pair in dict.fromkeys(pair for duels in found for pair in duels)
     ]
     return Table(["metric", "pair", *MODELS.values()], rows, labels=2).markdown()
 

@@ -138,7 +138,7 @@ def shown_in_words(record: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """What lets settings without a refusal be called calibrated, from their record and their held-out row."""
     metric, recall = shown_by(record["metric"]), row["minus_vanilla"]["recall"]
     fall, less = (
-        f"{change_in_points(change)}, p {p_value(change['p_value'])}"
+        change_in_points(change) + (f", p {p_value(change['p_value'])}" if "p_value" in change else "")
         for change in (row[name][metric.name] for name in ("minus_vanilla", "minus_truncated"))
     )
     also = "" if is_uncut(row) else f", also against {control_in_words(uncut=False)} ({less})"
@@ -155,9 +155,10 @@ def less_in_words(objective: str, row: Mapping[str, Any]) -> str:
     if metric.name not in row.get("minus_truncated", {}):
         return ""
     change, uncut = row["minus_truncated"][metric.name], is_uncut(row)
-    if change["low"] > 0 or not doubts(change):
-        meaning = ("worse" if change["low"] > 0 else "lower") + ("" if uncut else " than by saying less")
+    worse = change["low"] > 0 and change.get("p_value", 0.0) <= LEVEL
+    if worse or not doubts(change):
+        meaning = ("worse" if worse else "lower") + ("" if uncut else " than by saying less")
     else:
-        meaning = "which holds 0" if change["high"] >= 0 else f"but {doubts(change)}"
+        meaning = "which holds 0" if change["low"] <= 0 <= change["high"] else f"but {doubts(change)}"
         meaning += "" if uncut else ": saying less may be all of it"
     return f"{metric.label} against {control_in_words(uncut)}: {change_in_points(change)}, {meaning}"

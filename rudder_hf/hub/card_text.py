@@ -208,6 +208,11 @@ def held_out_text(record: Mapping[str, Any]) -> str:
         _HELD_OUT_NOTES,
         " ".join(said),
     ]
+    own = _differences(record.get("held_out_own_minus_other_card")).get("chair_s")
+    if own is not None:
+        value, low, high = (100 * own[key] for key in ("value", "low", "high"))
+        about = "that much is about the image" if high < 0 else "the effect may not be about the image"
+        parts.append(f"CHAIR_S minus that with another image's CARD: {value:+.1f} [{low:+.1f}, {high:+.1f}]: {about}.")
     if isinstance(looks, int) and looks > 0:
         times = "one calibration has" if looks == 1 else f"{looks} calibrations have"
         luck = "" if looks == 1 else ": the more do, the likelier one of them finds a lucky choice"

@@ -219,8 +219,8 @@ def test_the_recorded_simulation_is_what_the_page_says() -> None:
     page = (root / "docs" / "calibration.md").read_text()
     assert table(result) in page.split("<!-- null calibration -->")[1].split("<!-- end of null calibration -->")[0]
     assert all(row["repetitions"] >= 400 for row in result["results"])
-    assert all(row["share"] <= 0.1 for row in result["results"] if row["effect"] == "none")
-    assert all(row["share"] <= 0.15 for row in result["results"] if row["effect"] == "cut")
+    assert all(row["share"] <= 0.05 for row in result["results"] if row["effect"] == "none")
+    assert all(row["share"] <= 0.1 for row in result["results"] if row["effect"] == "cut")
     often = [row for row in result["results"] if row["objective"] == "f1" and row["effect"].startswith("quarter")]
     assert all(row["low"] > 0.4 for row in often)
 

@@ -86,16 +86,18 @@ def test_ids_and_limit_choose_images(model: Path, coco: Path, tmp_path: Path) ->
 
 def test_controls_from_other_images_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     """Their directions come from a bank of the run's images; the last batch may hold a single one."""
-    found = []
+    found, controls = [], ("rudder-shuffled", "rudder-mean", "contrast-shuffled")
+    far = ("--set", "contrast-shuffled.contrast=4")
     for size in (2, 3):
         options = ("--max-new-tokens", 24, "--bootstrap", 100, "--batch-size", size, "--no-likelihood", "--limit", 5)
-        strong = ("--methods", "vanilla,rudder-shuffled,rudder-mean", "--set", "alpha_max=300")
+        strong = ("--methods", ",".join(["vanilla", *controls]), "--set", "alpha_max=300", *far)
         run = rudder("--model", "embedded", *options, *strong, "--out", tmp_path / str(size))
         assert run.exit_code == 0, run.output
         rows = [json.loads(line) for line in (tmp_path / str(size) / "samples.jsonl").read_text().splitlines()]
         found.append({(row["method"], row["id"]): row["answer"] for row in rows})
     assert found[0] == found[1]
-    assert len(set(found[0].values())) > 5, "the methods say different things"
+    for control in controls:
+        assert any(found[0][control, name] != text for (method, name), text in found[0].items() if method == "vanilla")
 
 
 def test_methods_have_the_published_settings_of_the_task(model: Path, tmp_path: Path) -> None:

@@ -133,6 +133,15 @@ MACHINE_ONLY = {"baseline": 0.705882, "result": 0.7, "won_draws": 0.5, "out_of_b
                 "grid": {"k": [1.0]}, "versions": {"torch": "2"}}  # fmt: skip
 
 
+def test_the_card_says_whether_the_effect_is_about_the_image() -> None:
+    for low, high, words in ((-0.1, -0.03, "that much is about"), (-0.1, 0.02, "may not be about")):
+        other = {"chair_s": change(0.5, 0.433, low, high, p_value=0.01)}
+        text = render_card(calibrated(**{**RESULTS, "held_out_own_minus_other_card": other}))
+        told = f"another image's CARD: -6.7 [{100 * low:+.1f}, {100 * high:+.1f}]: "
+        assert told in text
+        assert f"{words} the image." in text
+
+
 def test_held_out_images_are_a_table_and_a_sentence() -> None:
     text = render_card(calibrated(**RESULTS, **MACHINE_ONLY))
     table = """On 40 held-out images, in percent:
