@@ -34,7 +34,7 @@ from rudder_hf.calibrate import (
     find_data,
     layer_statistics,
 )
-from rudder_hf.calibrate.data import batches, encode_samples
+from rudder_hf.evaluate.run import batches, encode_samples
 from rudder_hf.runtime.answers import end_ids
 from rudder_hf.runtime.environment import hardware, versions
 from rudder_hf.runtime.models import LoadedModel, load_model

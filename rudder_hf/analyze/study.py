@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import __version__
-from ..calibrate.data import batches
 from ..core.configuration import CALL_SETTINGS, RudderConfig
-from ..evaluate.run import encode_samples
+from ..evaluate.run import batches, encode_samples
 from ..evaluate.tasks import Sample, Task
 from ..evaluate.tasks.base import samples_hash
 from ..metrics.chair_parsers import Lineage

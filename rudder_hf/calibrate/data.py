@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -154,8 +154,3 @@ def pope_task(data: CalibrationData, seed: int = 0, limit: int | None = None) ->
     if data.check_task.name == "scenes":
         return make_task("scenes-pope", replace(asked, split=data.check_task.data["split"]))
     return make_task("pope", asked)
-
-
-def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
-    """Consecutive samples, `size` at a time."""
-    return [list(samples[start : start + size]) for start in range(0, len(samples), size)]

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 
 from ..core.backbones import attention_update, find_backbone, steerable_layers
 from ..core.steering import pool_updates, similarity, unit
-from ..evaluate.run import encode_samples
+from ..evaluate.run import batches, encode_samples
 from ..evaluate.tasks import Sample, Task
 from ..runtime.answers import end_ids, without_prompt
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, followed, no_progress
 from ..runtime.store import read_json, to_json, write_new
-from .data import batches
 
 _ANSWER_TOKENS = 16
 _GROUPS = 4

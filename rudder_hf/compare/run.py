@@ -15,11 +15,11 @@ from typing import Any
 from ..benchmark.costs import measure_costs
 from ..benchmark.report import Case
 from ..calibrate.choice import in_words
-from ..calibrate.data import CalibrationData, batches
+from ..calibrate.data import CalibrationData
 from ..calibrate.layers import shortlist, stored_layer_statistics
 from ..calibrate.peers import MethodSearch, Tuning
 from ..evaluate.methods import sources_of
-from ..evaluate.run import encode_samples
+from ..evaluate.run import batches, encode_samples
 from ..evaluate.tasks.base import samples_hash
 from ..methods import BUDGET, GROUPS, Method
 from ..runtime.environment import hardware, timestamp, versions

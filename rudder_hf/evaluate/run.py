@@ -173,6 +173,11 @@ def _launch(options: RunOptions, process: Process) -> dict[str, Any]:
     }
 
 
+def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
+    """Consecutive samples, `size` at a time."""
+    return [list(samples[start : start + size]) for start in range(0, len(samples), size)]
+
+
 def encode_samples(loaded: LoadedModel, task: Task, samples: Sequence[Sample]) -> dict[str, Any]:
     """Inputs of `generate` for some samples."""
     images = [task.image(sample) for sample in samples]
@@ -184,9 +189,11 @@ def donor_prompts(loaded: LoadedModel, task: Task) -> Iterator[dict[str, Any]]:
 
     Batches have a size of their own, so that a control does not depend on that of the run.
     """
-    samples = list({sample.image_id: sample for sample in reversed(task.samples)}.values())[::-1][:_DONORS]
-    for start in range(0, len(samples), _DONOR_BATCH):
-        yield encode_samples(loaded, task, samples[start : start + _DONOR_BATCH])
+    first: dict[Any, Sample] = {}
+    for sample in task.samples:
+        first.setdefault(sample.image_id, sample)
+    for part in batches(list(first.values())[:_DONORS], _DONOR_BATCH):
+        yield encode_samples(loaded, task, part)
 
 
 def answer_batch(

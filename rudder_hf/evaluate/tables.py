@@ -73,10 +73,9 @@ def method_label(name: str) -> str:
 
 def control_label(method: str, control: ControlResult) -> str:
     """The name in tables of the truncated control of a method."""
-    label = method_label(method)
-    return (
-        f"vanilla uncut, {label} recalls no less" if control.mentions is None else f"vanilla cut to {label}'s recall"
-    )
+    if control.mentions is None:
+        return f"vanilla uncut, {method_label(method)} recalls no less"
+    return f"vanilla cut to {method_label(method)}'s recall"
 
 
 def with_controls(result: EvaluationResult) -> list[MethodResult]:

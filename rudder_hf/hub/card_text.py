@@ -210,9 +210,8 @@ def held_out_text(record: Mapping[str, Any]) -> str:
     ]
     own = _differences(record.get("held_out_own_minus_other_card")).get("chair_s")
     if own is not None:
-        value, low, high = (100 * own[key] for key in ("value", "low", "high"))
-        about = "that much is about the image" if high < 0 else "the effect may not be about the image"
-        parts.append(f"CHAIR_S minus that with another image's CARD: {value:+.1f} [{low:+.1f}, {high:+.1f}]: {about}.")
+        about = "that much is about the image" if own["high"] < 0 else "the effect may not be about the image"
+        parts.append(f"CHAIR_S minus that with another image's CARD: {_interval(own)}: {about}.")
     if isinstance(looks, int) and looks > 0:
         times = "one calibration has" if looks == 1 else f"{looks} calibrations have"
         luck = "" if looks == 1 else ": the more do, the likelier one of them finds a lucky choice"
@@ -243,8 +242,12 @@ def _held_out_table(columns: Mapping[str, Mapping[str, Mapping[str, float]]]) ->
 
 
 def _before_and_after(change: Mapping[str, float]) -> str:
-    left, right, value, low, high = (100 * change[key] for key in _DIFFERENCE)
-    return f"{left:.1f} to {right:.1f} ({value:+.1f} [{low:+.1f}, {high:+.1f}])"
+    return f"{100 * change['left']:.1f} to {100 * change['right']:.1f} ({_interval(change)})"
+
+
+def _interval(change: Mapping[str, float]) -> str:
+    value, low, high = (100 * change[key] for key in ("value", "low", "high"))
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def _in_words(changes: Mapping[str, Mapping[str, float]]) -> str:
