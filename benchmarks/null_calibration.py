@@ -1,10 +1,10 @@
 """How often `rudder calibrate` calls settings calibrated that do nothing, and how often settings that do something.
 
-No model is needed: what captions mention is simulated, and choice and verdict are those of the calibration. 36
-settings are chosen from on 100 images and the choice is checked on 100 others, many times. Vanilla and every setting
-take each mention from a caption that all of them share, or draw it anew in the same way, so that without an effect
-they cannot be told apart, and their captions of an image resemble each other: on 500 images the interval of a change
-of CHAIR_I is then as wide as measured (+-0.9 points, as in `embedded/llava.json`), and so are the others.
+No model is needed: what captions mention is simulated, and choice and verdict are those of the calibration. 24
+settings, as many as the default grid has, are chosen from on 100 images and the choice is checked on 100 others, many
+times. Vanilla and every setting take each mention from a caption that all of them share, or draw it anew in the same
+way, so that without an effect they cannot be told apart, and their captions of an image resemble each other: on 500
+images the interval of a change of CHAIR_I is then as wide as was measured (+-0.9 points), and so are the others.
 
 Two worlds: `scenes` is like the embedded LLaVA's captions of the embedded scenes (five mentions, five to nine
 objects), `photographs` like published results of LLaVA-1.5 on COCO (longer captions of fewer annotated objects).
@@ -34,8 +34,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rudder_hf.calibrate import VANILLA, CalibrationOptions, Setting
-from rudder_hf.calibrate.verdict import held_out_rows, refusal, truncated
+from rudder_hf.calibrate import Rule
+from rudder_hf.calibrate.choice import choose
+from rudder_hf.calibrate.verdict import differences, refusal
 from rudder_hf.evaluate.scoring import Scored
 from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS, CaptionDetail
 from rudder_hf.metrics.chair_parsers import Mention
@@ -44,10 +45,9 @@ from rudder_hf.runtime.environment import code_digest, hardware, versions
 from rudder_hf.runtime.report import Table, with_interval
 from rudder_hf.runtime.store import must_write_new, to_json
 
-SETTINGS, IMAGES = 36, 100
+SETTINGS, IMAGES = 24, 100
 MOST_FALSE = 0.1
 _ABSENT = 10  # categories from here on are not in the image; -1 is no mention
-_CANDIDATES = [Setting(layer=1, alpha_max=float(number + 1)) for number in range(SETTINGS)]
 
 Mentions = NDArray[np.int64]
 """Categories that captions mention: (settings, images, places in the caption)."""
@@ -158,7 +158,7 @@ def scored(mentions: Mentions, objects: NDArray[np.int64]) -> Scored:
         "hallucinated_objects": named[:, _ABSENT:].sum(1), "truth": objects,
         "found": named[:, :_ABSENT].sum(1), "words": 7 * (mentions >= 0).sum(1),
     }  # fmt: skip
-    same = {"answers": 1, "sequences_2": 31, "distinct_2": 28, "log_likelihood": -8, "tokens": 38}
+    same = {"answers": 1, "sequences_2": 31, "distinct_2": 28}
     values = [*(columns[name] for name in COLUMNS), *(np.full(images, value) for value in same.values())]
     counts = Counts(
         tuple(map(str, range(images))), (*COLUMNS, *same), np.stack([v.astype(np.float64) for v in values], axis=1)
@@ -176,32 +176,25 @@ def details(mentions: Mentions, objects: NDArray[np.int64]) -> tuple[CaptionDeta
     return tuple(found)
 
 
-def calibrated_once(world: World, effect: Effect, options: CalibrationOptions, seed: int) -> str:
+def calibrated_once(world: World, effect: Effect, rule: Rule, seed: int) -> str:
     """One calibration: why its choice is not called calibrated, empty if it is."""
     random = np.random.default_rng(seed)
-    choosing, checking = (world.draw(random, SETTINGS + 1, IMAGES) for _ in range(2))
-    (vanilla, *rest), (checked_vanilla, *checked_rest) = (
-        [scored(own, objects) for own in (captions[0], *effect(random, captions[1:]))]
-        for captions, objects in (choosing, checking)
-    )
-    choice = options.choose(
-        {setting: own.counts for setting, own in zip(_CANDIDATES, rest, strict=True)}, vanilla.counts
-    )
-    rows: list[dict[str, Any]] = []
-    if choice.best is not None:
-        checked = {VANILLA: checked_vanilla, choice.best: checked_rest[_CANDIDATES.index(choice.best)]}
-        whole = replace(checked_vanilla, details=details(checking[0][0], checking[1]))
-        control = truncated(whole, checked[choice.best])
-        others = {"minus_vanilla": {choice.best: checked_vanilla}, "minus_truncated": {choice.best: control}}
-        rows = held_out_rows(checked, others, choice.best, options.bootstrap, options.seed)
-    return refusal(choice, rows, options.limits.record(labelled=True))
+    (tried, objects), (checked, other_objects) = (world.draw(random, SETTINGS + 1, IMAGES) for _ in range(2))
+    vanilla, *candidates = (scored(own, objects).counts for own in (tried[0], *effect(random, tried[1:])))
+    steered = effect(random, checked[1:])
+    best = choose(dict(enumerate(candidates)), vanilla, rule).best
+    record: dict[str, Any] = {
+        "settings": best, "metric": rule.objective, "limits": rule.record(), "held_out_images": list(range(IMAGES)),
+    }  # fmt: skip
+    if best is not None:
+        whole = replace(scored(checked[0], other_objects), details=details(checked[0], other_objects))
+        record |= differences([whole, scored(steered[best], other_objects)], rule.bootstrap, rule.seed)
+    return refusal(record)
 
 
-def simulate(
-    world: World, effect: Effect, options: CalibrationOptions, repetitions: int, seed: int = 0
-) -> dict[str, Any]:
+def simulate(world: World, effect: Effect, rule: Rule, repetitions: int, seed: int = 0) -> dict[str, Any]:
     """Many calibrations: how many were called calibrated, with Wilson's 95 % interval, and what the others lacked."""
-    refusals = [calibrated_once(world, effect, options, seed + number) for number in range(repetitions)]
+    refusals = [calibrated_once(world, effect, rule, seed + number) for number in range(repetitions)]
     calibrated = refusals.count("")
     low, high = wilson_interval(calibrated, repetitions)
     lacked = {
@@ -247,8 +240,8 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=400, help="calibrations of each kind")
-    parser.add_argument("--bootstrap", type=int, default=CalibrationOptions().bootstrap, help="draws")
-    parser.add_argument("--objectives", default="f1,paper")
+    parser.add_argument("--bootstrap", type=int, default=Rule().bootstrap, help="draws")
+    parser.add_argument("--objectives", default="paper,f1")
     parser.add_argument("--seed", type=int, default=0, help="of the first repetition")
     parser.add_argument("--out", type=Path, default=None, help="a new JSON file")
     given = parser.parse_args()
@@ -256,8 +249,8 @@ def main() -> int:
     for name, world in WORLDS.items():
         for effect, change in EFFECTS.items():
             for objective in given.objectives.split(","):
-                options = CalibrationOptions(objective=objective, bootstrap=given.bootstrap)
-                own = simulate(world, change, options, given.repetitions, given.seed)
+                rule = Rule(objective, bootstrap=given.bootstrap)
+                own = simulate(world, change, rule, given.repetitions, given.seed)
                 found.append({"world": name, "effect": effect, "objective": objective} | own)
                 print(f"{name}, {effect}, {objective}: {own}", flush=True)
     kept = all(row["share"] <= MOST_FALSE for row in found if row["effect"] in ("none", "cut"))

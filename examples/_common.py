@@ -1,14 +1,17 @@
-"""What the examples share: a model to try them with, and an image."""
+"""What the examples share: a model to try them with, an image, and a way to print two answers."""
 
 from __future__ import annotations
 
 import argparse
+from functools import cache
 from typing import Any
 
 from PIL import Image
 
 from rudder_hf import RudderConfig, get_preset
+from rudder_hf.analyze.examples import answer_examples
 from rudder_hf.hub.images import read_image
+from rudder_hf.metrics.highlight import marked
 from rudder_hf.scenes import embedded
 
 QUESTION = "Please help me describe the image in detail"
@@ -36,11 +39,28 @@ def settings(given: argparse.Namespace) -> RudderConfig:
     return RudderConfig(base_model_name_or_path=given.model, **named)
 
 
-def load_image(given: argparse.Namespace) -> Image.Image:
-    """The image to ask about."""
+@cache
+def differing() -> list[int]:
+    """Numbers of the example scenes to which the embedded model gives another answer with RUDDER, better or worse."""
+    found = answer_examples(*embedded.load())
+    pairs = enumerate(zip(found.vanilla, found.steered, strict=True), start=1)
+    return [number for number, (vanilla, steered) in pairs if vanilla != steered]
+
+
+def load_image(given: argparse.Namespace, place: int = 0) -> tuple[Image.Image, frozenset[str] | None]:
+    """The image to ask about, and the objects in it if they are known: each script takes another example scene."""
     if given.image:
-        return read_image(given.image)
-    return embedded.example_image(1)
+        return read_image(given.image), None
+    number = differing()[place % len(differing())]
+    present = frozenset(embedded.examples()[number - 1].names)
+    print(f"image: example scene {number} ({', '.join(sorted(present))})")
+    return embedded.example_image(number), present
+
+
+def show(present: frozenset[str] | None, **texts: str) -> None:
+    """Print answers; (!) marks objects that are not in the image."""
+    for name, text in texts.items():
+        print(f"{name}: {marked(text.strip(), present)}")
 
 
 def ask(processor: Any, images: list[Image.Image], question: str = QUESTION) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from .core.version import __version__
 
 if TYPE_CHECKING:
+    from .core.attach import attach, detach
     from .core.configuration import RudderConfig
     from .core.errors import RudderWarning, UnsupportedModelError
-    from .core.handle import SteeringHandle, attach, detach
+    from .core.handle import SteeringHandle
     from .core.trace import RudderTrace
     from .hub.modeling import RudderForConditionalGeneration
     from .hub.pipelines import pipeline
@@ -45,8 +46,8 @@ _HOMES = {
     "RudderWarning": "core.errors",
     "SteeringHandle": "core.handle",
     "UnsupportedModelError": "core.errors",
-    "attach": "core.handle",
-    "detach": "core.handle",
+    "attach": "core.attach",
+    "detach": "core.attach",
     "get_preset": "presets",
     "list_presets": "presets",
     "pipeline": "hub.pipelines",
@@ -80,6 +81,6 @@ def _is_command() -> bool:
 
 if not _is_command():
     # `import rudder_hf` is enough for the Auto classes to know the settings, whatever is imported first.
-    from .hub.registration import register
+    from .hub.registration import register_auto_classes
 
-    register()
+    register_auto_classes()

@@ -32,4 +32,4 @@ def test_the_import_loads_nothing_beyond_the_auto_classes() -> None:
     more = modules_after("import rudder_hf\n") - modules_after(AUTO)
     assert {name for name in more if name.split(".")[0] != "rudder_hf"} == set()
     folders = {name.split(".")[1] for name in more if name.count(".")}
-    assert folders == {"core", "hub", "presets"}
+    assert folders == {"core", "hub"}

@@ -1,230 +1,180 @@
-"""Measure models that were trained on the scenes: calibrate, compare with every peer, confirm on fresh scenes.
+"""Measure the models that were trained on the scenes: tune every method alike, then judge all by 1,000 fresh scenes.
 
-    python benchmarks/embedded/run.py --out runs llava=FOLDER llava-1=FOLDER llava-2=FOLDER idefics2=FOLDER
-    python benchmarks/embedded/run.py --out runs --collect benchmarks/embedded
+    python -m benchmarks.embedded.run --out runs llava idefics2 llava-1=FOLDER llava-2=FOLDER
+    python -m benchmarks.embedded.run --out trial --results trial --limit 8 llava        # a first look, in minutes
 
-FOLDER is what `python -m tools.train_scenes` wrote. Each model gets a folder below `--out`, in which the commands of
-`steps` are run one after the other; each prints itself and goes on where it was when this program is started again.
-Several models can be measured at the same time by several processes, each started with other names. `--collect` joins
-what is finished into one JSON file for each model, which `tables.py` makes tables of.
+`llava` and `idefics2` come with the package; FOLDER is what `python -m tools.train_scenes` wrote. Each method is tuned
+on eight settings by the rule of `rudder calibrate` on the 300 scenes of the split `calibration`, and judged by those
+of `evaluation4`, on which nothing was ever chosen:
 
-No step chooses anything on the scenes that it is judged by: settings are chosen on `calibration`, called calibrated by
-`evaluation3`, and judged by `evaluation` and `evaluation2`, 1000 scenes that nothing was chosen on.
+- greedy, all models: every method, vanilla's captions cut to its recall, and RUDDER-Beta's controls;
+- yes/no questions (POPE's), all models: RUDDER with the first token off and on;
+- beam search and nucleus sampling, the models of the package: RUDDER, the contrast, and the two peers that were best
+  on the calibration scenes.
+
+A killed run goes on when the command is repeated; several models can be measured at once, by a process each. For each
+model and decoding there is a result (NAME.json is that of greedy search), which `tables.py` makes tables of, and for
+each model a page.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rudder_hf.compare import Comparison
-from rudder_hf.evaluate.folder import RunFolder
-from rudder_hf.evaluate.result import EvaluationResult
-from rudder_hf.evaluate.scoring import Scored, Scoring, build_result, score_run
-from rudder_hf.methods import CONTROL_OF, GROUPS, method_class
-from rudder_hf.runtime.environment import CODE, versions
-from rudder_hf.runtime.store import read_json, to_json
+from benchmarks.embedded.tables import COLUMNS, LABELS, MARKS, SHIPPED, method_table
+from rudder_hf.benchmark.costs import CostSettings
+from rudder_hf.calibrate.data import find_data
+from rudder_hf.compare.options import CompareOptions
+from rudder_hf.compare.run import Tuned, measure, throughputs, tune
+from rudder_hf.evaluate.result import Result
+from rudder_hf.evaluate.run import encode_samples
+from rudder_hf.evaluate.tables import short_table, title
+from rudder_hf.evaluate.tasks import DataOptions, make_task
+from rudder_hf.methods import Method, get
+from rudder_hf.methods.rudder import RudderBeta
+from rudder_hf.runtime.models import load_model
+from rudder_hf.runtime.progress import ProgressBar
+from rudder_hf.runtime.report import Table, heading, with_interval
+from rudder_hf.runtime.store import read_json, to_json, write_over
 
-CALIBRATE = (
-    "calibrate --model embedded:model --limit 300 --check-data embedded:evaluation3 --check-limit 500 --mode beta,add "
-    "--span prompt,text --strengths 0.1,0.2,0.3,0.45 --k 2,5,8 --probe 100 --out calibration"
-)
-COMPARE = (
-    "compare --model embedded:model --limit 500 --beam-limit 100 --pope-limit 60 --tune-limit 300 "
-    "--tune-beam-limit 15 --batch-size 100 --out comparison"
-)
-EVALUATE = "evaluate --model embedded:model --batch-size 100 --no-likelihood"
-RUDDER = "vanilla,rudder-beta,rudder-add"
-STEPS = "steps.json"
-# The splits of fresh scenes, and what is judged by both of them: every method that decodes greedily,
-# RUDDER by the paper's rule, and RUDDER with as many settings to choose from as its peers had.
-SPLITS = ("evaluation", "evaluation2")
-FRESH = ("fresh", "fresh-paper", "fresh-tuned")
-RUDDER_SETTINGS = ("layer", "alpha_max", "k", "span", "pool")
-# Which methods the fresh scenes tell apart, the first minus the second: RUDDER and its peers with as many settings to
-# choose from, RUDDER and its controls with the same settings.
-PEERS, CONTROLS = GROUPS["peers"], [name for name, method in CONTROL_OF.items() if method == "rudder-beta"]
-TUNED = "rudder-beta, one of eight"
-DUELS = (
-    *((TUNED, other) for other in (*PEERS, "contrast")),
-    *(("rudder-beta", other) for other in (*CONTROLS, "rudder-add", TUNED, "pai")),
-    *(("contrast", other) for other in (*PEERS, "rudder-beta")),
-    ("rudder-beta+contrast", "contrast"),
-)
+HERE = Path(__file__).parent
+SPLIT = "evaluation4"
+PEERS = ("vcd", "pai", "vista", "dola", "vti", "flb")
+CONTROLS = ("rudder-shuffled", "rudder-mean", "rudder-random", "rudder-negated")
+METHODS = ("vanilla", "rudder-beta", "rudder-add", "rudder-released", *PEERS, "contrast", *CONTROLS)
+OTHER_DECODINGS = ("vanilla", "rudder-beta", "rudder-add", "contrast")  # and the two best peers
+FIRST = ", first token steered"
 
 
-class Model:
-    """The measurements of one model, in a folder of their own."""
+@dataclass(frozen=True)
+class Sizes:
+    """How many scenes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.done: dict[str, Any] = read_json(folder / STEPS) if (folder / STEPS).exists() else {}
+    tuned: int = 300  # to choose on
+    captions: int = 1000  # to judge by, greedily
+    others: int = 500  # with beams and by sampling
+    questions: int = 150  # that yes/no questions are asked about
 
-    def rudder(self, name: str, command: str, *more: str) -> str:
-        """Run a command of rudder unless it is done; returns the folder that it says it wrote to."""
-        arguments = [*command.split(), *more]
-        if self.done.get(name, {}).get("arguments") != arguments:
-            print(f"{self.folder.name}: rudder {' '.join(arguments)}", flush=True)
-            started = time.perf_counter()
-            command_line = [sys.executable, "-m", "rudder_hf", *arguments]
-            printed = subprocess.run(command_line, cwd=self.folder, stdout=subprocess.PIPE, text=True, check=True)
-            written = printed.stdout.rsplit("Written to ", 1)[1].split("\n")[0]
-            seconds = round(time.perf_counter() - started, 1)
-            code = versions()[CODE]
-            self.done[name] = {"arguments": arguments, "written": written, "seconds": seconds, "code": code}
-            (self.folder / STEPS).write_text(to_json(self.done))
-        return str(self.done[name]["written"])
-
-    def measure(self) -> None:
-        """All steps."""
-        chosen = self.rudder("calibration", CALIBRATE, "--check", "pope")
-        # By the paper's rule, among the same settings.
-        layers = read_json(self.folder / chosen / "calibration.json")["shortlist"]["layers"]
-        same = ("--layers", ",".join(map(str, layers)))
-        by_paper = self.rudder("calibration-paper", CALIBRATE, "--objective", "paper", *same)
-        for mode, name in (("beta", "rudder"), ("add", "rudder-add")):
-            shutil.copytree(self.folder / chosen / mode, self.folder / "model" / name, dirs_exist_ok=True)
-        self.rudder("comparison", COMPARE)
-        comparison = Comparison.load(self.folder / "comparison" / "comparison.json")
-        self.evaluate("fresh", best_settings(comparison))
-        found = {f"rudder-{mode}": settings_of(self.folder / by_paper / mode) for mode in ("beta", "add")}
-        other_images = dict.fromkeys(("rudder-shuffled", "rudder-mean"), found["rudder-beta"])
-        self.evaluate("fresh-paper", found | other_images)
-        self.evaluate("fresh-tuned", tuned_rudder(comparison))
-        first = f"{EVALUATE} --task scenes-pope --limit 200 --methods {RUDDER}"
-        self.rudder("pope", f"{first} --out pope")
-        self.rudder("pope-first", f"{first} --set steer_first_token=true --out pope-first")
-
-    def evaluate(self, name: str, settings: dict[str, dict[str, Any]]) -> None:
-        """Caption the scenes of both splits with vanilla and with methods, given their settings."""
-        for split in SPLITS:
-            out = f"{name}-{split}"
-            chosen = ("--methods", ",".join(["vanilla", *settings]), *set_options(settings))
-            self.rudder(out, f"{EVALUATE} --split {split} --out {out}", *chosen)
+    def at_most(self, limit: int | None) -> Sizes:
+        """The same, each of them limited."""
+        return self if limit is None else Sizes(**{name: min(limit, size) for name, size in asdict(self).items()})
 
 
-def settings_of(folder: Path) -> dict[str, Any]:
-    """RUDDER's settings in a folder, as `--set` takes them."""
-    config = read_json(folder / "config.json")
-    return {name: config[name] for name in RUDDER_SETTINGS}
+def measure_model(name: str, source: str, given: argparse.Namespace) -> None:
+    """Everything about one model."""
+    out, results, sizes = given.out / name, given.results, Sizes().at_most(given.limit)
+    # Results name a model by what it is, not by where it lay.
+    loaded = replace(load_model(source), name=f"embedded:{name}")
+    options = CompareOptions(
+        methods=tuple(given.methods), max_new_tokens=64, batch_size=given.batch_size,
+        likelihood="none", costs=CostSettings(new_tokens=32, rounds=8), command=f"benchmarks/embedded/run.py {name}",
+    )  # fmt: skip
+    calibration = find_data(DataOptions(), sizes.tuned, 0)
+    scenes = make_task("scenes", DataOptions(split=SPLIT, limit=sizes.captions))
+    with ProgressBar() as bar:
+        tuned = tune(loaded, calibration, out, options, bar)
+        path = out / "costs.json"
+        costs = read_json(path) if path.exists() else {}
+        new = {key: method for key, method in tuned.methods.items() if key == "vanilla" or key not in costs}
+        if len(new) > 1:
+            inputs = encode_samples(loaded, scenes, scenes.samples[:1])
+            costs |= throughputs(loaded, new, inputs, options.costs, bar)
+            write_over(path, to_json(costs))
+
+        def judged(what: str, task: Any, methods: dict[str, Method]) -> Result:
+            result = measure(loaded, task, what, methods, tuned.notes, out / what, options, costs, bar)
+            # One line: these are read by programs, and by `rudder score`.
+            write_over(
+                results / f"{name}{'' if what == 'greedy' else '-' + what}.json",
+                json.dumps(asdict(result), separators=(",", ":")) + "\n",
+            )
+            return result
+
+        found = [judged("greedy", scenes, tuned.methods)]
+        asked = make_task("scenes-pope", DataOptions(split=SPLIT, limit=sizes.questions))
+        found.append(judged("pope", asked, with_first_token(tuned.methods)))
+        if name in SHIPPED and not given.greedy:
+            few = make_task("scenes", DataOptions(split=SPLIT, limit=sizes.others))
+            chosen = {key: tuned.methods[key] for key in few_methods(tuned)}
+            found.append(judged("beam", few, chosen))
+            # Under sampling the cut-off of unlikely tokens, which peers have too, lowers hallucination by itself.
+            found.append(judged("nucleus", few, chosen | {"plausibility": get("plausibility")}))
+    write_over(results / f"{name}.md", page(found))
 
 
-def best_settings(comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """What each method is confirmed with: RUDDER as calibrated, others as tuned if there is anything better.
+def few_methods(tuned: Tuned) -> list[str]:
+    """What is run with other decodings; the best peers are those with the best scores on the calibration scenes."""
+    peers = [name for name in PEERS if name in tuned.methods and name in tuned.choices]
+    peers.sort(key=lambda name: tuned.choices[name].score)
+    return [name for name in (*OTHER_DECODINGS, *peers[:2]) if name in tuned.methods]
 
-    Controls of the contrast get its tuned settings, as RUDDER's controls have RUDDER's.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for row in comparison.rows:
-        if row.decoding != "greedy" or not row.metrics or row.method == "vanilla":
+
+def with_first_token(methods: dict[str, Method]) -> dict[str, Method]:
+    """Vanilla and RUDDER for yes/no questions: an answer is its first token, which the paper does not steer."""
+    found = {"vanilla": methods["vanilla"]}
+    for name in ("rudder-beta", "rudder-add"):
+        if isinstance(method := methods.get(name), RudderBeta):
+            found |= {name: method, name + FIRST: replace(method, steer_first_token=True)}
+    return found
+
+
+def page(results: Sequence[Result]) -> str:
+    """The page of a model: a table for each decoding, and what RUDDER's controls leave of its effect."""
+    parts = []
+    for result in results:
+        parts.append(f"{title(result)}:")
+        if result.kind == "pope":
+            parts.append(short_table(result).markdown())
             continue
-        if row.variant == "tuned" and row.method not in GROUPS["rudder"]:
-            # VTI's directions are found anew.
-            taken = {field.name for field in fields(method_class(row.method))} - {"directions"}  # type: ignore[arg-type]
-            found[row.method] = {name: value for name, value in row.settings.items() if name in taken}
-        else:
-            found.setdefault(row.method, {})
-    return {name: found["contrast"] if CONTROL_OF.get(name) == "contrast" else own for name, own in found.items()}
+        parts.append(method_table(result, [(LABELS[method.name], method) for method in result.methods]))
+        if table := controls(result):
+            parts += ["RUDDER-Beta minus its controls, with paired 95 % intervals:", table]
+    return "\n\n".join([*parts, MARKS, *results[0].notes]) + "\n"
 
 
-def tuned_rudder(comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """RUDDER with the settings that were chosen among as many as its peers had, where any was better than vanilla."""
-    return {
-        row.method: {name: row.settings[name] for name in RUDDER_SETTINGS}
-        for row in comparison.rows
-        if row.method in GROUPS["rudder"] and (row.variant, row.decoding) == ("tuned", "greedy") and row.metrics
-    }
-
-
-def set_options(settings: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Settings by method as options of `rudder evaluate`."""
-    for method, own in settings.items():
-        for name, value in own.items():
-            yield from ("--set", f"{method}.{name}={json.dumps(value)}")
-
-
-def fresh_results(folder: Path) -> dict[str, Any]:
-    """What was judged by the scenes of both splits: each of `FRESH`, and pairs of methods that are to be told apart.
-
-    The splits share no scene, so that together they are one set of twice the size. CHAIR_S and F1 of each split are
-    kept too.
-    """
-    numbers: dict[str, Any] = {}
-    scored: dict[str, dict[str, Scored]] = {}
-    scoring = Scoring()
-    for rule in FRESH:
-        runs = [RunFolder(folder / f"{rule}-{split}") for split in SPLITS]
-        plan, samples = runs[0].plan(), [sample for run in runs for sample in run.questions()]
-        rows = [row for run in runs for row in run.rows()]
-        result = build_result(plan, samples, rows, scoring, {"splits": SPLITS, "versions": versions()})
-        scored[rule] = score_run(plan, samples, rows, scoring)
-        splits = {split: EvaluationResult.load(run.path) for split, run in zip(SPLITS, runs, strict=True)}
-        numbers[rule] = {
-            "result": asdict(result),
-            "splits": {
-                split: {
-                    method.name: {metric: asdict(method.differences[metric]) for metric in ("chair_s", "f1")}
-                    for method in alone.methods[1:]
-                }
-                for split, alone in splits.items()
-            },
-        }
-    found = scored["fresh"] | ({TUNED: one} if (one := scored["fresh-tuned"].get("rudder-beta")) else {})
-    numbers["fresh"]["duels"] = {
-        f"{first} minus {second}": {
-            metric: asdict(change)
-            for metric, change in found[first].minus(found[second], scoring.bootstrap, plan["seed"]).items()
-        }
-        for first, second in DUELS
-        if first in found and second in found
-    }
-    return numbers
-
-
-def collect(folder: Path, out: Path) -> None:
-    """Write what was measured of a model, all numbers in one file."""
-    steps = read_json(folder / STEPS)
-    calibrations = {
-        objective: {
-            mode: read_json(folder / steps[name]["written"] / mode / "config.json")["calibration"]
-            for mode in ("beta", "add")
-        }
-        for objective, name in (("f1", "calibration"), ("paper", "calibration-paper"))
-    }
-    numbers = {"vanilla": read_json(folder / "model" / "metrics.json"), "calibration": calibrations, "steps": steps}
-    if {"pope-first", *(f"{rule}-{split}" for rule in FRESH for split in SPLITS)} <= steps.keys():
-        found = read_json(folder / "comparison" / "comparison.json")
-        numbers |= {"comparison": found} | fresh_results(folder)
-        numbers |= {name: read_json(folder / name / "result.json") for name in ("pope", "pope-first")}
-    else:
-        print(f"{folder.name}: not finished, so that only its calibrations are written")
-    (out / f"{folder.name}.json").write_text(json.dumps(numbers, separators=(",", ":"), sort_keys=True) + "\n")
+def controls(result: Result) -> str:
+    """RUDDER-Beta minus each of its controls, and minus vanilla's captions cut to its recall; empty without it."""
+    against = {LABELS[row.name]: row.steered_minus for row in result.methods if row.steered_minus}
+    for row in result.methods:
+        if row.name == "rudder-beta" and row.control is not None:
+            against["vanilla, cut to its recall"] = row.control.differences
+    rows = [
+        [label, *(with_interval(c.value, c.low, c.high, c.unit, sign=True) for c in map(changes.__getitem__, COLUMNS))]
+        for label, changes in against.items()
+    ]
+    first = result.methods[0].metrics
+    return (
+        Table(["", *(heading(first[name].label, first[name].direction) for name in COLUMNS)], rows).markdown()
+        if rows
+        else ""
+    )
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", metavar="NAME=FOLDER", help="models that tools.train_scenes made")
-    parser.add_argument("--out", type=Path, required=True, help="where measurements are kept, new or continued")
-    parser.add_argument("--collect", type=Path, help="write the results of all finished models here")
-    arguments = parser.parse_args()
-    for given in arguments.models:
-        name, _, source = given.partition("=")
-        model = arguments.out / name / "model"
-        if not model.exists():
-            shutil.copytree(source, model, ignore=shutil.ignore_patterns("rudder*", "checkpoints"))
-        Model(arguments.out / name).measure()
-    if arguments.collect:
-        for path in sorted(arguments.out.glob(f"*/{STEPS}")):
-            collect(path.parent, arguments.collect)
+    parser.add_argument("models", nargs="+", metavar="NAME[=FOLDER]", help="embedded models, or trained ones")
+    parser.add_argument("--out", type=Path, required=True, help="where answers are kept, new or continued")
+    parser.add_argument("--results", type=Path, default=HERE, help="where results and pages go")
+    parser.add_argument("--limit", type=int, help="fewer scenes of every kind, to try it out")
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, default=METHODS, help="fewer of them; add others later"
+    )
+    parser.add_argument("--greedy", action="store_true", help="leave out beams and sampling")
+    parser.add_argument("--batch-size", type=int, default=100)
+    given = parser.parse_args()
+    for model in given.models:
+        name, _, folder = model.partition("=")
+        if not folder and name not in SHIPPED:
+            sys.exit(f"{name} does not come with the package: give {name}=FOLDER")
+        measure_model(name, f"embedded:{folder or name}", given)
+        print(f"{name}: {given.results / name}.md")
 
 
 if __name__ == "__main__":

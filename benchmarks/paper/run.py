@@ -6,15 +6,18 @@
 COCO has `annotations/instances_val2014.json`, `annotations/captions_val2014.json` and the images in `val2014/`; POPE
 is the folder of its question files; MME has one folder per subtask. A row can run if its model's weights are on this
 machine (or may be downloaded), its data are there, the weights fit into memory, and rudder_hf has its method. Results
-go to one folder per row, which `rudder score` and `rudder table` read; finished rows are not run again.
+go to one folder per row, which `rudder score` reads; finished rows are not run again. Captions are written for the
+images that the authors' public code draws; `--released` adds its form of RUDDER beside the paper's (docs/paper.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +61,29 @@ class Row:
         return f"table{self.table}-{self.task}-{self.decoding}-{get_preset(self.model).name}-{self.method}"
 
 
-def rows() -> list[Row]:
-    """Every row of Tables 1 to 5, made from the paper's numbers and the presets."""
+def rows(released: bool = False) -> list[Row]:
+    """Every row of Tables 1 to 5, made from the paper's numbers and the presets; `released` adds the released form."""
     found = []
     for row in paper_rows():
         task = "pope" if "accuracy" in row.metrics else TASKS[row.table]
         preset = get_preset(row.model)
         rudder = {"layer": preset.layer, "alpha_max": preset.alpha_max, "k": preset.k}
         settings = rudder if row.method.startswith("rudder") else {}
+        if row.method in ("vista", "vista-vsv") and task != "chair":
+            settings = {"strength": 0.01}  # as in VISTA's script for questions
         images = 500 if task == "chair" else None
         found.append(Row(row.table, row.model, task, row.decoding, row.method, settings, images, paper=row.metrics))
+        if released and row.method == "rudder-beta":
+            found.append(replace(found[-1], method="rudder-released"))
     return found
+
+
+def drawn_images(instances: Path, count: int) -> list[int]:
+    """The images that the authors' public code draws: of those with annotations, in the order of the file."""
+    content = json.loads(instances.read_text(encoding="utf-8"))
+    annotated = {annotation["image_id"] for annotation in content["annotations"]}
+    ids = [image["id"] for image in content["images"] if image["id"] in annotated]
+    return random.Random(42).sample(ids, min(count, len(ids)))
 
 
 @dataclass(frozen=True)
@@ -208,11 +223,13 @@ def load(model: str, machine: Machine) -> Any:
 def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> tuple[dict[str, float], str]:
     """Measure one row: its numbers by the paper's metrics, and what they are about.
 
-    The paper says neither which images nor which lineage of CHAIR or parser of POPE its numbers are about.
+    The paper says neither which lineage of CHAIR nor which parser of POPE its numbers are about.
     """
+    from rudder_hf.evaluate.evaluate import evaluate
     from rudder_hf.evaluate.methods import make_methods
-    from rudder_hf.evaluate.run import RunOptions, evaluate
+    from rudder_hf.evaluate.run import Run, RunOptions
     from rudder_hf.evaluate.tasks import DataOptions, make_task
+    from rudder_hf.evaluate.tasks.captions import coco_annotations
     from rudder_hf.runtime.decoding import Decoding
 
     data = DataOptions(
@@ -222,13 +239,15 @@ def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> tuple[dict[st
         limit=machine.limit or row.images,
         seed=row.seed,
     )
+    if row.images is not None:
+        data = replace(data, wanted=drawn_images(coco_annotations(data)[0], machine.limit or row.images))
     task = make_task(row.task, data)
     task.skip_unreadable(False)
     settings = {row.method: row.settings} if row.settings else {}
-    methods, _ = make_methods([row.method], loaded, settings, row.decoding, row.task != "chair")
+    methods, _ = make_methods([row.method], loaded, settings)
     decoding = Decoding(row.decoding, task.max_new_tokens)
     options = RunOptions(machine.batch_size, row.seed, command=f"benchmarks/paper/run.py ({row.name})")
-    result = evaluate(task, loaded, methods, decoding, out, options)
+    result = evaluate(Run(out).begin(task, loaded, decoding, options), methods)
     if result is None:
         raise RuntimeError("other processes have not finished; repeat the command to gather the result")
     images, wanted = len(result.image_ids), row.images
@@ -247,10 +266,8 @@ def run_speed(row: Row, machine: Machine, out: Path) -> dict[str, float]:
     if not path.exists():
         dtype = "float32" if machine.device == "cpu" else "bfloat16"
         settings = BenchmarkSettings(dtype=dtype, device=machine.device, seed=row.seed)
-        run_benchmark([lambda: benchmark_model(row.model, settings)], settings, [row.method]).save(path)
+        run_benchmark(benchmark_model(row.model, settings), settings, [row.method]).save(path)
     cost = next(cost for cost in BenchmarkReport.load(path).cases[0].costs if cost.method == row.method)
-    if cost.ms_per_token is None:
-        raise RuntimeError(cost.refusal)
     return {"tokens_per_second": 1000.0 / cost.ms_per_token}
 
 
@@ -288,6 +305,7 @@ def main() -> None:
     parser.add_argument("--tables", default="1,2,3,4,5", help="which tables, separated by commas")
     parser.add_argument("--only", default="", help="only rows whose name contains this text")
     parser.add_argument("--out", type=Path, default=Path("results/paper"))
+    parser.add_argument("--released", action="store_true", help="also RUDDER as in the authors' public code")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     parser.add_argument("--batch-size", type=int, default=8)
@@ -310,7 +328,7 @@ def main() -> None:
         limit=given.limit,
     )
     tables = {int(number) for number in given.tables.split(",")}
-    wanted = [row for row in rows() if row.table in tables and given.only in row.name]
+    wanted = [row for row in rows(given.released) if row.table in tables and given.only in row.name]
     outcomes = run_rows(wanted, machine, given.out, dry=given.dry_run)
     print(f"\n{summary(outcomes)}")
 

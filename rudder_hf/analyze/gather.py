@@ -5,17 +5,19 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from ..core.attach import attach
 from ..core.call import Call
 from ..core.configuration import RudderConfig
-from ..core.handle import SteeringHandle, attach
+from ..core.handle import SteeringHandle
 from ..core.steering import beta_gate
+from ..evaluate.run import batches, encode_samples
 from ..evaluate.tasks.base import Sample
 from ..methods.controls import TextOnlyCard, text_only_cards
 from ..metrics.statistics import Floats
@@ -28,34 +30,22 @@ from .tokens import GrowingAnswer, TracedAnswer
 
 @dataclass(frozen=True)
 class ImageTraces:
-    """What was gathered about one image, as it is stored.
+    """The traces of one image, as they are stored."""
 
-    Attributes:
-        sample: Its sample's id.
-        vanilla: The unsteered answer.
-        steered: The steered answer.
-        card: Image-conditioned CARD, for `unpacked`.
-        text_card: CARD of the prompt without its image, for `unpacked`; None if the model has none.
-    """
-
-    sample: str
+    sample: str  # its sample's id
     vanilla: TracedAnswer
     steered: TracedAnswer
-    card: str
-    text_card: str | None
-
-
-class _Batch(TypedDict, total=False):
-    answers: list[ImageTraces]
+    card: str  # image-conditioned CARD, for `unpacked`
+    text_card: str | None  # CARD of the prompt without its image, for `unpacked`; None if the model has none
 
 
 def _packed(vectors: Tensor) -> list[str]:
-    """Each row as text: base64 of its float32 values."""
+    """Return each row as text: base64 of its float32 values."""
     return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors.detach().cpu().float().numpy()]
 
 
 def unpacked(texts: Iterable[str]) -> Floats:
-    """The vectors that were stored as texts, (texts, hidden size)."""
+    """Return the vectors that were stored as texts, (texts, hidden size)."""
     return np.stack([np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float64) for text in texts])
 
 
@@ -66,14 +56,14 @@ class Probabilities(LogitsProcessor):
         self.steps: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Look and pass on."""
+        """Record and pass on."""
         wide = scores.float()
         self.steps.append((wide.amax(-1) - torch.logsumexp(wide, -1)).exp().cpu())
         return scores
 
 
 def open_gate(similarity: Tensor, config: RudderConfig) -> Tensor:
-    """The share of alpha_max that a state of this similarity is given, whether it was steered or not."""
+    """Return the share of alpha_max that a state of this similarity is given, whether it was steered or not."""
     if config.mode == "add":
         gate = torch.ones_like(similarity)
     else:
@@ -97,28 +87,29 @@ class Gatherer:
         self.no_text_card = ""  # why there is no text-only CARD
 
     def gather(self, store: Store, batch_size: int, progress: Progress = no_progress) -> list[ImageTraces]:
-        """Ask about every image, but for those that an interrupted run has asked about.
+        """Ask about every image that an interrupted run has not asked about.
 
         Args:
             store: The results folder, opened.
             batch_size: Images per batch.
             progress: Reports progress.
         """
-        total = len(self.study.task.samples)
-        done = {traces.sample: traces for batch in store.batches(_Batch) for traces in batch.get("answers", ())}
-        for samples in self.study.batches(batch_size):
-            progress("answers", len(done), total)
+        everything = self.study.task.samples
+        stored = store.batches(dict[str, list[ImageTraces]])
+        done = {traces.sample: traces for batch in stored for traces in batch["answers"]}
+        for samples in batches(everything, batch_size):
+            progress("answers", len(done), len(everything))
             if any(sample.id not in done for sample in samples):
                 found = self.read(samples)
                 store.append({"answers": [asdict(traces) for traces in found]})
                 done |= {traces.sample: traces for traces in found}
-        progress("answers", len(done), total)
-        return [done[sample.id] for sample in self.study.task.samples]
+        progress("answers", len(done), len(everything))
+        return [done[sample.id] for sample in everything]
 
     @torch.no_grad()
     def read(self, samples: Sequence[Sample]) -> list[ImageTraces]:
         """Ask about a batch of images."""
-        inputs = self.study.inputs(samples)
+        inputs = encode_samples(self.study.loaded, self.study.task, samples)
         with attach(self.study.loaded.model, self.study.config) as handle:
             vanilla, _ = self._answer(inputs, steered=False)
             steered, cards = self._answer(inputs, steered=True)
@@ -127,7 +118,7 @@ class Gatherer:
         return [ImageTraces(*row) for row in zip(ids, vanilla, steered, cards, text, strict=True)]
 
     def _answer(self, inputs: dict[str, Any], steered: bool) -> tuple[list[TracedAnswer], list[str]]:
-        """Answers of one batch, and CARD of each."""
+        """Return the answers of one batch, and CARD of each."""
         model: Any = self.study.loaded.model
         probabilities = Probabilities()
         output = model.generate(
@@ -159,7 +150,7 @@ class Gatherer:
         return answers, _packed(trace.card)
 
     def _text_cards(self, handle: SteeringHandle, inputs: dict[str, Any]) -> Sequence[str | None]:
-        """CARD of the prompts without their images; None, with the reason kept, where a model has no such prompt."""
+        """Return CARD of the prompts without their images, or Nones where a model reads no such prompt."""
         config = self.study.config
         if not self.no_text_card:
             try:

@@ -6,6 +6,7 @@ Colours tell nothing that numbers, shapes or text do not tell too.
 
 from __future__ import annotations
 
+import difflib
 import html
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,12 +30,15 @@ TOKEN_CSS = """
   background: color-mix(in srgb, var(--shade) var(--part, 0%), transparent); }
 .tok.absent { font-weight: 700; text-decoration: line-through; border-block: 2px dashed; }
 .tok.present { border-bottom: 2px solid; }
+.tok.differs { outline: 2px solid light-dark(#b45309, #fbbf24); margin-inline: 2px; }
 .tok:hover { box-shadow: 0 0 0 2px; }
 /* No top: it hangs from the token's own line; centred in the answer, so that it never leaves the window. */
 .tok:hover::after { content: attr(data-tip); position: absolute; left: 0; right: 0; margin: 2rem auto 0; z-index: 20;
   background: light-dark(#111, #eee); color: light-dark(#fff, #111); padding: .2rem .5rem; border-radius: 4px;
   font-size: .8rem; font-weight: 400; line-height: 1.4; width: max-content; max-width: 95%; white-space: normal;
   pointer-events: none; }
+.numbers { font-size: .8rem; } .numbers table { border-collapse: collapse; } .numbers td { padding: 0 .6rem 0 0; }
+.numbers th { padding: 0 .6rem 0 0; text-align: left; font-weight: 600; }
 .scale { display: inline-block; width: 9rem; height: .9rem; border: 1px solid #888; vertical-align: middle;
   background: linear-gradient(to right, transparent, var(--shade)); }
 """
@@ -42,18 +46,14 @@ TOKEN_CSS = """
 
 @dataclass(frozen=True)
 class TracedAnswer:
-    """One answer and what was measured at each of its tokens.
-
-    Attributes:
-        text: The answer.
-        spans: Characters `start` to `stop` of each token in the text; empty for tokens that have no text.
-        trace: For each token its "similarity" (s_t, cosine of CARD and the hidden state that emits the token), "gate"
-            (g_t; of an unsteered answer, the gate that these states would have opened), "push" (its length relative
-            to the hidden state) and, where it was measured, "probability".
-    """
+    """One answer and what was measured at each of its tokens."""
 
     text: str
+    # Characters `start` to `stop` of each token in the text; empty for tokens that have no text.
     spans: Sequence[Sequence[int]]
+    # For each token its "similarity" (s_t, cosine of CARD and the hidden state that emits the token), "gate" (g_t; of
+    # an unsteered answer, the gate that these states would have opened), "push" (its length relative to the hidden
+    # state) and, where it was measured, "probability".
     trace: dict[str, list[float]]
 
 
@@ -100,17 +100,11 @@ class GrowingAnswer:
 
 @dataclass(frozen=True)
 class Mention:
-    """An object that an answer names.
+    """An object that an answer names."""
 
-    Attributes:
-        category: COCO category.
-        tokens: Places of its tokens in the answer.
-        absent: Whether it is not in the image; None if that is not known.
-    """
-
-    category: str
-    tokens: list[int]
-    absent: bool | None
+    category: str  # of COCO
+    tokens: list[int]  # places of its tokens in the answer
+    absent: bool | None  # whether it is not in the image; None if that is not known
 
 
 def answer_mentions(
@@ -150,7 +144,6 @@ def token_view(answer: TracedAnswer, present: Collection[str] | None, lineage: L
                 **{name: values[place] for name, values in answer.trace.items()},
                 "object": None if mention is None else mention.category,
                 "absent": None if mention is None else mention.absent,
-                "last": mention is not None and place == mention.tokens[-1],
             }
         )
     return {
@@ -159,6 +152,16 @@ def token_view(answer: TracedAnswer, present: Collection[str] | None, lineage: L
         "named": [mention.category for mention in named],
         "absent": None if present is None else [mention.category for mention in named if mention.absent],
     }
+
+
+def mark_differences(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Mark the tokens by which two answers of `token_view` differ; return whether there are any."""
+    before, after = ([token["text"].strip().lower() for token in view["tokens"]] for view in (one, other))
+    for tag, *places in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        for view, (start, stop) in zip((one, other), (places[:2], places[2:]), strict=True):
+            for token in view["tokens"][start:stop]:
+                token["differs"] = tag != "equal"
+    return before != after
 
 
 # As HTML
@@ -183,16 +186,6 @@ def part(value: float, scale: Sequence[float]) -> float:
     return 0.0 if math.isnan(value) else min(max((value - low) / (high - low), 0.0), 1.0)
 
 
-def shade(value: float, scale: Sequence[float]) -> tuple[float, float, float]:
-    """From white to a blue on which black text is readable; lightness falls all the way, so that greys tell it too.
-
-    Returns:
-        Red, green and blue, 0 to 1.
-    """
-    red, green, blue = (1 - part(value, scale) * (1 - end) for end in (0.32, 0.60, 0.87))
-    return red, green, blue
-
-
 def tokens_html(tokens: Iterable[Mapping[str, Any]], measure: str, scale: Sequence[float]) -> str:
     """An answer: every token shaded, mentions of objects marked, blanks between the tokens.
 
@@ -210,6 +203,7 @@ def tokens_html(tokens: Iterable[Mapping[str, Any]], measure: str, scale: Sequen
             # Crossed out for those who do not see the page, too.
             tag = "del" if token["absent"] else "span"
             kind = {True: "tok absent", False: "tok present", None: "tok"}[token["absent"]]
+            kind += " differs" if token.get("differs") else ""
             style = f"--part: {100 * part(token[measure], scale):.0f}%"
             shown += f'<{tag} class="{kind}" data-tip="{_tip(token)}" style="{style}">{escape(word)}</{tag}>'
         if shown:
@@ -217,22 +211,44 @@ def tokens_html(tokens: Iterable[Mapping[str, Any]], measure: str, scale: Sequen
     return "".join(parts)
 
 
-def _tip(token: Mapping[str, Any]) -> str:
-    """What hovering over a token shows."""
+def _numbers(token: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is shown of a token, by name; nothing if nothing was recorded."""
     if math.isnan(token["similarity"]):
-        return "not recorded"
-    parts = [
-        f"gate {token['gate']:.3f}",
-        f"similarity {token['similarity']:+.3f}",
-        f"push {100 * token['push']:.1f} %",
-    ]
+        return {}
+    shown = {
+        "gate": f"{token['gate']:.3f}",
+        "similarity": f"{token['similarity']:+.3f}",
+        "push": f"{100 * token['push']:.1f} %",
+    }
     if "probability" in token:
-        parts.append(f"probability {token['probability']:.3f}")
+        shown["probability"] = f"{token['probability']:.3f}"
+    return shown
+
+
+def _tip(token: Mapping[str, Any]) -> str:
+    """Return what hovering over a token shows."""
+    parts = [f"{name} {value}" for name, value in _numbers(token).items()] or ["not recorded"]
     if token["object"] is not None:
-        parts.append(
-            token["object"] + {True: ", not in the image", False: ", in the image", None: ""}[token["absent"]]
-        )
+        where = {True: ", not in the image", False: ", in the image", None: ""}[token["absent"]]
+        parts.append(token["object"] + where)
+    if token.get("differs"):
+        parts.append("in this answer only")
     return escape(" · ".join(parts))
+
+
+def numbers_html(tokens: Iterable[Mapping[str, Any]]) -> str:
+    """Return the numbers of all tokens as a table that opens by a click or a key: hovering needs a mouse."""
+    rows = [(token["text"].strip(), _numbers(token)) for token in tokens if token["text"].strip()]
+    names = next((list(found) for _, found in rows if found), [])
+    if not names:
+        return ""
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("token", *names))
+    cells = [[escape(word), *(found.get(name, "") for name in names)] for word, found in rows]
+    body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in cells)
+    return (
+        '<details class="numbers"><summary>Numbers of each token</summary>'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details>"
+    )
 
 
 def scale_html(scale: Sequence[float]) -> str:

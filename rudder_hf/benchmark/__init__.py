@@ -1,21 +1,20 @@
-"""What decoding methods cost beside vanilla: throughput, forwards, operators and memory.
+"""What decoding methods cost beside vanilla: throughput, forwards, operators and, on CUDA, memory.
 
 Run it with `rudder benchmark`, or from Python:
 
 ```python
-from rudder_hf.benchmark import SHAPES, BenchmarkSettings, benchmark_model, run_benchmark
+from rudder_hf.benchmark import BenchmarkSettings, benchmark_model, run_benchmark
 
 settings = BenchmarkSettings(rounds=15)
-report = run_benchmark([lambda: benchmark_model(SHAPES["deep"], settings)], settings)
-report.save("deep.json")
+report = run_benchmark(benchmark_model("llava-hf/llava-1.5-7b-hf", settings), settings)
+report.save("costs.json")
 ```
 """
 
-from .models import SHAPES, BenchmarkModel, BenchmarkSettings, benchmark_model
+from .models import BenchmarkModel, BenchmarkSettings, benchmark_model
 from .report import BenchmarkReport, new_result_file, run_benchmark
 
 __all__ = [
-    "SHAPES",
     "BenchmarkModel",
     "BenchmarkReport",
     "BenchmarkSettings",

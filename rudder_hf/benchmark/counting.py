@@ -1,10 +1,9 @@
-"""Exact counts of one generation: positions that are forwarded, operators, bytes. They are the same in every run."""
+"""Exact counts of one generation: positions that are forwarded, and operators; on CUDA also the allocator's peak."""
 
 from __future__ import annotations
 
 import difflib
 import gc
-import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import LogitsProcessorList
 
 from ..core.backbones import Backbone
@@ -24,33 +22,21 @@ from .timing import Bench
 
 @dataclass(frozen=True)
 class Counted:
-    """What one generation took.
+    """What one generation took."""
 
-    Attributes:
-        prompt: Positions forwarded with an empty cache: prompts, of the main branch and of side branches.
-        answer: Positions of all other forwards: the loop, side branches, candidates, tokens that are read again.
-        operators: Operators per decoded token; views count too, the prefill does not.
-        token: Names of the operators of the last decoded token, in order.
-        kept: Bytes of tensors alive when the last token is chosen, weights and inputs left out.
-        peak: Most bytes alive at any time; on CUDA by the allocator.
-    """
-
-    prompt: int
-    answer: int
-    operators: float
-    token: list[str]
-    kept: int
-    peak: int
+    prompt: int  # positions forwarded with an empty cache: prompts, of the main branch and of side branches
+    answer: int  # positions of all other forwards: the loop, side branches, candidates, tokens that are read again
+    operators: float  # per decoded token; views count too, the prefill does not
+    token: list[str]  # names of the operators of the last decoded token, in order
+    peak: int | None  # most bytes that CUDA's allocator gave out; None on other devices
 
 
 def count(bench: Bench, method: Method) -> Counted:
     """Count everything in one generation, best within `garbage_collector_off`."""
-    ledger = Ledger()
-    kept: list[int] = []
+    log = OperatorLog()
 
     def end_token(input_ids: Tensor, scores: Tensor) -> Tensor:
-        ledger.tokens.append([])
-        kept.append(ledger.live)
+        log.tokens.append([])
         return scores
 
     gc.collect()
@@ -59,17 +45,16 @@ def count(bench: Bench, method: Method) -> Counted:
         bench.opened(method, logits_processor=LogitsProcessorList([end_token])) as answer,
         count_forwards(bench.backbone) as forwards,
         allocator_peak(bench.model.device) as allocated,
-        ledger,
+        log,
     ):
         answer()
-    decoded = ledger.tokens[1:-1]
+    decoded = log.tokens[1:-1]
     return Counted(
         prompt=forwards["prompt"],
         answer=forwards["answer"],
         operators=sum(map(len, decoded)) / (bench.new_tokens - 1),
         token=[str(operator).removeprefix("aten.") for operator in decoded[-1]],
-        kept=kept[-1],
-        peak=allocated[0] if allocated else ledger.peak,
+        peak=allocated[0] if allocated else None,
     )
 
 
@@ -84,50 +69,19 @@ def added_operators(vanilla: Sequence[str], steered: Sequence[str]) -> list[str]
     return added
 
 
-class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operators that ran under this mode, and bytes of the tensors that they made and that are still alive.
+class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the operators that run under this mode, in order, in one list for each token.
 
-    Tensors are followed from their making to their end by weak references to their storages. That gives the same bytes
-    in every run on every machine. What kernels allocate inside themselves is not seen.
-
-    Attributes:
-        tokens: The operators, in order, one list for each token; the caller, who knows where a token ends, begins it.
-        live: Bytes alive now.
-        peak: Most bytes alive at any time.
+    The caller, who knows where a token ends, appends a list for the next one.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tokens: list[list[Any]] = [[]]
-        self.live = 0
-        self.peak = 0
-        self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.tokens[-1].append(func)
-        # Storages that come in from outside (weights, inputs) are not ours, also when a view of them is returned.
-        self._enter((args, kwargs), counted=False)
-        result = func(*args, **(kwargs or {}))
-        self._enter(result, counted=True)
-        return result
-
-    def _enter(self, tree: Any, counted: bool) -> None:
-        for leaf in tree_leaves(tree):
-            if not isinstance(leaf, Tensor):
-                continue
-            storage = leaf.untyped_storage()
-            key = storage._cdata
-            if key in self._known:
-                continue
-            size = storage.nbytes() if counted else 0
-            self._known.add(key)
-            weakref.finalize(storage, self._leave, key, size).atexit = False
-            self.live += size
-            self.peak = max(self.peak, self.live)
-
-    def _leave(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.live -= size
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

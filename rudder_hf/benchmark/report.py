@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,13 @@ FILE_STEM = "rudder-benchmark"
 
 @dataclass(frozen=True)
 class Case:
-    """Everything measured on one model.
-
-    Attributes:
-        name: The shape's name or the model's id.
-        model: Description of the model and RUDDER's settings on it.
-        prompt_tokens: Length of the timed prompt.
-        costs: One for each method and decoding, vanilla first.
-        runs: All timed runs.
-    """
+    """Everything measured on one model."""
 
     name: str
-    model: dict[str, Any]
-    prompt_tokens: int
-    costs: list[Cost]
-    runs: list[Run]
+    model: dict[str, Any]  # its description, and RUDDER's settings on it
+    prompt_tokens: int  # length of the timed prompt
+    costs: list[Cost]  # one for each method and decoding, vanilla first
+    runs: list[Run]  # all timed runs
 
     def cost(self, method: str, decoding: str = "greedy") -> Cost:
         """The cost of one method that was measured."""
@@ -44,23 +36,14 @@ class Case:
 
 @dataclass(frozen=True)
 class BenchmarkReport:
-    """A whole benchmark.
+    """A whole benchmark."""
 
-    Attributes:
-        created: When, in UTC.
-        versions: Of Python and packages.
-        hardware: The machine.
-        settings: What was asked for.
-        cases: One for each model.
-        format: Version of this layout.
-    """
-
-    created: str
-    versions: dict[str, str | None]
+    created: str  # in UTC
+    versions: dict[str, str | None]  # of Python and packages
     hardware: dict[str, Any]
     settings: dict[str, Any]
-    cases: list[Case]
-    format: str = FORMAT
+    cases: list[Case]  # one for each model
+    format: str = FORMAT  # version of this layout
 
     def save(self, path: str | Path) -> Path:
         """Write the report.
@@ -77,30 +60,24 @@ class BenchmarkReport:
         Raises:
             ValueError: The file is not a report of this format.
         """
-        return read_result(Path(path), cls, [FORMAT], "a report of rudder benchmark")
+        return read_result(Path(path), cls, FORMAT, "a report of rudder benchmark")
 
 
 def run_benchmark(
-    models: Sequence[Callable[[], BenchmarkModel]],
+    model: BenchmarkModel,
     settings: BenchmarkSettings,
     methods: Sequence[str] = GROUPS["rudder"],
     progress: Progress = no_progress,
 ) -> BenchmarkReport:
-    """Measure methods on one model after the other.
+    """Measure methods on one model by greedy search.
 
     Args:
-        models: Functions that make the models, so that only one is in memory at a time.
+        model: From `benchmark_model`.
         settings: How to measure.
         methods: Names of the methods; vanilla is always measured.
         progress: Is called with what is being done.
     """
     created = timestamp()
-    cases = [_run_case(make(), settings, methods, progress) for make in models]
-    return BenchmarkReport(created, versions(), hardware(), asdict(settings), cases)
-
-
-def _run_case(model: BenchmarkModel, settings: BenchmarkSettings, methods: Sequence[str], progress: Progress) -> Case:
-    """Measure one model: by greedy search, and by beam search the methods that know nothing else."""
     # For a control that borrows from another image: any other pixels.
     other = {key: -value if key.startswith("pixel_values") else value for key, value in model.inputs.items()}
     sources = Sources(rudder=lambda name: model.config, prompts=lambda: [other])
@@ -111,14 +88,9 @@ def _run_case(model: BenchmarkModel, settings: BenchmarkSettings, methods: Seque
         # What a method finds in a model is drawn at random: it costs the same time.
         drawn = kind.stand_ins(model.description["layers"], width)
         made[name] = kind.for_model(model.model, sources, **drawn)
-    beam = [name for name, method in made.items() if method.refuses("greedy")]
-    decodings = {"greedy": [name for name in made if name not in beam]} | ({"beam": beam} if beam else {})
-
-    def report(text: str, done: int, total: int) -> None:
-        progress(f"{model.name}, {text}", done, total)
-
-    costs, runs = measure_costs(model.model, made, model.inputs, decodings, settings, report)
-    return Case(model.name, model.description, int(model.inputs["input_ids"].shape[1]), costs, runs)
+    costs, runs = measure_costs(model.model, made, model.inputs, {"greedy": list(made)}, settings, progress)
+    case = Case(model.name, model.description, int(model.inputs["input_ids"].shape[1]), costs, runs)
+    return BenchmarkReport(created, versions(), hardware(), asdict(settings), [case])
 
 
 def new_result_file(out: str | Path | None) -> Path:

@@ -21,10 +21,6 @@ def _throughput(cost: Cost) -> str:
     return f"{cost.ratio.median:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _number(value: float | None, digits: int = 2) -> str:
-    return NONE if value is None else f"{value:.{digits}f}"
-
-
 def _memory(cost: Cost) -> str:
     if cost.peak_bytes is None or cost.peak_ratio is None:
         return NONE
@@ -33,16 +29,14 @@ def _memory(cost: Cost) -> str:
 
 COST_COLUMNS: dict[str, Callable[[Cost], str]] = {
     "Throughput / vanilla ↑": _throughput,
-    "Forwards per token ↓": lambda cost: _number(cost.forwards_per_token),
-    "Prompt forwards ↓": lambda cost: _number(cost.prompt_forwards),
+    "Forwards per token ↓": lambda cost: f"{cost.forwards_per_token:.2f}",
+    "Prompt forwards ↓": lambda cost: f"{cost.prompt_forwards:.2f}",
     "Peak memory (/ vanilla) ↓": _memory,
 }
 """Heading and cell of what a comparison says about costs."""
 
 
 def _operators(cost: Cost, base: Cost) -> str:
-    if cost.operators_per_token is None or base.operators_per_token is None:
-        return NONE
     added = cost.operators_per_token - base.operators_per_token
     return f"{cost.operators_per_token:.0f}" + (f" ({added:+.0f})" if cost.method != VANILLA else "")
 
@@ -52,17 +46,15 @@ def cost_table(report: BenchmarkReport) -> Table:
     rows: list[dict[str, str]] = []
     for case in report.cases:
         for cost in case.costs:
-            ratio, cpu_ratio = cost.ratio, cost.cpu_ratio
+            ratio = cost.ratio
             row = {
                 "Model": case.name,
                 "Decoding": cost.decoding,
                 "Method": cost.method,
-                "ms per token ↓": cost.refusal or _number(cost.ms_per_token),
+                "ms per token ↓": f"{cost.ms_per_token:.2f}",
                 **{heading: cell(cost) for heading, cell in COST_COLUMNS.items()},
                 "5-95 % of rounds": NONE if ratio is None else f"{ratio.low:.3f}-{ratio.high:.3f}",
-                "By CPU time ↑": NONE if cpu_ratio is None else _number(cpu_ratio.median, 3),
                 "Operators per token ↓": _operators(cost, case.cost(VANILLA, cost.decoding)),
-                "Bytes kept ↓": NONE if cost.kept_bytes is None else f"{cost.kept_bytes:,}",
             }
             rows.append(row)
     headings = [heading for heading in rows[0] if {row[heading] for row in rows} != {NONE}]
@@ -75,7 +67,7 @@ def notes(report: BenchmarkReport) -> list[str]:
     lines = [
         f"{settings['rounds']} interleaved rounds, {settings['new_tokens']} new tokens, batch size "
         f"{settings['batch_size']}, {settings['dtype']} on {settings['device']}. In brackets: 95 % interval of the "
-        "median. Bytes kept are beyond vanilla's."
+        "median."
     ]
     for case in report.cases:
         model, where = case.model, f"RUDDER in layer {case.model['rudder']['layer']} of {case.model['layers']}"

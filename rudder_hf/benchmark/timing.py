@@ -84,38 +84,22 @@ def endless(model: PreTrainedModel) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Run:
-    """One timed `generate`.
-
-    Attributes:
-        round: Index of the round.
-        method: Name of the method.
-        decoding: "greedy" or "beam".
-        seconds: Wall time; entering the method's context is not part of it, what the method does in each call is.
-        cpu_seconds: Time that the process spent on CPUs, all threads together.
-    """
+    """One timed `generate`."""
 
     round: int
     method: str
-    decoding: str
-    seconds: float
-    cpu_seconds: float
+    decoding: str  # "greedy" or "beam"
+    seconds: float  # wall time; entering the method's context is not part of it, what the method does in each call is
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Throughput relative to vanilla, over the rounds; 1 is as fast, less is slower.
-
-    Attributes:
-        median: Of the rounds' ratios.
-        low: Their 5th percentile.
-        high: Their 95th percentile.
-        interval: 95 % bootstrap interval of the median.
-    """
+    """Throughput relative to vanilla, over the rounds; 1 is as fast, less is slower."""
 
     median: float
-    low: float
-    high: float
-    interval: tuple[float, float]
+    low: float  # 5th percentile of the rounds' ratios
+    high: float  # 95th percentile
+    interval: tuple[float, float]  # 95 % bootstrap interval of the median
 
 
 def round_orders(rounds: int, seed: int, names: Sequence[str]) -> list[list[str]]:
@@ -152,12 +136,12 @@ def time_rounds(
         for name in order:
             with bench.opened(methods[name]) as answer:
                 _synchronize(bench.model.device)
-                cpu, start = time.process_time(), time.perf_counter()
+                start = time.perf_counter()
                 answer()
                 _synchronize(bench.model.device)
-                wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+                seconds = time.perf_counter() - start
             if number >= 0:
-                runs.append(Run(number, name, bench.decoding, wall, cpu))
+                runs.append(Run(number, name, bench.decoding, seconds))
         gc.collect()
     return runs
 
@@ -186,9 +170,9 @@ def garbage_collector_off() -> Iterator[None]:
             gc.enable()
 
 
-def paired_ratios(runs: Sequence[Run], method: str, clock: str = "seconds") -> list[float]:
-    """Throughput of a method relative to vanilla in each round, by one of the clocks of `Run`."""
-    times = {(run.round, run.method): float(getattr(run, clock)) for run in runs}
+def paired_ratios(runs: Sequence[Run], method: str) -> list[float]:
+    """Return the throughput of a method relative to vanilla in each round."""
+    times = {(run.round, run.method): run.seconds for run in runs}
     return [times[number, VANILLA] / times[number, method] for number in sorted({run.round for run in runs})]
 
 

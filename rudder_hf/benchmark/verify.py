@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers import CompileConfig, PreTrainedModel
 
+from ..core.attach import attach
 from ..core.backbones import attention_update, find_backbone, resolve_layer
 from ..core.configuration import RudderConfig
-from ..core.handle import attach
 from ..methods import Sources, method_class
 from ..runtime.answers import encode, synthetic_image
 from ..runtime.environment import hardware, versions
@@ -33,19 +33,12 @@ _VISIBLE = 0.1
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found.
+    """The result of one check."""
 
-    Attributes:
-        name: What has to hold.
-        passed: Whether it does; None where nothing can fail, or nothing could be compared.
-        compared: What was compared with what.
-        found: The largest difference, or why nothing was compared.
-    """
-
-    name: str
-    passed: bool | None
-    compared: str
-    found: str
+    name: str  # what has to hold
+    passed: bool | None  # None where nothing can fail, or nothing could be compared
+    compared: str  # what was compared with what
+    found: str  # the largest difference, or why nothing was compared
 
 
 @dataclass(frozen=True)

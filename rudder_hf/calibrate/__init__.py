@@ -12,27 +12,23 @@ save_outcome(outcome, Path("calibration"), "llava-hf/llava-1.5-7b-hf", loaded.re
 ```
 """
 
-from .choice import Limits
-from .data import CalibrationData, data_source, find_data, pope_task
-from .decoding import decode_settings
+from .choice import Rule
+from .data import CalibrationData, data_source, find_data
 from .layers import layer_statistics
-from .outcome import Outcome, save_outcome
-from .run import calibrate
-from .settings import VANILLA, CalibrationOptions, Grid, Setting
+from .report import config_of, save_outcome
+from .run import Outcome, calibrate
+from .settings import CalibrationOptions, Grid
 
 __all__ = [
-    "VANILLA",
     "CalibrationData",
     "CalibrationOptions",
     "Grid",
-    "Limits",
     "Outcome",
-    "Setting",
+    "Rule",
     "calibrate",
+    "config_of",
     "data_source",
-    "decode_settings",
     "find_data",
     "layer_statistics",
-    "pope_task",
     "save_outcome",
 ]

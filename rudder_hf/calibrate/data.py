@@ -134,23 +134,3 @@ def _all_images(options: DataOptions, choosing: bool = True) -> tuple[Task, set[
     if task.kind != "chair" or len(task.samples) <= 2 * EVALUATED:
         return task, set()
     return task, set(map(str, choose_ids([sample.image_id for sample in task.samples], EVALUATED, seed=0)))
-
-
-def pope_task(data: CalibrationData, seed: int = 0, limit: int | None = None) -> Task:
-    """POPE's questions about the held-out images, built from their annotations.
-
-    Args:
-        data: The images.
-        seed: Of the draw of objects that are not there.
-        limit: How many of the images at most.
-
-    Raises:
-        InputError: There are no annotations or no held-out images.
-    """
-    if not data.labelled or not data.checking:
-        raise InputError("--check pope needs annotated images that are not used for choosing (--check-limit)")
-    wanted = [sample.image_id for sample in data.checking[:limit]]
-    asked = replace(data.check_options, wanted=wanted, limit=None, prompt=None, seed=seed)
-    if data.check_task.name == "scenes":
-        return make_task("scenes-pope", replace(asked, split=data.check_task.data["split"]))
-    return make_task("pope", asked)

@@ -66,13 +66,6 @@ def layer_groups(layers: int) -> list[int]:
     return [min(_GROUPS - 1, place * _GROUPS // layers) for place in range(layers)]
 
 
-def shortlist(statistics: Sequence[LayerStatistics], count: int) -> tuple[list[int], str]:
-    """Layers worth a grid, best first, and why."""
-    ranked = sorted(statistics, key=lambda s: -s.rank_score)[:count]
-    values = ", ".join(f"layer {s.layer} ({s.alignment:.3f} x {s.specificity:.3f})" for s in ranked)
-    return [s.layer for s in ranked], f"largest alignment x specificity of CARD: {values}"
-
-
 def stored_layer_statistics(
     path: Path, loaded: LoadedModel, task: Task, samples: Sequence[Sample], progress: Progress = no_progress,
     size: int = _BATCH,

@@ -1,33 +1,70 @@
-"""A calibration from beginning to end: layers, settings, choice, checks."""
+"""A calibration from beginning to end: layers, candidates, choice, check.
+
+OUT/choosing/     a run of all candidates on the images to choose with
+OUT/checking/     a run of vanilla, the choice and its control on other images
+OUT/layers.json   statistics of every layer
+OUT/result-001/   the settings repository, with a report
+"""
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..core.backbones import find_backbone, resolve_layer
-from ..evaluate.tasks import Task
+from ..evaluate.evaluate import save_result
+from ..evaluate.result import Result
+from ..evaluate.run import Run, RunOptions, Variant, donor_prompts, encode_samples
+from ..evaluate.scoring import Scoring
+from ..methods import Method
+from ..methods.base import Sources
+from ..methods.contrast import Contrast, RudderContrast, ShuffledContrast, ShuffledContrastCard
+from ..methods.controls import ShuffledCard
+from ..methods.rudder import Attached
 from ..metrics.errors import InputError
-from ..metrics.statistics import Counts, compare
-from ..runtime.environment import Process, hardware, timestamp, versions
+from ..runtime.answers import answers
+from ..runtime.decoding import Decoding
+from ..runtime.environment import Process, timestamp, versions
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress, stages
-from ..runtime.report import change_in_points
-from ..runtime.store import Store, to_json, write_new
-from .choice import LABELLED, OBJECTIVES, Choice, in_words, loss, scores_entry
+from ..runtime.progress import Progress, no_progress
+from .choice import Choice
 from .data import CalibrationData
-from .layers import LayerStatistics, shortlist, stored_layer_statistics
-from .outcome import Outcome, choice_record, judge_label_free
-from .search import SettingSearch
-from .settings import VANILLA, CalibrationOptions, Setting, neighbours
-from .verdict import held_out_rows, truncated
+from .layers import LayerStatistics, stored_layer_statistics
+from .search import VANILLA, best_layers, search
+from .settings import CalibrationOptions, describe, tie_break_key
+from .verdict import differences, refusal
 
 _STATISTICS_IMAGES = 100
-_LOOKS = "looks"  # one file for each calibration that looked at the held-out images
+_DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a calibration found."""
+
+    choice: Choice[int]
+    best: Method | None
+    tried: list[Method]
+    record: dict[str, Any]  # what `RudderConfig.calibration` says
+    layers: list[LayerStatistics]
+    reason: str  # why these layers were tried
+    choosing: Result
+    checking: Result | None
+
+
+def check_folder(out: Path) -> None:
+    """See that a folder is new or that of a calibration in which nobody works, before a model is loaded.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if (out / "plan.json").exists():
+        raise InputError(f"{out} holds a run of another command or of an earlier version: choose a new folder.")
+    for name in ("choosing", "checking"):
+        Run(out / name).check()
 
 
 def calibrate(
@@ -37,7 +74,6 @@ def calibrate(
     options: CalibrationOptions | None = None,
     process: Process | None = None,
     progress: Progress = no_progress,
-    pope: Task | None = None,
 ) -> Outcome:
     """Find settings for a model; interrupted, the same call goes on where it was.
 
@@ -48,105 +84,102 @@ def calibrate(
         options: How to calibrate.
         process: Which of several processes this is; they share `out` and come to the same choice.
         progress: Is called with what is done.
-        pope: POPE's questions about held-out images, to see how the choice transfers (`data.pope_task`).
 
     Raises:
         InputError: The options do not fit the data, or the folder belongs to other work.
     """
     options = options or CalibrationOptions()
-    if options.objective in LABELLED and not data.labelled:
-        raise InputError(f"{options.objective} needs annotations, and there are none: use --objective grounding")
-    started = time.perf_counter()
     given = None if options.layers is None else _resolved(loaded, options.layers)
-    store = Store(out, "calibrate", process)
-    store.start(_plan(loaded, data, options))
-    swept = ["sweep"] if not given and options.probe and options.grid.pushes else []
-    checked = ["held-out images", "held-out images, another CARD"][: len(data.checking)]
-    stage = stages(progress, ["", *swept, "grid", *checked, *(["POPE"] if pope else [])])
-    with SettingSearch(loaded, data.task, data.choosing, store, options, stage) as search:
-        seen = data.choosing[:_STATISTICS_IMAGES]
-        statistics = stored_layer_statistics(out / "layers.json", loaded, data.task, seen, next(stage))
-        layers, reason, probes = (given, "given by the user", []) if given else _short_list(search, statistics)
-        norms = {s.layer: s.hidden_norm for s in statistics}
-        tried = [setting for layer in layers for setting in options.grid.settings(layer, norms[layer])]
-        tried += options.grid.alone
-        tried.sort(key=lambda setting: setting.gentleness)
-        dropped = search.run(tried)
-        scored = {setting: search.scored(setting) for setting in (VANILLA, *tried)}
-        counts = {setting: own.counts for setting, own in scored.items()}
-        choice, by_mode, free = _choices(counts, dropped, options, data.labelled)
-        chosen = finalists([choice, *by_mode.values(), *([free] if free else [])], counts, options.runners_up)
-        looks = _count_look(out, options) if data.checking and chosen else 0
-        held_out = check_held_out(search, data, chosen, choice.best)
-        pope_rows = check_pope(search, pope, choice.best, tried) if pope and choice.best else []
-    agreement = free and judge_label_free(counts, choice, free, options.limits)
-    record = _record(loaded, data, options) | {"layers": layers, "held_out_looks": looks}
-    record |= choice_record(choice, held_out, record["limits"])
-    numbers = {
-        "model": loaded.record(),
-        "calibrated": not record["refusal"],
-        "refusal": record["refusal"] or "",
-        "record": record,
-        "bootstrap": options.bootstrap,
-        "layers": [asdict(s) for s in statistics],
-        "shortlist": {"layers": layers, "reason": reason},
-        "probes": probes,
-        "settings": [
-            _described(setting) | choice.entry(None if setting == VANILLA else setting, own, dropped.get(setting))
-            for setting, own in scored.items()
-        ],
-        "by_mode": {mode: found.best and found.best.record() for mode, found in by_mode.items()},
-        "held_out": held_out,
-        "without_labels": free and {"chosen": free.best and free.best.record(), "agreement": agreement},
-        "pope": pope_rows,
-        "seconds": round(time.perf_counter() - started, 1),
-        "environment": {"versions": versions(), "hardware": hardware()},
+    decoding = Decoding("greedy", options.max_new_tokens or data.task.max_new_tokens)
+    likelihood = "none" if options.rule.labelled else "other"
+    run = Run(out / "choosing", process).begin(
+        replace(data.task, samples=data.choosing), loaded, decoding,
+        RunOptions(options.batch_size, options.rule.seed, likelihood, options.command),
+    )  # fmt: skip
+    seen = data.choosing[:_STATISTICS_IMAGES]
+    statistics = stored_layer_statistics(out / "layers.json", loaded, data.task, seen, progress)
+    if given:
+        layers, reason = given, "given by the user"
+    elif options.grid.pushes:
+        layers, reason = best_layers(run, statistics, options, progress)
+    else:
+        layers, reason = [], "none, because no push was asked for"
+    norms = {entry.layer: entry.hidden_norm for entry in statistics}
+    tried = [method for layer in layers for method in options.grid.candidates(layer, norms[layer])]
+    tried = sorted([*tried, *options.grid.alone], key=tie_break_key)
+    choice = search(run, {"rudder": tried}, options.rule, progress)["rudder"]
+    best = None if choice.best is None else tried[choice.best]
+    # Intervals are not needed here. The report has these numbers, and `rudder score` makes them again of the answers.
+    variants = [Variant.of(VANILLA), *(Variant.of(method, describe(method)) for method in tried)]
+    choosing = run.result(Scoring(bootstrap=1), variants)
+    checking: Result | None = None
+    held_out: dict[str, Any] = {}
+    if best is not None and data.checking:
+        checking, held_out = _check(loaded, data, out, decoding, best, options, process, progress)
+    record = _record(loaded, data, options, choice, best) | {
+        "layers": layers,
+        "max_new_tokens": decoding.max_new_tokens,
     }
-    return Outcome(choice, by_mode, scored, numbers)
+    record |= held_out
+    record["refusal"] = refusal(record) or None
+    return Outcome(choice, best, tried, record, statistics, reason, choosing, checking)
 
 
-def _count_look(out: Path, options: CalibrationOptions) -> int:
-    """How many calibrations of a folder have looked at its held-out images, this one included.
+def _check(
+    loaded: LoadedModel, data: CalibrationData, out: Path, decoding: Decoding, best: Method,
+    options: CalibrationOptions, process: Process | None, progress: Progress,
+) -> tuple[Result, dict[str, Any]]:  # fmt: skip
+    """Run vanilla, the choice and the choice with another image's evidence on the held-out images.
 
-    Whoever looks often enough finds a lucky choice. The same calibration again, or continued, is no new look.
+    Returns:
+        The result; and for the record the choice's differences to vanilla, to vanilla's captions cut to its recall,
+        and to the control: what is left of the effect there is not about the image.
     """
-    asked = to_json({name: value for name, value in asdict(options).items() if name != "batch_size"})
-    folder = out / _LOOKS
-    write_new(folder / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json", asked)
-    return len(list(folder.glob("*.json")))
+    likelihood = "own" if data.labelled else "other"
+    task = replace(data.check_task, samples=data.checking)
+    run = Run(out / "checking", process).begin(
+        task, loaded, decoding, RunOptions(options.batch_size, options.rule.seed, likelihood, options.command)
+    )
+    methods = [VANILLA, best]
+    if len(data.checking) > 1:
+        methods.append(other_evidence(best, loaded, task))
+    run.answer(methods, progress, wait=True)
+    labels = ["vanilla", describe(best), "with another image's CARD"]
+    variants = [Variant.of(method, label) for method, label in zip(methods, labels, strict=False)]
+    result = save_result(run.result(Scoring(bootstrap=_DRAWS), variants), run.path, tables=False)
+    scored = run.scored(variants)
+    return result, differences(scored, _DRAWS, options.rule.seed)
 
 
-def _choices(
-    counts: Mapping[Setting, Counts], dropped: Mapping[Setting, str], options: CalibrationOptions, labelled: bool
-) -> tuple[Choice[Setting], dict[str, Choice[Setting]], Choice[Setting] | None]:
-    """The choice, the best of each mode if there are several, and what would be chosen without labels if asked for."""
-    vanilla = counts[VANILLA]
-    rivals = {s: found for s, found in counts.items() if s != VANILLA and s not in dropped}
-    by_mode = {
-        mode: options.choose(
-            {s: found for s, found in rivals.items() if s.mode == mode and s.alpha_max}, vanilla, labelled
-        )
-        for mode in (options.grid.modes if len(options.grid.modes) > 1 else ())
-    }
-    free = options.choose(rivals, vanilla, False, "grounding") if options.label_free and labelled else None
-    return options.choose(rivals, vanilla, labelled), by_mode, free
+def other_evidence(best: Method, loaded: LoadedModel, task: Any) -> Method:
+    """The control of a choice: the same settings, with the CARD (or, without a push, the values) of other images."""
+    assert isinstance(best, Attached)
+    config, sources = best.rudder_config(), Sources(prompts=lambda: donor_prompts(loaded, task))
+    if isinstance(best, Contrast):
+        return ShuffledContrast.for_model(loaded.model, sources, contrast=config.contrast)
+    if isinstance(best, RudderContrast):
+        own = {"config": config, "contrast": config.contrast, "mode": config.mode}
+        return ShuffledContrastCard.for_model(loaded.model, sources, **own)
+    return ShuffledCard.for_model(loaded.model, sources, config=config, mode=config.mode)
 
 
-def _described(setting: Setting) -> dict[str, Any]:
-    return {"vanilla": True} if setting == VANILLA else setting.record()
-
-
-def _record(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> dict[str, Any]:
-    """What `RudderConfig.calibration` says of the search, whatever was chosen: data, ids, rules, versions."""
+def _record(
+    loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions, choice: Choice[int], best: Method | None
+) -> dict[str, Any]:
+    """What `RudderConfig.calibration` says: data, ids, rule, choice, versions."""
     about = loaded.record()
     return {
-        **_asked(data, options),
+        "settings": None if best is None else best.rudder_config().settings(),  # type: ignore[attr-defined]
+        "metric": options.rule.objective,
+        "baseline": round(choice.vanilla, 6),
+        "result": round(choice.score, 6),
+        "data": data.record,
+        "prompt": data.choosing[0].prompt,
         "images": [sample.image_id for sample in data.choosing],
         "held_out_images": [sample.image_id for sample in data.checking],
         "decoding": "greedy",
-        "lineage": options.lineage,
-        "limits": options.limits.record(data.labelled) | {"confidence": options.confidence},
-        "grid": asdict(options.grid),
+        "limits": options.rule.record(),
+        "grid": {name: list(values) for name, values in asdict(options.grid).items()},
         "model": {name: about[name] for name in ("name", "revision", "dtype")},
         "versions": {name: version for name, version in versions().items() if version},
         "date": timestamp(),
@@ -162,128 +195,33 @@ def _resolved(loaded: LoadedModel, layers: Sequence[int]) -> list[int]:
         raise InputError(str(error)) from error
 
 
-def _plan(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> dict[str, Any]:
-    """What all answers of a folder have in common; grid, layers, limits and objective may change."""
-    record = loaded.record()
-    return {
-        "model": {name: record[name] for name in ("name", "revision", "class", "dtype", "generation_config")},
-        "choosing": [sample.id for sample in data.choosing],
-        "checking": [sample.id for sample in data.checking],
-        **_asked(data, options),
-    }
+@dataclass(frozen=True)
+class Estimate:
+    """How much a calibration has to do, and how long that takes at the speed of one batch."""
+
+    images: int
+    sweep: int  # candidates of the sweep over layers
+    candidates: int
+    answers: int
+    tokens: int
+    seconds: float
 
 
-def _asked(data: CalibrationData, options: CalibrationOptions) -> dict[str, Any]:
-    """Where images come from and what is asked about them."""
-    longest = options.max_new_tokens or data.task.max_new_tokens
-    return {"data": data.record, "prompt": data.choosing[0].prompt, "max_new_tokens": longest}
-
-
-def _short_list(
-    search: SettingSearch, statistics: Sequence[LayerStatistics]
-) -> tuple[list[int], str, list[dict[str, Any]]]:
-    """Layers worth the grid, why, and the scores of what they were compared by, vanilla first.
-
-    By a sweep of a few settings over all layers on the first images, or by statistics alone.
-    """
-    options = search.options
-    if not options.grid.pushes:
-        return [], "none, because no push was asked for", []
-    if options.probe == 0:
-        return *shortlist(statistics, options.shortlist), []
-    settings = {s.layer: options.grid.probes(s.layer, s.hidden_norm) for s in statistics}
-    samples = search.samples[: options.probe]
-    probes = [VANILLA, *(probe for tried in settings.values() for probe in tried)]
-    search.decode(probes, samples)
-    scored = {probe: search.scored(probe, options.probe) for probe in probes}
-    quick = replace(options, bootstrap=1, confidence=0.0)
-    best: dict[int, float] = {}
-    for layer, tried in settings.items():
-        counts = {probe: scored[probe].counts for probe in tried}
-        best[layer] = quick.choose(counts, scored[VANILLA].counts, search.labelled).score
-    sign = -1 if OBJECTIVES[options.objective].higher_is_better else 1
-    ranked = sorted(statistics, key=lambda s: (sign * best[s.layer], -s.rank_score))[: options.shortlist]
-    values = ", ".join(f"layer {s.layer} ({best[s.layer]:.4f})" for s in ranked)
-    reason = (
-        f"{in_words(options.objective)} within the limits in a sweep of {len(settings[ranked[0].layer])} settings "
-        f"over all layers on {len(samples)} images, among equals by alignment x specificity of CARD: {values}"
-    )
-    return [s.layer for s in ranked], reason, [_described(probe) | scores_entry(own) for probe, own in scored.items()]
-
-
-def finalists(choices: Sequence[Choice[Setting]], counts: Mapping[Setting, Counts], runners_up: int) -> list[Setting]:
-    """The settings to check: the choice, the next ones, and the best by other rules (of each mode, without labels).
-
-    Args:
-        choices: The choice first.
-        counts: Of vanilla and all settings, on the images to choose with.
-        runners_up: How many come next, if they are better than vanilla.
-    """
-    first = choices[0]
-    if first.best is None:
-        return []
-    vanilla = loss(first.objective, counts[VANILLA].total())
-    better = [c for c in first.feasible if loss(first.objective, counts[c].total()) < vanilla]
-    following = [c for c in better if c != first.best][:runners_up]
-    others = [choice.best for choice in choices if choice.best is not None]
-    return list(dict.fromkeys([first.best, *following, *others]))
-
-
-def check_held_out(
-    search: SettingSearch, data: CalibrationData, chosen: Sequence[Setting], best: Setting | None
-) -> list[dict[str, Any]]:
-    """Decode vanilla and the finalists on the held-out images, and the finalists with another image's evidence.
-
-    Returns:
-        For each, vanilla first, its scores with intervals, and its differences to vanilla, to vanilla's captions cut
-        to its recall, and to itself where each image is steered by the CARD (and contrasted by the values) of another
-        one: what is left of the effect then is not about the image.
-    """
-    if not data.checking or not chosen:
-        return []
-    own = replace(search, task=data.check_task, samples=data.checking)
-    own.decode([VANILLA, *chosen], data.checking)
-    scored = {setting: own.scored(setting) for setting in (VANILLA, *chosen)}
-    others = {"minus_vanilla": dict.fromkeys(chosen, scored[VANILLA])}
-    if data.labelled:
-        others["minus_truncated"] = {setting: truncated(scored[VANILLA], scored[setting]) for setting in chosen}
-    if len(data.checking) > 1:
-        other = replace(own, other_card=True, answers={})
-        other.refresh()
-        other.decode(chosen, data.checking)
-        others["own_minus_other_card"] = {setting: other.scored(setting) for setting in chosen}
-    return held_out_rows(scored, others, best, search.options.bootstrap, search.options.seed)
-
-
-def check_pope(search: SettingSearch, task: Task, best: Setting, tried: Sequence[Setting]) -> list[dict[str, Any]]:
-    """Answer POPE's questions with the chosen setting and its neighbours, the first token unsteered and steered.
-
-    Args:
-        search: What decoded the images to choose with.
-        task: POPE's questions, about images that were not used for choosing.
-        best: The chosen setting.
-        tried: The settings that were tried.
-
-    Returns:
-        For each setting, vanilla first, its description, scores, and the change of accuracy against vanilla.
-    """
-    options = replace(search.options, max_new_tokens=task.max_new_tokens, label_free=False, objective="mean")
-    asked = replace(search, task=task, samples=task.samples, options=options)
-    around = [best, *neighbours(best, tried)]
-    firsts = (False, True) if best.alpha_max else (False,)
-    varied = [replace(setting, steer_first_token=first) for first in firsts for setting in around]
-    settings = list(dict.fromkeys([VANILLA, best, *varied]))
-    asked.decode(settings, task.samples)
-    scored = {setting: asked.scored(setting) for setting in settings}
-    found = []
-    for setting, own in scored.items():
-        change = compare(scored[VANILLA].counts, own.counts, own.metrics, options.bootstrap, options.seed)["accuracy"]
-        found.append(
-            {
-                "setting": ("chosen: " if setting == best else "") + setting.describe(),
-                **setting.record(),
-                **scores_entry(own),
-                "change": change_in_points(asdict(change)),
-            }
-        )
-    return found
+def estimate(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> Estimate:
+    """Time one batch of vanilla answers, and multiply."""
+    layers = len(find_backbone(loaded.model).layers) if options.layers is None else len(options.layers)
+    probed = 0 if options.layers is not None else layers * len(options.grid.probes(0, 1.0))
+    tried = min(layers, options.shortlist) if options.layers is None else layers
+    grid = tried * len(options.grid.candidates(0, 1.0)) + len(options.grid.alone)
+    samples = data.choosing[: options.batch_size]
+    decoding = Decoding("greedy", options.max_new_tokens or data.task.max_new_tokens)
+    started = time.perf_counter()
+    inputs = encode_samples(loaded, data.task, samples)
+    with VANILLA.applied(loaded.model) as generate:
+        ids = [sample.id for sample in samples]
+        written = answers(generate, loaded.model, loaded.processor, inputs, decoding, [0] * len(ids), ids)
+    seconds = (time.perf_counter() - started) / len(samples)
+    tokens = sum(len(answer.ids) for answer in written) / len(written)
+    total = probed * min(options.probe, len(data.choosing)) + (grid + 1) * len(data.choosing) + 3 * len(data.checking)
+    images = len(data.choosing) + len(data.checking)
+    return Estimate(images, probed, grid, total, round(tokens * total), seconds * total)

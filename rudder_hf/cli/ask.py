@@ -17,25 +17,15 @@ from ..runtime.report import Table
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says about one image.
+    """What a model says about one image."""
 
-    Attributes:
-        vanilla: Without RUDDER; None if it was not asked for.
-        steered: With RUDDER.
-        tokens: The steered answer, token by token.
-        similarity: s_t of each token.
-        gate: g_t of each token, 0 where nothing was added.
-        push: Length of the push relative to the hidden state, for each token.
-        settings: RUDDER's settings on this image.
-    """
-
-    vanilla: str | None
-    steered: str
-    tokens: list[str]
-    similarity: list[float]
-    gate: list[float]
-    push: list[float]
-    settings: dict[str, Any]
+    vanilla: str | None  # without RUDDER; None if it was not asked for
+    steered: str  # with RUDDER
+    tokens: list[str]  # of the steered answer, as the three that follow
+    similarity: list[float]  # s_t
+    gate: list[float]  # g_t, 0 where nothing was added
+    push: list[float]  # its length relative to the hidden state
+    settings: dict[str, Any]  # RUDDER's, on this image
 
     @property
     def texts(self) -> dict[str, str]:

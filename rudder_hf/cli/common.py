@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,10 +30,33 @@ def command_line() -> str:
     return shlex.join(["rudder", *sys.argv[1:]])
 
 
+def next_steps(*commands: str) -> None:
+    """Print the last line of a command: what to do next."""
+    typer.echo(f"Next: {', or '.join(commands)}")
+
+
 def stop(message: object, code: int) -> NoReturn:
     """Print one line on stderr and leave."""
     typer.echo(f"Error: {' '.join(str(message).split())}", err=True)
     raise typer.Exit(code)
+
+
+def interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """Let Ctrl-C end a command with exit code 130 and one sentence on how to go on."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        try:
+            command(**given)
+        except KeyboardInterrupt:
+            out = given.get("out")
+            rest = "" if out is None else f" What is finished is kept in {out}: repeat the command to go on."
+            # Processes of one command, which `accelerate launch` numbers, are interrupted together, and one speaks.
+            if os.environ.get("RANK", "0") == "0":
+                typer.echo(f"\nInterrupted.{rest}", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    return run
 
 
 @contextmanager

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from . import options as shared
-from .common import choose_device, command_line, copyable, parse_words, refusing_bad_input, reporting_failure
+from .common import (
+    choose_device,
+    command_line,
+    copyable,
+    next_steps,
+    parse_words,
+    refusing_bad_input,
+    reporting_failure,
+)
 
 if TYPE_CHECKING:
     from ..compare import CompareOptions
@@ -31,90 +39,67 @@ def compare(
     methods: Annotated[
         str, typer.Option(help="Methods by commas, or groups: all, rudder, peers, controls; vanilla is always run.")
     ] = "all",
-    decodings: Annotated[
-        str, typer.Option(help="Decodings by commas: greedy, beam, nucleus.")
-    ] = "greedy,beam,nucleus",
+    decodings: Annotated[str, typer.Option(help="Decodings by commas: greedy, beam, nucleus.")] = "greedy",
     limit: Annotated[int, typer.Option(min=1, help="Images to evaluate captions on.")] = 500,
     beam_limit: Annotated[int, typer.Option(min=1, help="Images to evaluate captions of beam search on.")] = 100,
-    pope_limit: Annotated[int, typer.Option(min=5, help="Images that yes/no questions are asked about.")] = 40,
+    pope_limit: Annotated[int, typer.Option(min=0, help="Images that yes/no questions are asked about.")] = 40,
     tune_limit: Annotated[int, typer.Option(min=2, help="Calibration images that settings are chosen on.")] = 80,
-    tune_beam_limit: Annotated[
-        int, typer.Option(min=2, help="Calibration images for methods that only have beam search.")
-    ] = 20,
-    everywhere: Annotated[
-        bool,
-        typer.Option(
-            "--everywhere", help="Run published settings and controls under all decodings, not only the first."
-        ),
-    ] = False,
     objective: Annotated[
-        Literal["f1", "paper", "mean", "chair_s", "chair_i"],
-        typer.Option(
-            metavar="NAME",
-            help="Objective of all methods, as of rudder calibrate: the highest f1, or the lowest CHAIR: chair_s, "
-            "chair_i, mean or paper.",
-        ),
-    ] = "f1",
-    recall_floor: Annotated[float, typer.Option(help="Lowest recall, as a share of vanilla's.")] = 0.95,
-    nll_rise: Annotated[float, typer.Option(help="Largest rise of negative log-likelihood, nats per token.")] = 0.05,
+        Literal["paper", "f1"],
+        typer.Option(metavar="NAME", help="Objective of all methods: paper, the least CHAIR, or f1."),
+    ] = "paper",
     max_new_tokens: shared.MaxNewTokensOption = None,
     num_beams: shared.NumBeamsOption = 5,
     top_p: shared.TopPOption = 0.9,
     batch_size: shared.BatchSizeOption = 50,
     rounds: Annotated[int, typer.Option(min=1, help="Timed rounds of the costs.")] = 8,
-    cost_tokens: Annotated[int, typer.Option(min=2, help="Length of the timed answers.")] = 64,
-    bootstrap: shared.BootstrapOption = 10_000,
-    margin: shared.MarginOption = 1 / 3,
     seed: shared.SeedOption = 0,
     device: shared.DeviceOption = "auto",
     dtype: shared.DtypeOption = "auto",
     revision: shared.RevisionOption = None,
 ) -> None:
-    """Tune every method on the same calibration images, then compare quality and cost, also where RUDDER loses.
+    """Tune every method on the same calibration images, then compare quality and cost on others.
 
-    Each method gets as many settings to choose from, the same recall floor and the same limit of fluency. Writes one
-    table for each decoding, a figure of hallucination against cost, and all numbers. Repeat the command to go on
-    after an interruption.
+    Each method chooses among the same number of settings by the rule of rudder calibrate. Writes a result for each
+    decoding, one page of tables and a figure of CHAIR_S against time per token. If it is interrupted, repeat the
+    command. With more methods or decodings it generates only what is new.
     """
     given = dict(locals())
     with refusing_bad_input():
         from ..compare import compare as run
-        from ..compare import find_images, markdown
+        from ..compare import find_images
+        from ..compare.run import check_folder
+        from ..evaluate.tables import short_table, summary
         from ..evaluate.tasks import DataOptions
-        from ..runtime.figures import figures_available
         from ..runtime.models import load_model
         from ..runtime.progress import ProgressBar
-        from ..runtime.store import Store
 
         options = _options(given)
-        Store(out, "compare").check()
+        check_folder(out)
         found = find_images(DataOptions(data, captions, images, split, seed=seed), options)
         loaded = load_model(model, dtype, choose_device(device), rudder, revision)
     with reporting_failure(), ProgressBar() as bar:
-        comparison = run(loaded, found, out, options, bar)
-    typer.echo(markdown(comparison))
-    if not figures_available():
-        typer.echo("No figures: pip install 'rudder-hf[plots]'.", err=True)
-    typer.echo(f"Written to {out}")
+        results = run(loaded, found, out, options, bar)
+    for result in results.values():
+        short_table(result).print()
+        for line in summary(result):
+            typer.echo(line)
+    typer.echo(f"Intervals, controls and all metrics: {out / 'table.md'}")
+    next_steps(f"rudder score {out / 'greedy'}:vcd {out / 'greedy'}:rudder-beta, for any two methods")
 
 
 def _options(given: dict[str, Any]) -> CompareOptions:
     from ..benchmark.costs import CostSettings
-    from ..calibrate import CalibrationOptions, Limits
+    from ..calibrate import Rule
     from ..compare import CompareOptions
     from ..evaluate.methods import parse_names
 
-    limits = Limits(recall_floor=given["recall_floor"], nll_rise=given["nll_rise"])
-    rules = {name: given[name] for name in ("objective", "max_new_tokens", "seed")}
-    same = (
-        *("limit", "beam_limit", "pope_limit", "tune_limit", "tune_beam_limit", "everywhere"),
-        *("top_p", "batch_size", "bootstrap", "margin", "seed"),
-    )
+    same = ("limit", "beam_limit", "pope_limit", "tune_limit", "max_new_tokens", "top_p", "batch_size", "seed")
     return CompareOptions(
         methods=tuple(parse_names(given["methods"])),
         decodings=parse_words("--decodings", given["decodings"], ("greedy", "beam", "nucleus")),
-        calibration=CalibrationOptions(limits=limits, **rules),
-        costs=CostSettings(given["cost_tokens"], given["rounds"], num_beams=given["num_beams"], seed=given["seed"]),
+        rule=Rule(given["objective"], seed=given["seed"]),
+        costs=CostSettings(rounds=given["rounds"], num_beams=given["num_beams"], seed=given["seed"]),
         command=command_line(),
         **{name: given[name] for name in same},
     )

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from .common import copyable
+from .common import copyable, next_steps
 from .options import JsonOption
 
 EXAMPLES = copyable("rudder env", "rudder env --json")
@@ -24,3 +24,4 @@ def env(as_json: JsonOption = False) -> None:
         for name, value in part.items():
             shown = ", ".join(value) or "none" if isinstance(value, list) else value
             typer.echo(f"{name}: {'not installed' if shown is None else shown}")
+    next_steps("rudder verify, to check this machine and a model")

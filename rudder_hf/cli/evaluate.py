@@ -12,6 +12,7 @@ from .common import (
     choose_device,
     command_line,
     copyable,
+    next_steps,
     read_ids,
     refuse_typed,
     refusing_bad_input,
@@ -76,33 +77,31 @@ def evaluate(
     lineage: options.LineageOption = "pattern",
     parser: options.ParserOption = "robust",
     bootstrap: options.BootstrapOption = 10_000,
-    margin: options.MarginOption = 1 / 3,
 ) -> None:
     """Measure hallucination with and without RUDDER: CHAIR, POPE, MME, with fluency and intervals beside every score.
 
-    Interrupted runs go on where they were when the command is repeated. `accelerate launch -m rudder_hf evaluate ...`
+    If it is interrupted, repeat the command. `accelerate launch -m rudder_hf evaluate ...`
     splits the work over processes; the folder has to be one that all of them see. `rudder score` scores the answers
-    again or compares two runs, `rudder table` puts runs into one table.
+    again, compares two runs, or puts several into one table (`--table`).
     """
     with refusing_bad_input():
         from ..evaluate import methods as method_names
-        from ..evaluate.folder import RunFolder
+        from ..evaluate.run import Run, RunOptions, donor_prompts
         from ..evaluate.scoring import Scoring
         from ..evaluate.tasks import DataOptions, make_task
         from ..runtime.environment import process_device, this_process
 
-        scoring = Scoring(lineage, parser, bootstrap, margin)
+        scoring = Scoring(lineage, parser, bootstrap)
         names = method_names.parse_names(methods)
         parsed = method_names.parse_settings(settings or [])
         method_names.check_settings(names, parsed)
         process = this_process()
-        RunFolder(out).check()
+        Run(out, process).check()
         wanted = None if ids is None else read_ids(ids)
         asked = make_task(task, DataOptions(data, captions, images, split, prompt, limit, seed, wanted))
         asked.skip_unreadable(skip_unreadable)
 
-        from ..evaluate.run import RunOptions, donor_prompts
-        from ..evaluate.run import evaluate as run
+        from ..evaluate.evaluate import evaluate as run
         from ..runtime.decoding import Decoding
         from ..runtime.models import load_model
         from ..runtime.progress import ProgressBar
@@ -111,15 +110,15 @@ def evaluate(
         others = [name for name in ("num_beams", "top_p", "temperature") if name not in decoded.record()]
         why = f"has no effect on {decoding} decoding: leave it out, or choose another --decoding"
         refuse_typed(context, why, *others)
-        run_options = RunOptions(batch_size, seed, not no_likelihood, command_line())
+        run_options = RunOptions(batch_size, seed, "none" if no_likelihood else "own", command_line())
         loaded = load_model(model, dtype, process_device(choose_device(device), process), rudder, revision)
-        optional, questions = method_names.parse_optional(methods), asked.kind != "chair"
+        optional = method_names.parse_optional(methods)
         chosen, left_out = method_names.make_methods(
-            names, loaded, parsed, decoded.name, questions, optional, lambda: donor_prompts(loaded, asked)
+            names, loaded, parsed, optional, lambda: donor_prompts(loaded, asked)
         )
-        asked.notes += left_out
+        folder = Run(out, process).begin(asked, loaded, decoded, run_options)
     with reporting_failure(), ProgressBar(shown=process.is_main) as bar:
-        result = run(asked, loaded, chosen, decoded, out, run_options, scoring, process, bar)
+        result = run(folder, chosen, scoring, bar)
     if result is None:
         typer.echo(
             f"Process {process.rank} of {process.count} is done; the last one writes the result. Should one be lost, "
@@ -127,5 +126,8 @@ def evaluate(
             err=True,
         )
         return
-    print_result(result)
-    typer.echo(f"Written to {out}")
+    print_result(result, out)
+    for line in left_out:
+        typer.echo(line)
+    again = f"rudder score {out} --lineage strict" if result.kind == "chair" else f"rudder score {out} --table --latex"
+    next_steps(again, "add a method: the same command with --methods vcd")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -29,7 +28,8 @@ EXAMPLES = copyable(
     "rudder generate photos --model FOLDER --layer 20 --alpha-max 5 --json",
 )
 PROMPT = "Please help me describe the image in detail"
-SHOWN = 3  # of the examples, the first ones; all of them are counted
+SHOWN = 3  # of the examples, by a model that does not know them
+COUNTED = 48  # examples that a model that knows them answers in one batch
 TIMEOUT = 30.0  # seconds for an image behind a URL
 
 
@@ -49,7 +49,7 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of images, from the first on.")] = None,
     example: Annotated[
-        int | None, typer.Option(min=1, help="Number of an example instead of the first three.")
+        int | None, typer.Option(min=1, help="Number of an example instead of a choice of them.")
     ] = None,
     annotations: Annotated[
         Path | None, typer.Option(help="COCO instances file: marks objects that are not in the image.")
@@ -73,46 +73,40 @@ def generate(
         if images:
             refuse_typed(context, "is for the examples, which are shown where no image is given", "example")
         else:
-            why = "is for images that are given; of the examples, --example N shows one"
-            refuse_typed(context, why, "limit", "annotations")
+            refuse_typed(context, "is for images that are given", "annotations")
         found = _read_images(images, annotations, limit) if images else _examples(example)
         wanted = options.given_settings(given)
     with reporting_failure():
         with refusing_bad_input():
+            from ..analyze.examples import Examples
             from ..runtime.models import load_steered
             from ..runtime.progress import ProgressBar
             from ..scenes.embedded import NOTE, embedded_name
             from .ask import ask
 
             steered, processor = load_steered(model, wanted, choose_device(device), dtype)
-        # The first examples are shown; a model that knows them answers all, for the count.
-        shown = SHOWN if not images and example is None else len(found)
-        counted = shown < len(found) and prompt == PROMPT and embedded_name(model) is not None
-        found = found if counted else found[:shown]
-        beyond = "  (the contrast is beyond the paper)" if steered.config.contrast else ""
-        heading = f"prompt:  {prompt}\nrudder:  {steered.config.expression()}{beyond}\n"
-
-        def begin(image: _NamedImage) -> None:
-            """Print an image's title, and before the first one what holds for all."""
-            if image is found[0]:
-                typer.echo(f"{NOTE}\n\n{heading}" if model is None else heading, nl=False)
-            typer.echo(f"\nimage:   {image.title}")
-
+        # A model that knows the scenes describes all of them, which is cheap; a rule says which ones are shown.
+        counted = not (images or example or no_compare or stream) and embedded_name(model) and prompt == PROMPT
+        if not images:
+            found = found[: limit or (COUNTED if counted else SHOWN)]
+        beyond = "  (the contrast is not in the paper)" if steered.config.contrast else ""
+        if not as_json:
+            typer.echo(f"{NOTE}\n" if model is None else "", nl=model is None)
+            typer.echo(f"prompt:  {prompt}\nrudder:  {steered.config.expression()}{beyond}")
         answers: list[Answer] = []
-        while (start := len(answers)) < len(found):
-            aloud = stream and start < shown
-            part = found[start : start + (1 if aloud else batch_size)]
-            if aloud:
-                begin(part[0])
-            with ProgressBar(shown=not (aloud or as_json)) as bar:
-                bar("images", start, len(found))
-                pixels = [one.read() for one in part]
-                answers += ask(steered, processor, pixels, prompt, max_new_tokens, not no_compare, aloud)
-            for image, answer in zip(found[start:shown], answers[start:], strict=False) if not as_json else ():
-                if not aloud:
-                    begin(image)
-                _print_answer(image, answer, not aloud, trace)
-        totals = _count(found, answers) if counted else {}
+        size = 1 if stream else COUNTED if counted else batch_size
+        while part := found[len(answers) : len(answers) + size]:
+            if stream:
+                _print_title(part[0])
+            with ProgressBar(shown=not (stream or as_json)) as bar:
+                bar("images", len(answers), len(found))
+                pixels = [image.read() for image in part]
+                new = ask(steered, processor, pixels, prompt, max_new_tokens, not no_compare, stream)
+            answers += new
+            for image, answer in zip(part, new, strict=True) if not (as_json or counted) else ():
+                if not stream:
+                    _print_title(image)
+                _print_answer(image, answer, not stream, trace)
         if as_json:
             document = {
                 "model": model or "embedded:llava",
@@ -120,42 +114,61 @@ def generate(
                 "prompt": prompt,
                 "rudder": steered.config.expression(),
                 "settings": answers[0].settings,
-                "answers": list(map(_record, found[:shown], answers)),
-                "absent_of_named": totals,
+                "answers": [_record(image, answer) for image, answer in zip(found, answers, strict=True)],
             }
             typer.echo(json.dumps(document, indent=2))
-        elif totals:
-            counts = ", ".join(f"{name} {absent} of {named}" for name, (absent, named) in totals.items())
-            typer.echo(f"\nabsent objects named in all {len(found)} examples: {counts}")
-            if not wanted and (shown_by := _calibration_line(steered.config.calibration or {})):
-                typer.echo(shown_by)
+        elif counted:
+            examples = Examples(
+                [image.present or () for image in found],
+                [answer.vanilla or "" for answer in answers],
+                [answer.steered for answer in answers],
+            )
+            for place, rule in examples.chosen().items():
+                _print_title(found[place], rule)
+                _print_answer(found[place], answers[place], True, trace)
+            typer.echo(f"\n{examples.summary()}")
+            if not wanted and (held_out := _held_out(steered.config.calibration or {})):
+                typer.echo(held_out)
+        if warning := _repetition(answers):
+            typer.echo(warning, err=True)
+        if not as_json:
+            known = "photo.jpg --model ID" if model is None else f"--model {model} --trace"
+            typer.echo(
+                f"Next: rudder generate {known}, or rudder calibrate --model {model or 'ID'} --out FOLDER --dry-run"
+            )
 
 
-def _calibration_line(record: dict[str, Any]) -> str:
-    """What held-out images showed of stored settings, which a handful of examples cannot; empty if nothing did."""
-    from ..runtime.report import change_in_points, number
+def _held_out(record: dict[str, Any]) -> str:
+    """What the held-out images showed of calibrated settings; empty if these are not."""
+    from ..runtime.report import change_in_points
 
-    held_out = record.get("held_out") or {}
-    parts = []
-    for name, label in (("chair_i", "absent among named"), ("recall", "named of present"), ("f1", "F1")):
-        if name not in held_out or record.get("refusal"):
-            return ""
-        before, after = (number(100 * held_out[name][end], "percent") for end in ("left", "right"))
-        parts.append(f"{label} {before} -> {after} % ({change_in_points(held_out[name])})")
-    return f"calibration, {len(record.get('held_out_images', ()))} held-out images: {', '.join(parts)}"
+    changes, labels = record.get("held_out") or {}, {"chair_s": "CHAIR_S", "chair_i": "CHAIR_I", "recall": "recall"}
+    if record.get("refusal") or not changes.keys() >= (labels := labels | {"f1": "F1"}).keys():
+        return ""
+    shown = ", ".join(f"{label} {change_in_points(changes[name])}" for name, label in labels.items())
+    return f"Change on {len(record['held_out_images'])} held-out scenes, in points with 95 % intervals: {shown}."
 
 
-def _count(images: list[_NamedImage], answers: list[Answer]) -> dict[str, tuple[int, int]]:
-    """For vanilla and steered, how many absent objects and how many objects at all are named, once for each image."""
-    from ..metrics.highlight import mentions
+def _repetition(answers: list[Answer]) -> str:
+    """A warning if steered answers repeat themselves much more than vanilla's: the strength is too high."""
+    from ..metrics.fluency import repetition
 
-    totals: dict[str, tuple[int, int]] = {}
-    for image, answer in zip(images, answers, strict=True):
-        for name, text in answer.texts.items():
-            absent, named = totals.get(name, (0, 0))
-            all_named = {span.category for span in mentions(text)}
-            totals[name] = (absent + len(set(image.absent(text))), named + len(all_named))
-    return totals
+    shares = {}
+    for name in answers[0].texts:
+        found = repetition([answer.texts[name] for answer in answers], [str(n) for n in range(len(answers))]).total()
+        shares[name] = float(found["distinct_2"] / found["sequences_2"]) if found["sequences_2"] else 1.0
+    vanilla = shares.get("vanilla", 1.0)
+    if shares["steered"] >= min(0.7, vanilla - 0.2):
+        return ""
+    return (
+        f"Warning: steered answers repeat themselves (distinct pairs of words {shares['steered']:.0%}, vanilla "
+        f"{vanilla:.0%}): alpha_max or contrast is too high for this model."
+    )
+
+
+def _print_title(image: _NamedImage, rule: str = "") -> None:
+    """Print which image an answer is about, and why it is shown."""
+    typer.echo(f"\n{rule}:\nimage:   {image.title}" if rule else f"\nimage:   {image.title}")
 
 
 def _print_answer(image: _NamedImage, answer: Answer, texts: bool, trace: bool) -> None:
@@ -204,13 +217,13 @@ class _NamedImage:
 
 
 def _read_images(sources: list[str], annotations: Path | None, limit: int | None) -> list[_NamedImage]:
-    """The images with what is known of them, from the given annotations or from those beside the image.
+    """The images with the objects in them: from annotations, or because the image is one of the examples.
 
     Raises:
         ValueError: An image cannot be read, a folder has none, or the annotations do not fit.
     """
     from ..evaluate.tasks.captions import image_files
-    from ..hub.images import as_rgb, read_image
+    from ..hub.images import read_image
     from ..metrics.chair import ground_truth
     from ..metrics.coco import read_coco
 
@@ -220,42 +233,39 @@ def _read_images(sources: list[str], annotations: Path | None, limit: int | None
         if not inside:
             raise ValueError(f"There are no images in {given}.")
         names += inside
-    tables: dict[Path, dict[str, frozenset[str]]] = {}
+    present = {}
+    if annotations is not None:
+        data = read_coco(annotations)
+        truth = ground_truth(data)
+        present = {file: truth[number] for number, file in data.files.items()}
     found = []
     for name in names[:limit]:
         path, image = Path(name), read_image(name, TIMEOUT)
-        read = partial(read_image, name) if path.is_file() else partial(as_rgb, image)
-        source = annotations or _annotations_beside(path)
-        if source is not None and source not in tables:
-            data = read_coco(source)
-            truth = ground_truth(data)
-            tables[source] = {file: truth[number] for number, file in data.files.items()}
-        present = None if source is None else tables[source].get(path.name)
-        if annotations is not None and present is None:
+        from ..scenes.embedded import examples, recognise_example  # slow, and not needed to refuse what is no image
+
+        read = partial(read_image, name if path.is_file() else image)
+        if annotations is not None and path.name not in present:
             raise ValueError(f"{annotations} says nothing about {path.name}.")
-        found.append(_NamedImage(name, read, present))
+        example = recognise_example(image)
+        known = frozenset(examples()[example - 1].names) if example else None
+        found.append(_NamedImage(name, read, present.get(path.name, known)))
     return found
 
 
-def _annotations_beside(image: Path) -> Path | None:
-    """The COCO annotations that lie beside an image's folder, as `rudder_hf.scenes.coco` writes them."""
-    if match := re.fullmatch(r"scenes_(\w+)_\d+\.png", image.name):
-        folders = (image.parent / "annotations", image.parent.parent / "annotations")
-        files = (folder / f"instances_{match.group(1)}.json" for folder in folders)
-        return next((file for file in files if file.is_file()), None)
-    return None
-
-
 def _examples(number: int | None) -> list[_NamedImage]:
-    """The example images, or one of them, counted from 1."""
-    from ..scenes.captions import noun
-    from ..scenes.embedded import example_image, examples
+    """The example images, or one of them, counted from 1.
 
-    scenes = dict(enumerate(examples(), start=1))
-    if number is not None and number not in scenes:
+    Raises:
+        ValueError: There is no such example.
+    """
+    from ..scenes.captions import noun
+    from ..scenes.embedded import draw, examples
+
+    scenes = list(enumerate(examples(), start=1))
+    if number is not None and number > len(scenes):
         raise ValueError(f"There are {len(scenes)} example images: --example must be 1 to {len(scenes)}.")
     return [
-        _NamedImage(f"example {n}, {noun(scene.place)}", partial(example_image, n), frozenset(scene.names))
-        for n, scene in scenes.items()
+        _NamedImage(f"scene {n}, {noun(scene.place)}", partial(draw, scene), frozenset(scene.names))
+        for n, scene in scenes
         if number in (None, n)
     ]

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push, score, table, verify
-from .common import copyable
-from .interrupt import interruptible
+from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push, score, search, verify
+from .common import copyable, interruptible
 from .options import for_help
 
 app = typer.Typer(
@@ -20,13 +19,14 @@ app = typer.Typer(
         "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
         "rudder evaluate --out results/scenes",
         "rudder score results/scenes --lineage strict",
-        "rudder table results/scenes --latex",
+        "rudder score results/scenes --table",
         "rudder calibrate --out calibration",
         "rudder compare --out comparison",
         "rudder analyze --out analysis",
-        "rudder benchmark --shape deep",
+        "rudder benchmark",
         "rudder demo",
         "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
+        "rudder search llava-hf/llava-1.5-7b-hf",
         "rudder verify --model llava-hf/llava-1.5-7b-hf",
         "rudder env",
     ),
@@ -34,7 +34,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (generate, evaluate, score, table, calibrate, compare, analyze, benchmark, demo, push, verify, env):
+for module in (generate, evaluate, score, calibrate, compare, analyze, benchmark, demo, push, search, verify, env):
     name = module.__name__.rpartition(".")[2]
     command = for_help(getattr(module, name))
     # Ctrl-C is how the page of `demo` is meant to end.

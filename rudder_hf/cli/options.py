@@ -17,11 +17,9 @@ import typer
 # Parameters that stand in a panel of their own at the end of every help page.
 ADVANCED = frozenset(
     """
-    captions ids skip_unreadable exclude check check_data prompt_tokens revision
-    num_beams top_p temperature no_likelihood lineage parser bootstrap margin
-    beam_limit tune_beam_limit everywhere rounds cost_tokens shown token_image
-    recall_floor length_floor nll_rise distinct_drop confidence
-    shortlist probe pool span first_token contrast_after no_early_stopping label_free runners_up
+    captions ids skip_unreadable check_data prompt_tokens revision
+    num_beams top_p temperature no_likelihood lineage parser bootstrap
+    beam_limit rounds recall_floor span
     """.split()  # noqa: SIM905 - one name a line would hide the list
 )
 
@@ -55,7 +53,7 @@ LayerOption = Annotated[int | None, typer.Option(help="Decoder layer, 0-based, n
 ModeOption = Annotated[Literal["beta", "add"] | None, typer.Option(help="Gated (beta) or constant (add) strength.")]
 AlphaMaxOption = Annotated[float | None, typer.Option(help="Strength of the push.")]
 ContrastOption = Annotated[
-    float | None, typer.Option(help="Beyond the paper: image-value contrast, such as 0.6; off unless given.")
+    float | None, typer.Option(help="Not in the paper: image-value contrast, such as 0.6; off unless given.")
 ]
 SensitivityOption = Annotated[float | None, typer.Option(help="Sensitivity of the gate.")]
 SettingsOption = Annotated[
@@ -101,15 +99,6 @@ ParserOption = Annotated[
     typer.Option(metavar="NAME", help="Parser of POPE's answers: robust, official or opera."),
 ]
 BootstrapOption = Annotated[int, typer.Option(min=1, help="Bootstrap draws for intervals.")]
-MarginOption = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        callback=finite,
-        help="RUDDER's controls are without effect within this share of its own change.",
-        show_default="a third",
-    ),
-]
 OutOption = Annotated[Path, typer.Option(help="New folder, or the folder of the same run, which is continued.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -131,7 +120,7 @@ def given_settings(given: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: A setting is given twice, unknown, out of range, without effect, or written in another form.
     """
-    from ..core.configuration import check_setting
+    from ..core.settings import check_setting
     from ..evaluate.methods import parse_settings
 
     found: dict[str, Any] = {

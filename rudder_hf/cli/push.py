@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import BAD_INPUT, FAILED, copyable, refusing_bad_input, reporting_failure, stop
+from .common import BAD_INPUT, FAILED, copyable, next_steps, refusing_bad_input, reporting_failure, stop
 
 if TYPE_CHECKING:
     from ..core.configuration import RudderConfig
@@ -39,11 +39,14 @@ def push(
     replace_card: Annotated[
         bool, typer.Option("--replace-card", help="Replace a card that was edited on the Hub.")
     ] = False,
+    no_code: Annotated[
+        bool, typer.Option("--no-code", help="Push config.json and card only, for users who have rudder_hf installed.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show files and card; send nothing.")] = False,
 ) -> None:
     """Push settings to the Hub: config.json, the code that loads it, and a model card; no weights.
 
-    A card (README.md) that you edited in the folder is pushed as it is; otherwise it is written anew. One that was
+    A card (README.md) that you edited in the folder is pushed unchanged; otherwise a new one is written. One that was
     edited on the Hub is replaced with --replace-card only.
     """
     with refusing_bad_input():
@@ -57,9 +60,10 @@ def push(
 
         check_shareable(config, repo_id)
         if dry_run:
-            files = repo_files(config, repo_id, card=card)
+            files = repo_files(config, repo_id, card=card, code=not no_code)
     if dry_run:
         _show(config, repo_id, files)
+        next_steps("the same command without --dry-run")
         return
     with reporting_failure():
         from huggingface_hub.errors import HfHubHTTPError
@@ -77,12 +81,14 @@ def push(
                 token=token,
                 card=card,
                 replace_card=replace_card,
+                code=not no_code,
             )
         except HfHubHTTPError as error:
             stop(_refusal(error, repo_id), FAILED)
         except ValueError as error:
             stop(error, BAD_INPUT)
         typer.echo(commit.pr_url or commit.commit_url)
+        next_steps(f"rudder generate --model {repo_id}")
 
 
 def read_source(source: str) -> tuple[RudderConfig, str | None]:
@@ -102,10 +108,8 @@ def read_source(source: str) -> tuple[RudderConfig, str | None]:
             raise ValueError(f"{source!r} is neither a folder nor a preset. Presets: {presets}.")
         return get_preset(source).config(), None
     if not (folder / "config.json").is_file():
-        from ..calibrate.outcome import NUMBERS, REPORT
-
-        if (folder / NUMBERS).is_file():
-            raise ValueError(f"{folder} is of a calibration that chose no settings to push: its {REPORT} says why.")
+        if (folder / "report.md").is_file():
+            raise ValueError(f"{folder} is of a calibration that chose no settings to push: its report.md says why.")
         raise ValueError(f"There is no config.json in {folder}: save_pretrained writes one.")
     config = read_settings(folder)
     if config is None:

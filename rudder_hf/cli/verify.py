@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from . import options as shared
-from .common import FAILED, choose_device, copyable, refusing_bad_input
+from .common import FAILED, choose_device, copyable, next_steps, refusing_bad_input
 
 EXAMPLES = copyable(
     "rudder verify",
@@ -26,7 +26,7 @@ def verify(
         bool, typer.Option("--no-compile", help="Do not compare compiled with eager decoding, which takes longest.")
     ] = False,
 ) -> None:
-    """Check RUDDER on the model and the device that you have, in a few minutes, and print a block for a bug report.
+    """Check RUDDER on your model and device in a few minutes, and print a block for a bug report.
 
     The checks: that the hook adds what it says, that switched off is the stock model bit for bit, that padded equals
     alone, that compiled equals eager, and what steering costs. Exit code 1 if a check fails.
@@ -41,4 +41,8 @@ def verify(
     checks = verifier.run(rounds, not no_compile)
     typer.echo(report(loaded.name, verifier, checks))
     if any(check.passed is False for check in checks):
+        next_steps("report the failed checks with the lines above", "rudder env")
         raise typer.Exit(FAILED)
+    next_steps(
+        "rudder evaluate --out results" if model is None else f"rudder calibrate --model {model} --out calibration"
+    )

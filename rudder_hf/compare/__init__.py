@@ -1,10 +1,6 @@
-"""Every decoding method side by side on one model: tuned alike, evaluated on the same images, with its cost.
-
-`rudder compare --out FOLDER` runs it; the README has the command of its own comparison.
-"""
+"""Decoding methods side by side on one model: tuned alike, on the same images, with what each costs."""
 
 from .options import CompareOptions, ComparisonData, find_images
-from .run import compare
-from .table import Comparison, Row, markdown
+from .run import compare, markdown
 
-__all__ = ["CompareOptions", "Comparison", "ComparisonData", "Row", "compare", "find_images", "markdown"]
+__all__ = ["CompareOptions", "ComparisonData", "compare", "find_images", "markdown"]

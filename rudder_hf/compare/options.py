@@ -3,60 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from ..benchmark.costs import CostSettings
-from ..benchmark.timing import VANILLA
+from ..calibrate.choice import Rule
 from ..calibrate.data import CalibrationData, find_data
-from ..calibrate.settings import CalibrationOptions
-from ..evaluate.statements import MARGIN
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..evaluate.tasks.captions import coco_annotations, has_annotations
 from ..methods import NAMES
 from ..metrics.coco import read_coco
 from ..metrics.errors import InputError, check_least
 from ..metrics.statistics import SAMPLES
-from .table import DECODINGS
+from ..runtime.decoding import NAMES as DECODINGS
 
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """How to compare.
+    """How to compare."""
 
-    Attributes:
-        methods: Which; vanilla is always among them.
-        decodings: "greedy", "beam", "nucleus".
-        limit: Number of images to evaluate captions on.
-        beam_limit: The same for beam search, which takes many times as long.
-        pope_limit: Number of images that yes/no questions are asked about.
-        tune_limit: Number of calibration images that settings are chosen on.
-        tune_beam_limit: How many of them for methods that know beam search only.
-        everywhere: Whether controls, and published settings beside tuned ones, are also run under the later decodings.
-        calibration: Objective, limits and bootstrap of the choice; longest caption, of the evaluation too.
-        costs: How costs are measured; number of beams, of the evaluation too.
-        top_p: Of nucleus sampling.
-        batch_size: Images per batch.
-        bootstrap: Draws for intervals.
-        margin: Share of RUDDER's own change within which a control counts as without effect.
-        seed: Of everything that is drawn.
-        command: What the user typed.
-    """
-
-    methods: tuple[str, ...] = NAMES
-    decodings: tuple[str, ...] = tuple(DECODINGS)
-    limit: int = 500
-    beam_limit: int = 100
-    pope_limit: int = 40
-    tune_limit: int = 80
-    tune_beam_limit: int = 20
-    everywhere: bool = False
-    calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
-    costs: CostSettings = field(default_factory=CostSettings)
-    top_p: float = 0.9
+    methods: tuple[str, ...] = NAMES  # vanilla is always among them
+    decodings: tuple[str, ...] = ("greedy",)
+    limit: int = 500  # images to evaluate captions on
+    beam_limit: int = 100  # the same for beam search, which takes many times as long
+    pope_limit: int = 40  # images that yes/no questions are asked about; 0 asks none
+    tune_limit: int = 80  # calibration images that settings are chosen on
+    rule: Rule = field(default_factory=Rule)  # what settings are chosen by
+    max_new_tokens: int | None = None  # longest caption; None is the task's own
+    top_p: float = 0.9  # of nucleus sampling
     batch_size: int = 50
+    costs: CostSettings = field(default_factory=CostSettings)  # also the number of beams
     bootstrap: int = SAMPLES
-    margin: float = MARGIN
+    likelihood: str = "own"  # see `RunOptions`
     seed: int = 0
     command: str = ""
 
@@ -64,30 +41,22 @@ class CompareOptions:
         for what, given, known in (("decoding", self.decodings, DECODINGS), ("method", self.methods, NAMES)):
             if unknown := [name for name in given if name not in known]:
                 raise InputError(f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}")
-        # Absent objects to ask for come from the other images of POPE.
-        check_least(self, limit=1, beam_limit=1, pope_limit=5, tune_limit=2, tune_beam_limit=2)
-        check_least(self, batch_size=1, bootstrap=1)
-        ordered = dict.fromkeys((VANILLA, *(name for name in NAMES if name in self.methods)))
+        check_least(self, limit=1, beam_limit=1, pope_limit=0, tune_limit=2, batch_size=1, bootstrap=1)
+        if 0 < self.pope_limit < 5:
+            raise InputError(
+                f"pope_limit is {self.pope_limit}; give at least 5: absent objects come from other images"
+            )
+        ordered = dict.fromkeys(("vanilla", *(name for name in NAMES if name in self.methods)))
         object.__setattr__(self, "methods", tuple(ordered))
-
-    def record(self) -> dict[str, Any]:
-        """What decides about the result, as JSON values."""
-        return {name: value for name, value in asdict(self).items() if name not in ("command", "batch_size")}
 
 
 @dataclass(frozen=True)
 class ComparisonData:
-    """The images.
+    """The images."""
 
-    Attributes:
-        calibration: To choose settings on.
-        captions: For each decoding, to evaluate captions on.
-        questions: Yes/no questions.
-    """
-
-    calibration: CalibrationData
-    captions: Mapping[str, Task]
-    questions: Task
+    calibration: CalibrationData  # to choose settings on
+    captions: Mapping[str, Task]  # for each decoding, to evaluate captions on
+    questions: Task | None  # yes/no questions
 
 
 def find_images(source: DataOptions, options: CompareOptions) -> ComparisonData:
@@ -108,8 +77,11 @@ def find_images(source: DataOptions, options: CompareOptions) -> ComparisonData:
     given = replace(source, seed=options.seed)
     sizes = {name: options.beam_limit if name == "beam" else options.limit for name in options.decodings}
     described = {name: make_task(captions, replace(given, limit=size)) for name, size in sizes.items()}
-    asked = make_task(questions, replace(given, limit=options.pope_limit, prompt=None))
-    evaluated = {sample.image for task in (*described.values(), asked) for sample in task.samples}
+    asked = None
+    if options.pope_limit:
+        asked = make_task(questions, replace(given, limit=options.pope_limit, prompt=None))
+    tasks = [*described.values(), *([asked] if asked else [])]
+    evaluated = {sample.image for task in tasks for sample in task.samples}
     return ComparisonData(find_data(chosen_on, options.tune_limit, 0, _ids(source, evaluated)), described, asked)
 
 

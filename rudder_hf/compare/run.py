@@ -1,187 +1,266 @@
-"""A comparison from beginning to end: tune, evaluate, ask, time, and put everything together.
+"""A comparison from beginning to end: choose settings, run everything on other images, time it.
 
-OUT/plan.json                                 what is compared; a folder with another plan is refused
-OUT/comparison.json, table.md, *.png, *.svg   the result, written when everything is done, never overwritten
-OUT/state/                                    answers of tuning and evaluation, batch by batch: a killed run goes on
+OUT/tuning/           a run of all candidates of all methods on the calibration images
+OUT/greedy/, beam/, nucleus/, pope/   a run for each decoding, and of yes/no questions, with its result
+OUT/layers.json       statistics of every layer, which strengths are relative to
+OUT/table.md, greedy.png              the tables, and CHAIR_S against time per token
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..benchmark.costs import measure_costs
-from ..benchmark.report import Case
-from ..calibrate.choice import in_words
+from filelock import FileLock, Timeout
+
+from ..benchmark.costs import CostSettings, measure_costs
+from ..calibrate.choice import Choice, Rule, in_words
 from ..calibrate.data import CalibrationData
-from ..calibrate.layers import shortlist, stored_layer_statistics
-from ..calibrate.peers import MethodSearch, Tuning
+from ..calibrate.layers import stored_layer_statistics
+from ..calibrate.search import VANILLA, best_layers, search
+from ..calibrate.settings import CalibrationOptions
+from ..evaluate.evaluate import TABLE_FILE, save_result
 from ..evaluate.methods import sources_of
-from ..evaluate.run import batches, encode_samples
-from ..evaluate.tasks.base import samples_hash
-from ..methods import BUDGET, GROUPS, Method
-from ..runtime.environment import hardware, timestamp, versions
+from ..evaluate.result import Result
+from ..evaluate.run import Run, RunOptions, Variant, batches, encode_samples
+from ..evaluate.scoring import Scoring
+from ..evaluate.tables import THROUGHPUT, full_table, notes, short_table, summary
+from ..evaluate.tasks import Task
+from ..methods import BUDGET, CONTROL_OF, Method, Sources, method_class
+from ..methods.rudder import Attached
+from ..metrics.errors import InputError
+from ..runtime.decoding import Decoding
 from ..runtime.figures import figures_available
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, consecutive, no_progress, stages
-from ..runtime.store import Store, read_json, to_json, write_new
-from .figure import save_figures
+from ..runtime.progress import Progress, no_progress
+from ..runtime.store import RESULT_FILE, write_over
+from .figure import save_figure_of
 from .options import CompareOptions, ComparisonData
-from .table import Comparison, markdown
-from .variants import Runs, Variant, candidates, reference, untuned, with_tuned
 
-RESULT, TABLE, STATE = "comparison.json", "table.md", "state"
 _LAYERS = 2
+_LAYER_FILE, _LOCK = "layers.json", ".lock"
+NOTHING_BETTER = "no setting within the limits is better than vanilla"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What settings were chosen for every method."""
+
+    methods: dict[str, Method]  # vanilla, every method with its settings, and controls with those of what they control
+    choices: dict[str, Choice[int]]
+    notes: list[str]  # what the settings were chosen by, and which methods are left out
+
+
+def check_folder(out: Path) -> None:
+    """See that a folder is new or that of a comparison, and nobody works in it, before a model is loaded.
+
+    Raises:
+        InputError: It is something else.
+        BlockingIOError: Another comparison is at work there.
+    """
+    if (out / "plan.json").exists():
+        raise InputError(f"{out} holds a run of another command or of an earlier version: choose a new folder.")
+    Run(out / "tuning").check()
+    if out.exists():
+        with alone(out):
+            pass
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Keep other comparisons out of a folder: two at once would time each other.
+
+    Raises:
+        BlockingIOError: Another comparison is at work there.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / _LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BlockingIOError(f"Another comparison works in {out}: wait for it, or choose another folder.") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows keeps open files
+            (out / _LOCK).unlink()
+        lock.release()
 
 
 def compare(
     loaded: LoadedModel, data: ComparisonData, out: Path, options: CompareOptions, progress: Progress = no_progress
-) -> Comparison:
+) -> dict[str, Result]:
     """Compare methods on a model; interrupted, the same call goes on where it was.
 
     Args:
-        loaded: The stock model, its processor, and RUDDER's settings for it.
+        loaded: The stock model and its processor.
         data: The images.
         out: Folder of this comparison, new or its own.
         options: How to compare.
         progress: Is called with what is done.
 
+    Returns:
+        The result of each decoding, and of "pope".
+
     Raises:
         InputError: The folder belongs to another comparison.
+        BlockingIOError: Another comparison is at work there.
     """
-    plan = _plan(loaded, data, options)
-    Store(out, "compare").start(plan)
-    if (out / RESULT).exists():
-        return Comparison.load(out / RESULT)
-    state, calibration = out / STATE, data.calibration
-    stage = stages(progress, [""] * (2 + len(data.captions)) + ["costs"])
+    with alone(out):
+        tuned = tune(loaded, data.calibration, out, options, progress)
+        costs = _stored_costs(out, tuned.methods)
+        if costs is None:
+            inputs = encode_samples(loaded, data.calibration.task, data.calibration.choosing[:1])
+            costs = throughputs(loaded, tuned.methods, inputs, options.costs, progress)
+        asked = {**data.captions, **({} if data.questions is None else {"pope": data.questions})}
+        results = {
+            name: measure(loaded, task, name, tuned.methods, tuned.notes, out / name, options, costs, progress)
+            for name, task in asked.items()
+        }
+        write_over(out / TABLE_FILE, markdown(results))
+        if "greedy" in results and figures_available():
+            save_figure_of(results["greedy"], out / "greedy")
+    return results
 
-    def prompts() -> Iterator[dict[str, Any]]:
-        for part in batches(calibration.choosing, options.batch_size):
-            yield encode_samples(loaded, calibration.task, part)
 
-    made = untuned(options.methods, loaded, sources_of(loaded, prompts))
-    seen = calibration.choosing
-    statistics = stored_layer_statistics(state / "layers.json", loaded, calibration.task, seen, next(stage))
-    norms = {entry.layer: entry.hidden_norm for entry in statistics}
-    tried = candidates(made, {layer: norms[layer] for layer in shortlist(statistics, _LAYERS)[0]})
-    tunings = _tune(loaded, calibration, state, options, tried, next(stage))
-    variants = with_tuned(made, tried, tunings)
-    rows = Runs(loaded, state, options).rows(variants, data, stage)
-    measured = _costs(loaded, calibration, variants, state / "costs.json", options, next(stage))
-    ours = reference(variants)
-    comparison = Comparison(
-        title=_title(loaded, data),
-        rows=rows,
-        costs=measured.costs,
-        reference="" if ours is None else f"{ours.name}, {ours.settings}",
-        notes=_notes(data, options, made),
-        tunings={name: asdict(tuning) for name, tuning in tunings.items()},
-        record={
-            **plan,
-            "data": {name: task.data for name, task in data.captions.items()},
-            "calibration_images": [sample.image_id for sample in calibration.choosing],
-            "costs": {"prompt_tokens": measured.prompt_tokens, "runs": [asdict(run) for run in measured.runs]},
-            "command": options.command,
-            "finished": timestamp(),
-            "versions": versions(),
-            "hardware": hardware(),
-        },
-        margin=options.margin,
+def tune(
+    loaded: LoadedModel, calibration: CalibrationData, out: Path, options: CompareOptions,
+    progress: Progress = no_progress,
+) -> Tuned:  # fmt: skip
+    """Choose settings for every method on the calibration images.
+
+    Methods without a search space are run as published.
+    """
+    task = replace(calibration.task, samples=calibration.choosing)
+    longest = options.max_new_tokens or task.max_new_tokens
+    run_options = RunOptions(options.batch_size, options.seed, "none", options.command)
+    run = Run(out / "tuning").begin(task, loaded, Decoding("greedy", longest), run_options)
+    statistics = stored_layer_statistics(out / _LAYER_FILE, loaded, task, task.samples, progress)
+    layers, reason = best_layers(run, statistics, CalibrationOptions(shortlist=_LAYERS, rule=options.rule), progress)
+    norms = {layer: next(s.hidden_norm for s in statistics if s.layer == layer) for layer in layers}
+    sources = sources_of(
+        loaded, lambda: (encode_samples(loaded, task, part) for part in batches(task.samples, options.batch_size))
     )
-    write_new(out / TABLE, markdown(comparison))
-    if figures_available():
-        save_figures(comparison, out)
-    # Last: a folder with this file is complete.
-    write_new(out / RESULT, comparison.to_json())
-    return Comparison.load(out / RESULT)
+    candidates: dict[str, list[Method]] = {}
+    methods: dict[str, Method] = {"vanilla": VANILLA}
+    left_out: list[str] = []
+    for name in options.methods:
+        if name in CONTROL_OF or name == "vanilla":
+            continue
+        kind = method_class(name)
+        try:
+            searched = kind.search_space(norms)
+            first = kind.for_model(loaded.model, sources, **(searched or [{}])[0])
+        except ValueError as error:
+            left_out.append(f"{name} is left out: {error}")
+            continue
+        if searched:
+            candidates[name] = [replace(first, **own) for own in searched]  # type: ignore[type-var]
+        else:
+            methods[name] = first
+    choices = search(run, candidates, options.rule, progress)
+    for name, found in choices.items():
+        if found.best is None:
+            left_out.append(f"{name} is left out: {NOTHING_BETTER}")
+        else:
+            methods[name] = candidates[name][found.best]
+    for name in options.methods:
+        if name in CONTROL_OF:
+            own = methods.get(CONTROL_OF[name])
+            if isinstance(own, Attached):
+                methods[name] = _control(name, own, loaded, sources)
+            else:
+                left_out.append(f"{name} is left out: {CONTROL_OF[name]}, which it is a control of, is")
+    ordered = {name: methods[name] for name in options.methods if name in methods}
+    return Tuned(ordered, choices, [*left_out, _rule_note(options.rule, len(task.samples), reason)])
 
 
-def _plan(loaded: LoadedModel, data: ComparisonData, options: CompareOptions) -> dict[str, Any]:
-    return {
-        "model": loaded.record(),
-        "rudder": {name: config.to_diff_dict() for name, config in loaded.settings.items()},
-        "options": options.record(),
-        "calibration": samples_hash(data.calibration.choosing),
-        "captions": {name: samples_hash(task.samples) for name, task in data.captions.items()},
-        "questions": samples_hash(data.questions.samples),
-    }
+def _control(name: str, own: Attached, loaded: LoadedModel, sources: Sources) -> Method:
+    """A control with the settings of what it is a control of."""
+    config = own.rudder_config()
+    rest = {"contrast": config.contrast} if CONTROL_OF[name] == "contrast" else {"config": config}
+    return method_class(name).for_model(loaded.model, sources, **rest)
 
 
-def _tune(
-    loaded: LoadedModel,
-    data: CalibrationData,
-    state: Path,
-    options: CompareOptions,
-    tried: Mapping[str, Sequence[Method]],
-    progress: Progress,
-) -> dict[str, Tuning]:
-    """Choose settings, by greedy search; by beam search for methods that know nothing else."""
-    searches: dict[str, MethodSearch] = {}
-    for decoding, beams in (("greedy", 1), ("beam", options.costs.num_beams)):
-        mine = [name for name in tried if name not in searches and not tried[name][0].refuses(decoding)]
-        seen = replace(data, choosing=data.choosing[: options.tune_beam_limit]) if decoding == "beam" else data
-        size = max(1, options.batch_size // beams)
-        folder, rules = state / f"tuning-{decoding}", options.calibration
-        search = MethodSearch(loaded, seen, folder, rules, decoding, options.costs.num_beams, size)
-        searches |= dict.fromkeys(mine, search)
-    sizes = [len(search.task.samples) * (1 + len(tried[name])) for name, search in searches.items()]
-    parts = dict(zip(searches, consecutive(progress, sizes), strict=True))
-    tunings = {name: search.tune(tried[name], parts[name]) for name, search in searches.items()}
-    return {name: tunings[name] for name in tried if name in tunings}
+def measure(
+    loaded: LoadedModel, task: Task, name: str, methods: Mapping[str, Method], said: Sequence[str], path: Path,
+    options: CompareOptions, costs: Mapping[str, Mapping[str, float]], progress: Progress = no_progress,
+) -> Result:  # fmt: skip
+    """Run methods on a task, and write the result.
+
+    Args:
+        loaded: The model.
+        task: What to answer.
+        name: A decoding, or "pope", which is decoded greedily.
+        methods: By what tables call them, the first is what the others are compared with.
+        said: Notes for the result.
+        path: The folder of the run.
+        options: Of the comparison.
+        costs: Of methods, by label.
+        progress: Is called with what is done.
+    """
+    questions = name == "pope"
+    longest = (None if questions else options.max_new_tokens) or task.max_new_tokens
+    decoding = Decoding("greedy" if questions else name, longest, options.costs.num_beams, options.top_p)
+    run_options = RunOptions(options.batch_size, options.seed, options.likelihood, options.command)
+    run = Run(path).begin(task, loaded, decoding, run_options)
+    run.answer(list(methods.values()), progress)
+    variants = [Variant.of(method, label) for label, method in methods.items()]
+    result = run.result(Scoring(bootstrap=options.bootstrap), variants)
+    rows = [replace(row, cost=dict(costs.get(row.name, {}))) for row in result.methods]
+    return save_result(replace(result, methods=rows, notes=[*result.notes, *said]), run.path, tables=False)
 
 
-def _costs(
-    loaded: LoadedModel,
-    data: CalibrationData,
-    variants: Sequence[Variant],
-    path: Path,
-    options: CompareOptions,
-    progress: Progress,
-) -> Case:
-    """What each method costs, with the settings that the comparison is about; measured once."""
-    if not path.exists():
-        # The last variant of a method that can be run is the tuned one, if there is one.
-        methods = {variant.name: variant.method for variant in variants if variant.method is not None}
-        greedy = [name for name, method in methods.items() if not method.refuses("greedy")]
-        # Under beams only what has to be compared there: those that know nothing else, and RUDDER.
-        beam = [name for name, method in methods.items() if method.refuses("greedy") or name in GROUPS["rudder"]]
-        decodings = {"greedy": greedy, "beam": beam} if "beam" in options.decodings else {"greedy": greedy}
-        inputs = encode_samples(loaded, data.task, data.choosing[:1])
-        costs, runs = measure_costs(loaded.model, methods, inputs, decodings, options.costs, progress)
-        case = Case(loaded.name, {}, int(inputs["input_ids"].shape[1]), costs, runs)
-        write_new(path, to_json(asdict(case)))
-    found: Case = read_json(path, Case)
+def _stored_costs(out: Path, methods: Mapping[str, Method]) -> dict[str, dict[str, float]] | None:
+    """What was measured when results were written with these settings; None if that is not all."""
+    found: dict[str, dict[str, float]] = {}
+    for path in out.glob(f"*/{RESULT_FILE}"):
+        for row in Result.load(path).methods:
+            if row.name in methods and row.settings == Variant.of(methods[row.name]).settings:
+                found[row.name] = row.cost
+    return found if found.keys() == methods.keys() else None
+
+
+def throughputs(
+    loaded: LoadedModel, methods: Mapping[str, Method], inputs: dict[str, Any], settings: CostSettings,
+    progress: Progress = no_progress,
+) -> dict[str, dict[str, float]]:  # fmt: skip
+    """Throughput of each method relative to vanilla's, with its interval, under greedy search."""
+    costs, _ = measure_costs(loaded.model, methods, inputs, {"greedy": list(methods)}, settings, progress)
+    found = {}
+    for cost in costs:
+        ratio = {"median": 1.0, "low": 1.0, "high": 1.0} if cost.ratio is None else vars(cost.ratio)
+        found[cost.method] = {
+            THROUGHPUT: round(ratio["median"], 4),
+            "low": round(ratio["low"], 4),
+            "high": round(ratio["high"], 4),
+            "forwards_per_token": round(cost.forwards_per_token or 0.0, 4),
+        }
     return found
 
 
-def _title(loaded: LoadedModel, data: ComparisonData) -> str:
-    sizes = ", ".join(f"{name} {len(task.samples)}" for name, task in data.captions.items())
+def _rule_note(rule: Rule, images: int, layers: str) -> str:
     return (
-        f"{loaded.name}: settings chosen on {len(data.calibration.choosing)} images; images captioned: {sizes}; "
-        f"{len(data.questions.samples)} yes/no questions about {len(data.questions.image_ids())} images"
+        f"Settings are the best of {BUDGET} for each method on {images} other images: {in_words(rule.objective)} with "
+        f"at least {rule.recall_floor:.0%} of vanilla's recall, as `rudder calibrate` chooses. RUDDER's {_LAYERS} "
+        f"layers: {layers}. Controls have RUDDER-Beta's or the contrast's settings. Throughput is relative to "
+        "vanilla's."
     )
 
 
-def _notes(data: ComparisonData, options: CompareOptions, made: Mapping[str, Variant]) -> list[str]:
-    limits = options.calibration.limits
-    beam_only = [name for name, variant in made.items() if variant.method and variant.method.refuses("greedy")]
-    first = min(options.tune_beam_limit, len(data.calibration.choosing))
-    by_beams = f" ({', '.join(beam_only)} by beam search, on the first {first} of them)" if beam_only else ""
-    notes = [
-        f"tuned: the best of {BUDGET} settings on the calibration images by greedy search{by_beams}, "
-        f"chosen as `rudder calibrate` does: {in_words(options.calibration.objective)} with at "
-        f"least {limits.recall_floor:.0%} of vanilla's recall, at most {limits.nll_rise} nats per token more, and at "
-        f"most {limits.distinct_drop:.0%} fewer distinct word pairs, kept in {options.calibration.confidence:.0%} of "
-        f"bootstrap draws. RUDDER's {BUDGET} are four strengths at the two "
-        "layers that statistics of the unsteered model rank first.",
-        "calibrated: RUDDER's stored settings for the model, which a larger search may have found. Controls have the "
-        "calibrated settings of rudder-beta, those of the contrast its default settings.",
-        "published: the settings of the published code for captions and for yes/no questions, which were found for "
-        "other models.",
-    ]
-    if "vti" in made and made["vti"].method is not None:
-        notes.append("vti: directions from 50 pairs of captions of training scenes, one of each with absent objects.")
-    return notes
+def markdown(results: Mapping[str, Result]) -> str:
+    """All tables of a comparison, the short ones first."""
+    parts: list[str] = []
+    for result in results.values():
+        parts += [f"## {result.task}, {result.decoding['name']}", short_table(result).markdown(), *summary(result)]
+    for result in results.values():
+        parts += [f"## {result.task}, {result.decoding['name']}: everything", full_table(result).markdown()]
+        parts += _listed(notes(result))
+    return "\n\n".join(parts) + "\n"
+
+
+def _listed(lines: Sequence[str]) -> list[str]:
+    return ["\n".join(f"- {line}" for line in lines)]

@@ -51,14 +51,14 @@ class AttentionUpdate:
 
 
 def without_peft(model: nn.Module) -> nn.Module:
-    """The model that PEFT or `torch.compile` wraps, or the model itself."""
+    """Return the model that PEFT or `torch.compile` wraps, or the model itself."""
     model = getattr(model, "_orig_mod", model)
     get_base_model = getattr(model, "get_base_model", None)
     return get_base_model() if callable(get_base_model) and hasattr(model, "peft_config") else model
 
 
 def model_type(model: nn.Module) -> str:
-    """The `model_type` of a model's config, for messages."""
+    """Return the `model_type` of a model's config, for messages."""
     return str(getattr(getattr(model, "config", None), "model_type", type(model).__name__))
 
 
@@ -99,21 +99,15 @@ def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
             "outputs with rudder=False, and please report what you find."
         )
     elif support(name) == "unknown" and not of_part:
-        raise text_only_error(name)
+        raise UnsupportedModelError(
+            f"{name!r} is a text-only model: RUDDER steers towards what is in an image, and this model reads none. "
+            "Choose a vision-language model, one of those that AutoModelForImageTextToText loads."
+        )
     return Backbone(model=base, loop=loop, layers=layers, layers_path=path)
 
 
-def text_only_error(model_type: str) -> UnsupportedModelError:
-    """What to raise for a language model."""
-    return UnsupportedModelError(
-        f"{model_type!r} is a text-only model: RUDDER steers towards what is in an image, and this model reads none. "
-        "Choose a vision-language model, one of those that AutoModelForImageTextToText loads; for the language model "
-        "of a larger one, that one."
-    )
-
-
 def _is_text_only(model: nn.Module) -> bool:
-    """Whether neither the config nor a module of a model speaks of anything but text."""
+    """Return whether neither the config nor a module of a model is about anything but text."""
     if image_token_ids(model) or hasattr(model.config, "vision_config"):
         return False
     names = {name for path, _ in model.named_modules() for name in path.split(".")}
@@ -121,7 +115,7 @@ def _is_text_only(model: nn.Module) -> bool:
 
 
 def _generation_loop(model: nn.Module) -> nn.Module:
-    """The module that runs the token loop: InstructBLIP and BLIP-2 delegate to their language model."""
+    """Return the module that runs the token loop: InstructBLIP and BLIP-2 delegate to their language model."""
     source_class = next((cls for cls in type(model).__mro__ if "generate" in vars(cls)), None)
     if source_class is None or source_class.__name__ == "GenerationMixin":
         return model
@@ -133,8 +127,10 @@ def _generation_loop(model: nn.Module) -> nn.Module:
 
 
 def decoder_layers(loop: Any) -> tuple[str, nn.ModuleList]:
-    """The decoder's layers: of the lists of modules with self-attention that are not part of a vision tower, those as
-    long as the config says, and of these the one nearest to the top.
+    """Find the decoder's layers, and the path to them.
+
+    Of the lists of modules with self-attention outside of the vision tower, take those with as many layers as the
+    config says, and of these the one nearest to the top.
     """
     candidates: list[tuple[str, nn.ModuleList]] = []
     for path, module in loop.named_modules():
@@ -155,18 +151,18 @@ def decoder_layers(loop: Any) -> tuple[str, nn.ModuleList]:
 
 
 def _attention_name(layer: nn.Module) -> str | None:
-    """Name of the layer's self-attention module, None for layers without one (convolution, state space, ...)."""
+    """Return the name of the layer's self-attention module; None if it has none (convolution, state space, ...)."""
     for name in _ATTENTION_NAMES:
         if _is_module(layer, name):
             return name
-    # Layers with one interchangeable mixer (Nemotron-H) tell by its class what it is.
+    # Layers with one interchangeable mixer (Nemotron-H): its class says what it is.
     if _is_module(layer, "mixer") and "Attention" in type(layer.mixer).__name__:
         return "mixer"
     return None
 
 
 def steerable_layers(backbone: Backbone) -> list[int]:
-    """Indices of the layers that have self-attention."""
+    """Return the indices of the layers that have self-attention."""
     return [index for index, layer in enumerate(backbone.layers) if _attention_name(layer) is not None]
 
 
@@ -193,7 +189,7 @@ def resolve_layer(backbone: Backbone, layer: int) -> int:
 
 
 def self_attention(layer: nn.Module) -> nn.Module:
-    """The self-attention module of a decoder layer; raises an UnsupportedModelError where there is none."""
+    """Return the self-attention module of a decoder layer; raise an UnsupportedModelError if there is none."""
     name = _attention_name(layer)
     if name is None:
         raise UnsupportedModelError(f"{type(layer).__name__} has no self-attention.")
@@ -201,7 +197,7 @@ def self_attention(layer: nn.Module) -> nn.Module:
 
 
 def attention_update(layer: nn.Module) -> AttentionUpdate:
-    """The module whose output is the residual update Delta of Eq. 1.
+    """Find the module whose output is the residual update Delta of Eq. 1.
 
     In sandwich-norm layers (Gemma 2 and later, GLM-4) the attention output is normed before it is added, so that the
     norm's output is the update. Granite scales the output by a factor when it adds it.
@@ -222,7 +218,7 @@ def _is_module(layer: nn.Module, name: str) -> bool:
 
 
 def forwards_keywords(backbone: Backbone, layer: nn.Module) -> bool:
-    """Whether a keyword argument given to the loop's forward is passed down to its decoder layers.
+    """Return whether a keyword argument given to the loop's forward is passed down to its decoder layers.
 
     Judged by signature: every module between the two has to take `**kwargs`.
     """
@@ -237,7 +233,7 @@ def forwards_keywords(backbone: Backbone, layer: nn.Module) -> bool:
 
 
 def image_token_ids(model: nn.Module) -> tuple[int, ...]:
-    """Ids of the placeholder tokens that stand for image or video features in the prompt; empty if there are none."""
+    """Return the ids of the placeholder tokens for image or video features in the prompt; empty if there are none."""
     config = model.config
     ids = {getattr(config, name, None) for name in _IMAGE_TOKEN_NAMES}
     return tuple(sorted(value for value in ids if isinstance(value, int)))

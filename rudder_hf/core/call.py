@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,28 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .configuration import CALL_SETTINGS, ROW_SETTINGS, STEERING_ROWS, RudderConfig, check_setting, check_settings
+from .settings import CALL_SETTINGS, ROW_SETTINGS, check_gate_range, check_setting, push_settings
 
-Override = bool | Mapping[str, Any] | Sequence[Any] | RudderConfig | None
-"""What a caller may pass as `rudder=`."""
+Override = Any
+"""What a caller may pass as `rudder=`: a bool, a mapping, a `RudderConfig` or None."""
 
-# What `rudder=False` stands for.
-_UNSTEERED = {"alpha_max": 0.0, "contrast": 0.0}
 # Arguments whose names start like this carry images.
 _IMAGE_ARGUMENTS = ("pixel_values", "image", "video", "mm_encoder_outputs", "high_res_pixel_values")
 
 
 class Call:
-    """One call of a model's `generate`, with what it asks of RUDDER (`rudder=`, and `traced` for `output_rudder=`).
-
-    Attributes:
-        arguments: All arguments by name.
-        input_ids: The prompt's ids, wherever they were passed.
-        inputs_embeds: The prompt's embeddings, if they were passed.
-        cache: The key-value cache that the caller passes in, if any.
-        cached_length: Number of positions it holds when the call begins.
-        has_images: Whether the call carries images.
-    """
+    """One call of a model's `generate`, with what it asks of RUDDER (`rudder=`, and `traced` for `output_rudder=`)."""
 
     def __init__(
         self,
@@ -49,7 +37,7 @@ class Call:
         for name, parameter in signature.parameters.items():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 extra = bound.pop(name, {})
-        self.arguments: dict[str, Any] = {**bound, **extra}
+        self.arguments: dict[str, Any] = {**bound, **extra}  # all of them, by name
         ids = [self.arguments.get(name) for name in ("input_ids", "inputs")]
         self.input_ids: Tensor | None = next(
             (value for value in ids if isinstance(value, Tensor) and not torch.is_floating_point(value)), None
@@ -67,13 +55,13 @@ class Call:
         )
 
     def delegated(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """The call that this one makes of a language model: its arguments, for what was asked here."""
+        """Return the call that this one makes of a language model: its arguments, for what was asked here."""
         inner = Call(model, args, kwargs, traced=self.traced)
         inner.rudder, inner.has_images = self.rudder, self.has_images
         return inner
 
     def option(self, name: str, default: Any = None) -> Any:
-        """A generation option: from the call, its `generation_config`, or the model's, in this order.
+        """Return a generation option: from the call, its `generation_config`, or the model's, in this order.
 
         None in the call itself unsets the option.
         """
@@ -86,8 +74,13 @@ class Call:
         return default
 
     @property
+    def is_assisted(self) -> bool:
+        """Return whether one forward verifies several candidates: assisted decoding or prompt lookup."""
+        return bool(self.option("prompt_lookup_num_tokens")) or self.arguments.get("assistant_model") is not None
+
+    @property
     def batch(self) -> int:
-        """Number of prompts."""
+        """Return the number of prompts."""
         for value in (self.input_ids, self.inputs_embeds, self.arguments.get("inputs")):
             if isinstance(value, Tensor):
                 return value.shape[0]
@@ -95,14 +88,14 @@ class Call:
 
     @property
     def prompt_length(self) -> int:
-        """Length that `input_ids` starts with; a call without any starts with the one token that `generate` adds."""
+        """Return the length that `input_ids` starts with; without any, `generate` starts with one token."""
         if self.input_ids is not None:
             return self.input_ids.shape[1]
         return 1 if self.inputs_embeds is None else 0
 
     @property
     def remaining_prompt(self) -> int:
-        """Number of prompt positions that are still to be forwarded."""
+        """Return the number of prompt positions that are still to be forwarded."""
         if self.inputs_embeds is not None:
             return self.inputs_embeds.shape[1] - self.cached_length
         mask = self.arguments.get("attention_mask")
@@ -110,7 +103,7 @@ class Call:
         return self.prompt_length - (self.cached_length if whole else 0)
 
     def rows_with_image(self, image_tokens: Sequence[int]) -> list[bool]:
-        """For each prompt whether it contains an image, judged by placeholder tokens where the model has them."""
+        """Return for each prompt whether it contains an image, by placeholder tokens where the model has them."""
         # Kosmos-2 and Idefics say by a mask which positions belong to an image.
         for name in ("image_embeds_position_mask", "image_attention_mask"):
             if isinstance(mask := self.arguments.get(name), Tensor):
@@ -121,7 +114,7 @@ class Call:
             if any(rows):
                 return [row and (self.has_images or self.inputs_embeds is not None) for row in rows]
         elif self.inputs_embeds is not None:
-            # Embeddings alone do not tell, and are made most often because there is an image.
+            # Embeddings alone do not show it, and most often are made because there is an image.
             return [True] * self.batch
         # Images without any placeholder: the model takes them by another way than the prompt's ids.
         return [self.has_images] * self.batch
@@ -140,8 +133,7 @@ class Call:
             )
         if self.option("token_healing"):
             raise ValueError("RUDDER cannot tell prompt from answer under token_healing=True. Unset it.")
-        assisted = self.option("prompt_lookup_num_tokens") or self.arguments.get("assistant_model") is not None
-        if assisted and self.inputs_embeds is not None:
+        if self.is_assisted and self.inputs_embeds is not None:
             raise ValueError(
                 f"{type(self.model).__name__} is prompted with embeddings, and transformers then drops the candidates "
                 "of assisted decoding and prompt lookup, with or without RUDDER. Unset them."
@@ -163,65 +155,74 @@ class CallSettings:
     contrast_after: int
     force: bool  # whether rows without an image are steered too
 
-    def row_tensors(self, expand: int, steered: Sequence[bool], device: torch.device) -> dict[str, Tensor]:
-        """The settings of the push as float32 tensors of `expand` rows per row of the batch (beams, return sequences).
+    def push_rows(self) -> list[tuple[float, ...]]:
+        """Return the settings of the push for each row, as [`push_settings`] folds them."""
+        rows = zip(*self.rows.values(), strict=True)
+        return [push_settings(dict(zip(self.rows, row, strict=True)), self.mode) for row in rows]
 
-        Rows that are not to be steered get strength 0; rows without a norm cap an infinite one.
-        """
-        columns = {name: self.rows[name] for name in STEERING_ROWS}
-        columns["alpha_max"] = [a if use else 0.0 for a, use in zip(columns["alpha_max"], steered, strict=True)]
-        columns["norm_cap"] = [math.inf if cap is None else cap for cap in columns["norm_cap"]]
-        return {
-            name: torch.tensor(column, dtype=torch.float32, device=device).repeat_interleave(expand)
-            for name, column in columns.items()
-        }
+    def is_steered(self, row: int) -> bool:
+        """Return whether a row has any strength."""
+        return bool(self.rows["alpha_max"][row] or self.rows["contrast"][row])
 
     def record(self) -> dict[str, Any]:
-        """The settings as plain JSON values."""
+        """Return the settings as plain JSON values."""
         return {**self.rows, **{name: getattr(self, name) for name in CALL_SETTINGS if name not in self.rows}}
 
 
-def resolve_settings(config: RudderConfig, override: Override, batch: int, layer: int | None = None) -> CallSettings:
-    """Settings of a call on `batch` prompts, each checked once.
+def resolve_settings(
+    config: Any, override: Override, batch: int, layer: int | None = None, layers: int = 0
+) -> CallSettings:
+    """Combine the model's settings with those of a call on `batch` prompts.
+
+    Only what the call brings is checked here: settings of a config are checked when they are set.
 
     Args:
-        config: The model's settings.
-        override: None or True for the config's; False for strength 0; a mapping of settings for this call, whose row
-            settings may be sequences with one value per prompt; a `RudderConfig`; or a sequence with one entry per
-            prompt, each None (the config's), False (unsteered) or a mapping of row settings.
+        config: The model's settings, a `RudderConfig`.
+        override: None or True for the config's; False for strength 0; a `RudderConfig`; or a mapping of settings for
+            this call, whose row settings may be sequences with one value per prompt.
         batch: Number of prompts, before beams and return sequences multiply them.
         layer: Index of the installed layer from 0 on, which the override may name too.
+        layers: Number of the decoder's layers, for an override that counts from the end.
 
     Raises:
         ValueError: A setting is unknown, out of range or has the wrong number of rows.
         TypeError: `override` is none of the above.
     """
-    values: dict[str, Any] = {name: getattr(config, name) for name in CALL_SETTINGS} | {"force": False}
-    if isinstance(override, RudderConfig):
-        override = override.settings()
-    elif isinstance(override, Sequence) and not isinstance(override, str):
-        override = _columns_from_rows(values, override, batch)
-    elif override is None or isinstance(override, bool):
-        override = _UNSTEERED if override is False else {}
-    if not isinstance(override, Mapping):
-        raise TypeError(
-            f"rudder={override!r} is not understood. Pass False (unsteered), a dictionary of settings for this call, "
-            "or a list with one dictionary, None or False for each prompt."
-        )
-    values |= override
-    if (asked := values.pop("layer", config.layer)) not in (config.layer, layer):
+    given = _overridden(override)
+    asked = given.pop("layer", config.layer)
+    if asked != config.layer and (layer is None or check_setting("layer", asked) not in (layer, layer - layers)):
         raise ValueError(
             f"The layer cannot change within a call: {config.layer} is installed, {asked} was asked for. "
             "Set `model.config.layer` (or detach and attach again) between calls."
         )
-    columns = {name: _column(name, values.pop(name), batch) for name in ROW_SETTINGS}
-    rows = [check_settings({name: columns[name][row] for name in ROW_SETTINGS}) for row in range(batch)]
-    of_all_rows = {name: check_setting(name, value) for name, value in values.items()}
-    return CallSettings({name: [row[name] for row in rows] for name in ROW_SETTINGS}, **of_all_rows)
+    columns = {name: [getattr(config, name)] * batch for name in ROW_SETTINGS}
+    shared = {name: getattr(config, name) for name in CALL_SETTINGS if name not in ROW_SETTINGS} | {"force": False}
+    for name, value in given.items():
+        if name in columns:
+            columns[name] = [check_setting(name, each) for each in _column(name, value, batch)]
+        else:
+            shared[name] = check_setting(name, value)
+    for bounds in set(zip(columns["g_min"], columns["g_max"], strict=True)):
+        check_gate_range(*bounds)
+    return CallSettings(columns, **shared)
+
+
+def _overridden(override: Override) -> dict[str, Any]:
+    """Return the settings that a call brings, by name."""
+    if override is None or isinstance(override, bool):
+        return {"alpha_max": 0.0, "contrast": 0.0} if override is False else {}
+    if hasattr(override, "settings"):
+        return dict(override.settings())
+    if isinstance(override, Mapping):
+        return dict(override)
+    raise TypeError(
+        f"rudder={override!r} is not understood. Pass False (unsteered), or a dictionary of settings for this call, "
+        "whose values may be lists with one value for each prompt."
+    )
 
 
 def _column(name: str, value: Any, batch: int) -> list[Any]:
-    """One value per row, from a scalar or a sequence."""
+    """Return one value per row, from a scalar or a sequence."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if not isinstance(value, (list, tuple)):
@@ -232,18 +233,3 @@ def _column(name: str, value: Any, batch: int) -> list[Any]:
             "give one number, or one for each prompt."
         )
     return list(value)
-
-
-def _columns_from_rows(defaults: Mapping[str, Any], rows: Sequence[Any], batch: int) -> dict[str, list[Any]]:
-    """Turn one override per prompt into one column per setting."""
-    if len(rows) != batch:
-        raise ValueError(f"rudder= has {len(rows)} entries for a batch of {batch} prompts: give one for each prompt.")
-    settings = [_UNSTEERED if row is False else {} if row is None or row is True else row for row in rows]
-    for index, row in enumerate(settings):
-        if not isinstance(row, Mapping):
-            raise TypeError(f"rudder[{index}]={row!r} is not understood: give None, False or a dictionary.")
-        if unknown := set(row) - set(ROW_SETTINGS):
-            raise ValueError(
-                f"rudder[{index}] sets {sorted(unknown)}, but only {', '.join(ROW_SETTINGS)} can differ between rows."
-            )
-    return {name: [row.get(name, defaults[name]) for row in settings] for name in ROW_SETTINGS}

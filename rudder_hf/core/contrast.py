@@ -16,7 +16,7 @@ positions. What cannot be edited exactly is refused with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
 from .backbones import Backbone, model_type
-from .call import Call
+from .call import Call, CallSettings
 from .errors import UnsupportedModelError
 
 ContrastMap = Callable[[list[Tensor], list[int], int], list[Tensor]]
@@ -35,18 +35,8 @@ given the prompt of each and the index of the layer; for control experiments."""
 _COUNTED_INPUTS = ("image_grid_thw", "image_grid_hw", "image_sizes", "image_grids", "target_sizes", "spatial_shapes")
 
 
-@dataclass(frozen=True, eq=False)
-class PendingImages:
-    """Images in a cache whose values are still to be edited."""
-
-    positions: list[list[Tensor]]  # for each prompt, for each of its images: where it is in the cache
-    emitted: int = 0  # answer tokens since the images were shown, up to the running call
-
-    def expanded(self, prompts: int, repeated: int) -> PendingImages:
-        """The same for a later call on `prompts` prompts that repeats some tokens of the answer."""
-        each = prompts // len(self.positions)
-        positions = [images for images in self.positions for _ in range(each)]
-        return PendingImages(positions, self.emitted - repeated)
+def _contrast_error(reason: str, instead: str = "") -> ValueError:
+    return ValueError(f"RUDDER setting `contrast` cannot be applied: {reason}. {instead}Use contrast=0.")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -56,80 +46,37 @@ class ImageContrast:
     strengths: list[float]  # lambda of each prompt
     first_layer: int
     after: int  # answer tokens that are emitted before the edit
-    pending: list[PendingImages]
-    uncached: bool = False  # whether each forward repeats all positions, and the edit with them
+    images: list[tuple[int, Tensor]]  # still to be edited: the prompt of each, and its positions in the cache
     contrast_map: ContrastMap | None = None
     traced: bool = False
     edited: list[dict[str, Any]] = field(default_factory=list)  # see `RudderTrace.contrast`
 
-    def before_forward(self, cache: Any, generated: int, query_length: int) -> None:
-        """Edit what is due.
-
-        Args:
-            cache: That the coming forward reads.
-            generated: Answer tokens up to the last position of the forward.
-            query_length: Number of positions of the forward.
-        """
-        if not self.pending:
+    def before_forward(self, cache: Any, generated: int) -> None:
+        """Edit the images in the cache that the coming forward reads, once `generated` answer tokens are enough."""
+        if not self.images:
             return
         self._refuse_cache(cache)
-        # Answer tokens up to the first position of the forward.
-        first = max(generated - query_length + 1, 0)
-        if any(images.emitted + first < self.after <= images.emitted + generated for images in self.pending):
-            raise ValueError(
-                f"RUDDER setting `contrast_after` is {self.after}, but one forward reads answer tokens before and "
-                "after that place. Go on with a cache that holds all but the last token of the answer."
-            )
-        due = [images for images in self.pending if images.emitted + first >= self.after]
-        if due:
-            if not self.uncached:
-                self.pending = [images for images in self.pending if images not in due]
-            self._edit(cache, due)
+        if generated >= self.after:
+            self._edit(cache)
+            self.images = []
 
-    def longest(self, length: int, prompt_length: int) -> int | None:
-        """Length up to which the candidates of assisted decoding may extend `length` ids; None if at will.
-
-        What a candidate after the edit reads is not there before it.
-        """
-        limits = [prompt_length + self.after - 1 - images.emitted for images in self.pending]
-        return min((limit for limit in limits if length <= limit), default=None)
-
-    def left(self, new_tokens: int) -> list[PendingImages]:
-        """What a later call on the same cache has to edit, `new_tokens` answer tokens later."""
-        return [replace(images, emitted=images.emitted + new_tokens) for images in self.pending]
-
-    def _edit(self, cache: Any, due: Sequence[PendingImages]) -> None:
-        images = [
-            (prompt, positions)
-            for part in due
-            for prompt, of_prompt in enumerate(part.positions)
-            for positions in of_prompt
-            if self.strengths[prompt] > 0
-        ]
+    def _edit(self, cache: Any) -> None:
+        images = [image for image in self.images if self.strengths[image[0]] > 0]
         layers = list(enumerate(cache.layers))[self.first_layer :]
         # All places first: what is refused must not be half done.
         places = [[image_places(layer, index, positions) for _, positions in images] for index, layer in layers]
-        records: list[dict[str, Any]] = [
+        self.edited = [
             {"prompt": prompt, "positions": positions.tolist(), "layers": [], "moved": []}
             for prompt, positions in images
         ]
         for (index, layer), found in zip(layers, places, strict=True):
-            kept = [number for number, place in enumerate(found) if place is not None]
-            self._edit_layer(
-                layer.values,
-                index,
-                [images[number][0] for number in kept],
-                [place for place in found if place is not None],
-                [records[number] for number in kept],
-            )
-        self.edited = records if self.uncached else self.edited + records
+            kept = [pair for pair in zip(self.edited, found, strict=True) if pair[1] is not None]
+            self._edit_layer(layer.values, index, [record for record, _ in kept], [place for _, place in kept])
 
-    def _edit_layer(
-        self, values: Tensor, index: int, prompts: list[int], places: list[Tensor], records: list[dict[str, Any]]
-    ) -> None:
+    def _edit_layer(self, values: Tensor, index: int, records: list[dict[str, Any]], places: list[Any]) -> None:
         """Edit the values of one layer, (rows, heads, positions, head size), in place."""
         # The rows of a prompt (beams, return sequences) lie together.
-        each = values.shape[0] // len(self.strengths)
+        prompts, each = [record["prompt"] for record in records], values.shape[0] // len(self.strengths)
         rows = [values[prompt * each : (prompt + 1) * each] for prompt in prompts]
         places = [place.to(values.device) for place in places]
         own = [part.index_select(2, place) for part, place in zip(rows, places, strict=True)]
@@ -137,10 +84,8 @@ class ImageContrast:
         deviations = [part - part.mean(dim=2, keepdim=True) for part in own]
         if self.contrast_map is not None:
             deviations = self.contrast_map(deviations, prompts, index)
-        for part, place, value, deviation, prompt, record in zip(
-            rows, places, own, deviations, prompts, records, strict=True
-        ):
-            move = self.strengths[prompt] * deviation
+        for part, place, value, deviation, record in zip(rows, places, own, deviations, records, strict=True):
+            move = self.strengths[record["prompt"]] * deviation
             part.index_copy_(2, place, (value + move).to(values.dtype))
             if self.traced:
                 record["layers"].append(index)
@@ -150,8 +95,7 @@ class ImageContrast:
         """Raise for a cache whose values cannot be edited in place."""
         reason = None
         if not hasattr(cache, "layers"):
-            name = "the model without a cache" if cache is None else f"a {type(cache).__name__}"
-            raise ValueError(f"RUDDER setting `contrast` edits the key-value cache, but this call runs {name}.")
+            raise _contrast_error(f"it edits the key-value cache, but this call has a {type(cache).__name__} for one")
         if getattr(cache, "offloading", False):
             reason = "moves its layers between devices while others compute"
         for index, layer in list(enumerate(cache.layers))[self.first_layer :]:
@@ -160,54 +104,54 @@ class ImageContrast:
             elif not isinstance(layer, DynamicLayer | StaticLayer):
                 reason = f"has no values in layer {index} ({type(layer).__name__})"
         if reason is not None:
-            raise ValueError(
-                f"RUDDER setting `contrast` cannot be applied: this {type(cache).__name__} {reason}. Use a dynamic or "
-                "static cache, a `contrast_first_layer` after such layers, or contrast=0."
-            )
+            instead = "Use a dynamic or static cache, or a `contrast_first_layer` after such layers. "
+            raise _contrast_error(f"this {type(cache).__name__} {reason}", instead)
 
 
 def image_places(layer: Any, index: int, positions: Tensor) -> Tensor | None:
-    """Where a layer keeps the values of an image; None if it has forgotten all of them."""
+    """Return where a layer keeps the values of an image; None if it has forgotten all of them."""
     lost = max(int(layer.get_seq_length()) - layer.values.shape[-2], 0) if layer.is_sliding else 0
     if not lost or positions[0] >= lost:
         return positions - lost
     if positions[-1] < lost:
         # Out of the window: no later token reads it.
         return None
-    raise ValueError(
-        f"RUDDER setting `contrast` cannot be applied: the sliding window of layer {index} has lost a part of an "
-        "image, whose mean is then unknown. Use a shorter prompt, a later `contrast_first_layer`, or contrast=0."
+    raise _contrast_error(
+        f"the sliding window of layer {index} has lost a part of an image, whose mean is then unknown",
+        "Use a shorter prompt, or a later `contrast_first_layer`. ",
     )
 
 
 def open_contrast(
-    backbone: Backbone, call: Call, image_tokens: Sequence[int], strengths: list[float], first_layer: int, after: int
-) -> ImageContrast:
-    """The edit of a call, with the images that it brings; for the arguments see `ImageContrast`.
+    backbone: Backbone, call: Call, image_tokens: Sequence[int], settings: CallSettings
+) -> ImageContrast | None:
+    """Make the edit of a call, with the images that it brings; None if no row has a strength.
 
     Raises:
         UnsupportedModelError: The model keeps no values of image positions in its decoder's cache.
         ValueError: The call has no cache, or its image positions are unknown.
     """
+    if not any(settings.rows["contrast"]):
+        return None
     _refuse_model(backbone, call, image_tokens)
-    if first_layer >= len(backbone.layers):
+    if settings.contrast_first_layer >= len(backbone.layers):
         raise ValueError(
-            f"RUDDER setting `contrast_first_layer` is {first_layer}, but "
+            f"RUDDER setting `contrast_first_layer` is {settings.contrast_first_layer}, but "
             f"{model_type(backbone.model)!r} has {len(backbone.layers)} decoder layers: choose from 0 to "
             f"{len(backbone.layers) - 1}."
         )
-    uncached = call.option("use_cache", True) is False
-    if uncached and (call.cache is not None or call.inputs_embeds is not None):
-        raise ValueError(
-            "RUDDER setting `contrast` with use_cache=False needs a prompt of ids, all of it: pass no cache and no "
-            "embeddings (as models that delegate to a language model do), use_cache=True, or contrast=0."
+    if call.option("use_cache", True) is False:
+        raise _contrast_error("it edits the key-value cache, and this call runs with use_cache=False")
+    if call.is_assisted:
+        raise _contrast_error(
+            "under assisted decoding or prompt lookup one forward would read candidates before and after the edit",
+            "Leave out the assistant (or prompt_lookup_num_tokens). ",
         )
     return ImageContrast(
-        strengths=strengths,
-        first_layer=first_layer,
-        after=after,
-        pending=[PendingImages(_new_images(call, image_tokens))],
-        uncached=uncached,
+        strengths=settings.rows["contrast"],
+        first_layer=settings.contrast_first_layer,
+        after=settings.contrast_after,
+        images=_new_images(call, image_tokens),
         traced=call.traced,
     )
 
@@ -229,14 +173,14 @@ def _refuse_model(backbone: Backbone, call: Call, image_tokens: Sequence[int]) -
         )
     ids, embeds = call.input_ids, call.inputs_embeds
     if ids is None or (embeds is not None and embeds.shape[1] != ids.shape[1]):
-        raise ValueError(
-            "RUDDER setting `contrast` needs `input_ids` to know where the image is, for every position of the "
-            "prompt: pass them along with the embeddings, or contrast=0."
+        raise _contrast_error(
+            "it needs `input_ids` to know where the image is, for every position of the prompt",
+            "Pass them along with the embeddings. ",
         )
 
 
-def _new_images(call: Call, image_tokens: Sequence[int]) -> list[list[Tensor]]:
-    """For each prompt and each image that is not in the cache yet, its positions there."""
+def _new_images(call: Call, image_tokens: Sequence[int]) -> list[tuple[int, Tensor]]:
+    """Find the images that a call brings: the prompt of each, and its positions in the cache."""
     assert call.input_ids is not None
     mask = call.arguments.get("image_embeds_position_mask")
     if not isinstance(mask, Tensor):
@@ -244,7 +188,7 @@ def _new_images(call: Call, image_tokens: Sequence[int]) -> list[list[Tensor]]:
     mask = mask.bool().cpu()
     with_image = call.rows_with_image(image_tokens)
     if any(shown and not bool(row.any()) for shown, row in zip(with_image, mask, strict=True)):
-        raise ValueError("RUDDER setting `contrast` needs image tokens in `input_ids`; this call's image has none.")
+        raise _contrast_error("it needs image tokens in `input_ids`, and this call's image has none")
     start = mask.shape[1] - call.remaining_prompt
     rows = [
         row[start:].nonzero()[:, 0] + call.cached_length if shown else torch.empty(0, dtype=torch.long)
@@ -252,13 +196,15 @@ def _new_images(call: Call, image_tokens: Sequence[int]) -> list[list[Tensor]]:
     ]
     one_each = _image_count(call) == sum(len(row) > 0 for row in rows)
     return [
-        [] if not len(row) else [row] if one_each else list(row.tensor_split((row.diff() > 1).nonzero()[:, 0] + 1))
-        for row in rows
+        (prompt, positions)
+        for prompt, row in enumerate(rows)
+        if len(row)
+        for positions in ([row] if one_each else row.tensor_split((row.diff() > 1).nonzero()[:, 0] + 1))
     ]
 
 
 def _image_count(call: Call) -> int | None:
-    """Number of images of a call, or of their tiles where these are what is known; None if unknown."""
+    """Return the number of images of a call, or of their tiles if only these are known; None if unknown."""
     for name in _COUNTED_INPUTS:
         if isinstance(value := call.arguments.get(name), Tensor):
             return len(value)

@@ -1,4 +1,4 @@
-"""`attach`: steer a stock model's own `generate` in place, and take everything back out again."""
+"""`SteeringHandle`: what is installed on a model, and the way back."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from .backbones import Backbone, find_backbone, resolve_layer, without_peft
-from .configuration import RudderConfig, check_setting
+from .backbones import Backbone, attention_update, find_backbone, image_token_ids, resolve_layer
 from .contrast import ContrastMap
 from .conversations import Conversations
 from .generate import (
     HANDLE_NAME,
-    generate_apart,
-    get_candidate_generator,
-    handle_of,
+    generate_inner,
     prepare_inputs_for_generation,
     refuse_continuous_batching,
     steered_generate,
@@ -38,30 +35,24 @@ class SteeringHandle:
     """RUDDER on one model: what is installed, its settings, and the way back.
 
     Made by [`attach`]; also a context manager that removes everything at the end of the block.
-
-    Attributes:
-        backbone: The parts of the model that are touched.
-        layer: Index of the installed layer, from 0 on.
-        installed: Whether the hooks are on the model.
-        conversations: What was read into caches that calls may go on with.
-        card_map, contrast_map: Set by control experiments, which use something else than CARD or the image's values.
     """
 
     # Whether the model may be the language model of the one that users call.
     of_part = False
 
-    def __init__(self, model: nn.Module, config: RudderConfig) -> None:
-        self.config = config
-        self.backbone: Backbone = find_backbone(model, self.of_part)
-        self._asked_layer = config.layer
-        self.layer = resolve_layer(self.backbone, config.layer)
+    def __init__(self, model: nn.Module, config: Any) -> None:
+        self.config = config  # a `RudderConfig`; changes take effect at the next `generate`
+        self.backbone: Backbone = find_backbone(model, self.of_part)  # the parts of the model that are touched
+        self.layer = resolve_layer(self.backbone, config.layer)  # from 0 on
+        self.image_tokens = image_token_ids(self.backbone.model)
         self.installed = False
         self._hooks: list[RemovableHandle] = []
         self._saved: list[tuple[nn.Module, str, Any]] = []
         self._lock = threading.Condition()
-        self._running: list[int] = []
+        self._running: dict[object, int] = {}  # the thread of each running generation
         self.disabled_blocks = 0
-        self.conversations = Conversations()
+        self.conversations = Conversations()  # what was read into caches that later calls reuse
+        # Set by control experiments, which use something else than CARD or the image's values.
         self.card_map: CardMap | None = None
         self.contrast_map: ContrastMap | None = None
 
@@ -74,7 +65,7 @@ class SteeringHandle:
         clone = type(self).__new__(type(self))
         memo[id(self)] = clone
         # What belongs to calls on the original, running or disabled, does not come along.
-        clone._lock, clone._running, clone.disabled_blocks = threading.Condition(), [], 0
+        clone._lock, clone._running, clone.disabled_blocks = threading.Condition(), {}, 0
         clone.conversations = Conversations()
         rest = {name: value for name, value in vars(self).items() if name not in vars(clone)}
         vars(clone).update({name: copy.deepcopy(value, memo) for name, value in rest.items()})
@@ -90,22 +81,6 @@ class SteeringHandle:
 
     def __exit__(self, *exception: Any) -> None:
         self.remove()
-
-    @property
-    def config(self) -> RudderConfig:
-        """The settings; changes take effect at the next `generate`."""
-        return self._config
-
-    @config.setter
-    def config(self, config: RudderConfig) -> None:
-        # A config loaded from a folder with code of its own is of another class, but of the same type.
-        if getattr(config, "model_type", None) != RudderConfig.model_type:
-            raise TypeError(
-                f"config is {config!r}, but has to be RudderConfig(layer=..., alpha_max=..., k=...), or "
-                "get_preset(name).config() for one of list_presets()."
-            )
-        config.validate_settings()
-        self._config = config
 
     def install(self) -> None:
         """Put the hooks on the model. On failure the model is left as it was.
@@ -127,20 +102,30 @@ class SteeringHandle:
             self._set(self.backbone.layers, HANDLE_NAME, True)
             self.bind_generate()
             self.bind(loop, "prepare_inputs_for_generation", prepare_inputs_for_generation)
-            if hasattr(type(loop), "_get_candidate_generator"):
-                self.bind(loop, "_get_candidate_generator", get_candidate_generator)
-            self._hooks = install_hooks(self.backbone, self.layer)
+            self._move_hooks(self.layer)
             self.installed = True
         except BaseException:
             self.uninstall()
             raise
+
+    def _move_hooks(self, layer: int) -> None:
+        """Put the hooks on a layer. Those on another one stay if that fails."""
+        hooks = install_hooks(self.backbone, layer)
+        self._remove_hooks()
+        self._hooks, self.layer, self._asked_layer = hooks, layer, self.config.layer
+        self.multiplier = attention_update(self.backbone.layers[layer]).multiplier
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def bind_generate(self) -> None:
         """Make every `generate` of the model a steered one."""
         loop, model = self.backbone.loop, self.backbone.model
         self.bind(model, "generate", steered_generate)
         if loop is not model:
-            self.bind(loop, "generate", generate_apart)
+            self.bind(loop, "generate", generate_inner)
         for name in _CONTINUOUS_BATCHING:
             if hasattr(type(model), name):
                 self.bind(model, name, refuse_continuous_batching)
@@ -160,8 +145,11 @@ class SteeringHandle:
         vars(module)[name] = value
 
     def saved_method(self, module: nn.Module, name: str) -> Callable[..., Any] | None:
-        """The method that the user had put on the instance before RUDDER was installed, if there was one."""
-        return next((value for part, saved, value in self._saved if part is module and saved == name), None)
+        """Return the method that the user had put on the instance before RUDDER was installed, if there was one."""
+        for part, saved, value in self._saved:
+            if part is module and saved == name:
+                return value  # type: ignore[no-any-return]
+        return None
 
     def remove(self) -> None:
         """Take everything off the model, after generations of other threads have ended. Twice is harmless.
@@ -175,16 +163,14 @@ class SteeringHandle:
 
     def _wait_for_generations(self, what_for: str) -> None:
         """Let generations of other threads end: a streamer's reader is done shortly before its generation is."""
-        if threading.get_ident() in self._running:
+        if threading.get_ident() in self._running.values():
             raise RuntimeError(f"A generation is running around this very call: wait for it before {what_for}.")
         if not self._lock.wait_for(lambda: not self._running, timeout=_PATIENCE):
             raise RuntimeError(f"A generation is running on this model: wait for it before {what_for}.")
 
     def uninstall(self) -> None:
         """Take everything off the model at once, whatever runs on it."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        self._remove_hooks()
         for module, name, value in reversed(self._saved):
             vars(module).pop(name, None)
             if value is not None:
@@ -196,12 +182,9 @@ class SteeringHandle:
         """Move the hooks if `config.layer` has changed."""
         if not self.installed or self.config.layer == self._asked_layer:
             return
-        layer = resolve_layer(self.backbone, check_setting("layer", self.config.layer))
+        layer = resolve_layer(self.backbone, self.config.layer)
         self._wait_for_generations("changing the layer")
-        hooks = install_hooks(self.backbone, layer)
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self.layer, self._asked_layer = hooks, layer, self.config.layer
+        self._move_hooks(layer)
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
@@ -217,43 +200,13 @@ class SteeringHandle:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Mark a generation as running, so that the hooks stay where they are."""
-        with self._lock:
-            self._follow_config()
-            self._running.append(threading.get_ident())
+        mark = object()
         try:
+            with self._lock:
+                self._follow_config()
+                self._running[mark] = threading.get_ident()
             yield
         finally:
             with self._lock:
-                self._running.remove(threading.get_ident())
+                self._running.pop(mark, None)
                 self._lock.notify_all()
-
-
-def attach(model: nn.Module, config: RudderConfig) -> SteeringHandle:
-    """Steer a model's own `generate` in place, without a wrapper.
-
-    ```python
-    with attach(model, RudderConfig(layer=30, alpha_max=20.0, k=5.0)):
-        model.generate(**inputs)          # steered; takes rudder= and output_rudder= too
-    ```
-
-    Args:
-        model: A vision-language model, or a PEFT model around one.
-        config: The settings. `handle.config` can be changed between calls.
-
-    Returns:
-        A handle with `remove()`, which is also a context manager.
-
-    Raises:
-        UnsupportedModelError: The model cannot be steered, with the reason.
-        ValueError: The layer does not exist, or the model is steered already.
-    """
-    handle = SteeringHandle(model, config)
-    handle.install()
-    return handle
-
-
-def detach(model: nn.Module) -> None:
-    """Remove RUDDER from a model whose handle is lost. Harmless if it is not steered."""
-    handle: SteeringHandle | None = handle_of(without_peft(model))
-    if handle is not None:
-        handle.remove()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .call import CallSettings
 from .contrast import ImageContrast
+from .errors import warn
 from .steering import (
     TINY_NORM,
     StepConstants,
@@ -29,6 +30,8 @@ from .steering import (
 )
 from .trace import TraceRecorder
 
+_TOO_STRONG = 2.0  # lengths of the hidden state beyond which a push is warned of
+
 CardMap = Callable[[Tensor, Sequence[bool]], Tensor]
 """Replaces CARD, (rows, hidden size), given for each prompt whether it has an image; rows of a prompt lie together."""
 
@@ -41,9 +44,9 @@ class GenerationState:
     layer: int
     settings: CallSettings
     with_image: list[bool]  # for each prompt; those without are steered only if the settings force it
-    prompt_length: int  # of `input_ids` at the start of `generate`, without tokens of an answer that goes on
+    prompt_length: int  # of `input_ids` at the start of `generate`, without tokens of an answer that is continued
     remaining_prompt: int  # positions still to be forwarded; fewer where a cache already holds the prompt's beginning
-    continued: int = 0  # tokens of an earlier answer that the call repeats in order to go on with it
+    continued: int = 0  # tokens of an earlier answer that the call repeats in order to continue it
     image_tokens: tuple[int, ...] = ()  # ids of image placeholders, for spans
     multiplier: float = 1.0  # factor that the layer applies to its attention output
     pooled: Tensor | None = None  # sum of the updates of all prompt spans so far, those of earlier turns included
@@ -62,9 +65,12 @@ class GenerationState:
         self.strength: Tensor
         self.constants: StepConstants | None = None
         self._read_in_graph = False
+        # Length of the hidden state at the last prompt position, (rows, 1, 1).
+        self._hidden_norm: Tensor | None = None
         # The plan of the coming forward.
         self.forwards = 0
         self.fired = False
+        self.idle = False
         self.query_length = 0
         self.prompt_span = (0, 0)
         self.prompt_weights: Tensor | None = None
@@ -77,7 +83,7 @@ class GenerationState:
 
     @property
     def reading(self) -> tuple[int, str, str]:
-        """Layer, pooling and span that the prompt is read with."""
+        """Return layer, pooling and span that the prompt is read with."""
         return self.layer, self.settings.pool, self.settings.span
 
     def plan(self, input_ids: Tensor, query_length: int, attention_mask: Any, cached: bool) -> None:
@@ -92,10 +98,9 @@ class GenerationState:
             attention_mask: The two-dimensional mask over all positions so far, or None if nothing is masked.
             cached: Whether earlier positions come from a cache; without one every forward repeats the prompt.
         """
-        self.collect()
+        self.finish_forward()
         self.check_fired()
         self.forwards += 1
-        self.fired = False
         self.query_length = query_length
         generated = max(input_ids.shape[1] - self.prompt_length, 0)
         answer = min(generated, query_length)
@@ -112,11 +117,14 @@ class GenerationState:
         # The trace has the last prompt position, which emits the first token, also where it is not steered.
         self.watch_count = answer + int(has_last_prompt) if self.traced else 0
         self.first_token = generated - self.continued - (self.watch_count - 1)
+        # A forward without anything to read or steer does not need the hook.
+        self.idle = self.contrast_alone and not new and not self.watch_count
+        self.fired = self.idle
         # Without a cache earlier positions are seen again, with beams in another order than when they emitted tokens.
         self._observe_newest_only = not cached
 
     def _weights(self, input_ids: Tensor, query_length: int, attention_mask: Any) -> Tensor | None:
-        """1 for the new prompt positions that count for CARD, else 0; None if all of them count."""
+        """Return 1 for the new prompt positions that count for CARD, else 0; None if all of them count."""
         start, stop = self.prompt_span
         weights: Tensor | None = None
         if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
@@ -135,7 +143,7 @@ class GenerationState:
         return weights
 
     def check_fired(self) -> None:
-        """Refuse to go on unsteered: raise if the last forward did not pass through the target layer's hook."""
+        """Raise if the last forward did not pass through the target layer's hook."""
         if self.forwards and not self.fired:
             raise RuntimeError(
                 "RUDDER's hook did not run in a forward of this generation, so the output would be unsteered. "
@@ -144,8 +152,8 @@ class GenerationState:
                 "so by themselves), or pass rudder=False."
             )
 
-    def collect(self) -> None:
-        """Take over what the last forward left: constants of a compiled prefill, and what the trace observed."""
+    def finish_forward(self) -> None:
+        """Record what the last forward produced: constants of a compiled prefill, and what the trace observed."""
         if self._read_in_graph:
             self._copy_from_graph()
         if self.observed is None:
@@ -163,7 +171,22 @@ class GenerationState:
         assert self.constants is not None
         self.pooled, self.card, self.strength = self.pooled.clone(), self.card.clone(), self.strength.clone()
         self.constants = StepConstants(*(part.clone() for part in self.constants))
+        self._hidden_norm = None if self._hidden_norm is None else self._hidden_norm.clone()
         self._read_in_graph = False
+
+    def warn_too_strong(self) -> None:
+        """Warn if the longest push is more than twice as long as the hidden state that it is added to.
+
+        To be called after the generation: comparing numbers of the device waits for it.
+        """
+        if self._hidden_norm is None or self.constants is None:
+            return
+        if bool((self.strength * self.constants.high > _TOO_STRONG * self._hidden_norm).any()):
+            warn(
+                f"The push of RUDDER (alpha_max {float(self.strength.max()):g}) is more than twice as long as the "
+                f"hidden state in layer {self.layer}: answers lose their sense. Choose a smaller alpha_max; "
+                "`rudder calibrate` finds one."
+            )
 
     def steer(self, h: Tensor, update: Tensor) -> Tensor:
         """Read the prompt's updates and steer the answer's, as planned.
@@ -193,6 +216,8 @@ class GenerationState:
         constants = self.constants
         if constants is None or self.prompt_span[1] > self.prompt_span[0]:
             constants = self._read(update)
+            if not self.contrast_alone:
+                self._hidden_norm = torch.linalg.vector_norm(h[:, -1:].float(), dim=-1, keepdim=True)
         if self.watch_count:
             self._observe(h[:, -self.watch_count :], constants)
         if self.steer_count == 0:
@@ -215,13 +240,13 @@ class GenerationState:
         self.card = unit(total)
         if self.card_map is not None:
             self.card = self.card_map(self.card, self.with_image)
-        steered = [self.settings.force or image for image in self.with_image]
-        settings = self.settings.row_tensors(rows // len(steered), steered, total.device)
-        if not self.gated:
-            # RUDDER-Add is a gate of 1, which the norm cap may lower.
-            settings["g_min"] = settings["g_max"] = torch.ones_like(settings["g_max"])
-        self.strength = settings["alpha_max"][:, None, None]
-        constants = step_constants(self.card, **settings)
+        settings = torch.tensor(self.settings.push_rows(), dtype=torch.float32)
+        if not self.settings.force:
+            settings[:, 0] *= torch.tensor(self.with_image)
+        # Beams and return sequences multiply the rows of the batch. One transfer to the device for all settings.
+        columns = settings.repeat_interleave(rows // len(settings), dim=0).to(total.device).unbind(dim=1)
+        self.strength = columns[0][:, None, None]
+        constants = step_constants(self.card, *columns)
         push = constants.push if self.gated else constants.push * constants.high
         self.constants = constants._replace(push=push / self.multiplier)
         self._read_in_graph = torch.compiler.is_compiling()
@@ -232,7 +257,7 @@ class GenerationState:
         return steer_step(h, update, constants) if self.gated else inject(update, constants.push)
 
     def _observe(self, h: Tensor, constants: StepConstants) -> None:
-        """Keep similarity, gate and relative push of the positions that emit tokens until `collect`."""
+        """Keep similarity, gate and relative push of the positions that emit tokens until `finish_forward`."""
         column, _, *gate = constants
         s = similarity(h, column)
         g = beta_gate(s, *gate) if self.gated else constants.high.expand_as(s)

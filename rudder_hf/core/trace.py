@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from .call import Call
-
-_TENSORS = ("card", "similarity", "gate", "push")
-_FORMAT = "rudder-trace-1"
 
 
 @dataclass(repr=False)
 class RudderTrace:
     """Per-token record of a steered generation. Columns belong to generated tokens, in order.
 
-    Attributes:
-        card: v_CARD of each row, (rows, hidden size).
-        similarity: s_t, the cosine of CARD and the hidden state that emits token t, (rows, new tokens).
-        gate: Share of alpha_max that was applied: g_t, less where the norm cap bound it; 1 in mode "add" without a
-            cap; 0 where nothing was added. (rows, new tokens).
-        push: Length of the push relative to the hidden state's, ||v_t^steer|| / ||h_t||, (rows, new tokens).
-        settings: The settings in force, for the record.
-        contrast: One entry for each image whose cached values were contrasted: its `prompt`, its `positions` in the
-            cache, the `layers`, and for each of these how far the values `moved`, relative to their norm.
-
     Padding after a row's end is NaN.
     """
 
-    card: Tensor
-    similarity: Tensor
+    card: Tensor  # v_CARD of each row, (rows, hidden size)
+    similarity: Tensor  # s_t, the cosine of CARD and the hidden state that emits token t, (rows, new tokens)
+    # Share of alpha_max that was applied, (rows, new tokens): g_t, less where the norm cap bound it; 1 in mode "add"
+    # without a cap; 0 where nothing was added.
     gate: Tensor
-    push: Tensor
-    settings: dict[str, Any] = field(default_factory=dict)
+    push: Tensor  # ||v_t^steer|| / ||h_t||, the push relative to the hidden state, (rows, new tokens)
+    settings: dict[str, Any] = field(default_factory=dict)  # those in force
+    # One entry for each image whose cached values were contrasted: its `prompt`, its `positions` in the cache, the
+    # `layers`, and for each of these how far the values `moved`, relative to their norm.
     contrast: list[dict[str, Any]] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -51,43 +38,6 @@ class RudderTrace:
             if len(values):
                 parts.append(f"{name} {values.mean():.3f} ({values.min():.3f} to {values.max():.3f})")
         return f"<RudderTrace: {', '.join(parts)}>"
-
-    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the trace as a safetensors file.
-
-        Raises:
-            FileExistsError: The file exists and `overwrite` is False.
-        """
-        path = Path(path)
-        if path.exists() and not overwrite:
-            raise FileExistsError(f"{path} exists. Choose another name or pass overwrite=True.")
-        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _TENSORS}
-        texts = {"settings": json.dumps(self.settings), "contrast": json.dumps(self.contrast)}
-        save_file(tensors, path, metadata={"format": _FORMAT, **texts})
-        return path
-
-    @classmethod
-    def load(cls, path: str | Path) -> RudderTrace:
-        """Read a trace that `save` wrote.
-
-        Raises:
-            ValueError: The file is not a trace.
-        """
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("format") != _FORMAT:
-                    raise ValueError(f"{path} is not a RUDDER trace (format {metadata.get('format')!r}).")
-                tensors = {name: file.get_tensor(name) for name in _TENSORS}
-            settings, contrast = json.loads(metadata["settings"]), json.loads(metadata.get("contrast", "[]"))
-        except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} is damaged, or no safetensors file: {error}.") from error
-        card, *tables = tensors.values()
-        fits = all(table.shape == tables[0].shape == (*card.shape[:1], *table.shape[1:]) for table in tables)
-        if card.ndim != 2 or tables[0].ndim != 2 or not fits or (type(settings), type(contrast)) != (dict, list):
-            shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-            raise ValueError(f"{path} is damaged: its parts do not belong together ({shapes}).")
-        return cls(**tensors, settings=settings, contrast=contrast)
 
 
 class TraceRecorder:
@@ -109,7 +59,7 @@ class TraceRecorder:
         self._steps.append((first_token, (similarity, gate, push)))
 
     def table(self, new_tokens: int, card: Tensor) -> list[Tensor]:
-        """Similarity, gate and push as (rows of `card`, new tokens); NaN where nothing was observed."""
+        """Return similarity, gate and push as (rows of `card`, new tokens); NaN where nothing was observed."""
         columns = max([new_tokens, *(first + step[0].shape[1] for first, step in self._steps)])
         tables = [card.new_full((len(card), columns), torch.nan) for _ in range(3)]
         for first, step in self._steps:
@@ -118,7 +68,7 @@ class TraceRecorder:
         return [table[:, :new_tokens] for table in tables]
 
     def lay_out(self, call: Call, output: Any, card: Tensor, settings: dict[str, Any]) -> RudderTrace:
-        """The trace along the sequences that a call returned, from v_CARD of each row of its token loop."""
+        """Make the trace of the sequences that a call returned, from v_CARD of each row of its token loop."""
         new_ids = output.sequences[:, call.prompt_length :]
         beams = getattr(output, "beam_indices", None)
         if beams is None:
@@ -144,7 +94,7 @@ def follow_beams(table: Tensor, beam_indices: Tensor) -> Tensor:
 
 
 def after_end(new_ids: Tensor, eos_ids: list[int], pad_id: int | None) -> Tensor:
-    """True for the padding of rows that ended before the others, (rows, new tokens).
+    """Mark the padding of rows that ended before the others, (rows, new tokens).
 
     A row ends with its first end-of-sequence token, or where a stopping criterion ended it and padding follows.
     """

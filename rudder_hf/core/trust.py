@@ -15,7 +15,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def is_hub_id(name: Any) -> bool:
-    """Whether a name has the form of a repository on the Hub, `name` or `namespace/name`."""
+    """Return whether a name has the form of a repository on the Hub, `name` or `namespace/name`."""
     # Older versions of huggingface_hub let a line break at the end pass.
     if not isinstance(name, str) or not name.isprintable() or not name:
         return False
@@ -27,12 +27,12 @@ def is_hub_id(name: Any) -> bool:
 
 
 def is_commit(revision: Any) -> bool:
-    """Whether a revision is the full hash of a commit, which always names the same files."""
+    """Return whether a revision is the full hash of a commit, which always names the same files."""
     return isinstance(revision, str) and _COMMIT.fullmatch(revision) is not None
 
 
 def is_on_hub(name: str | os.PathLike[str]) -> bool:
-    """Whether a name is looked up on the Hub: it has the form of an id, and there is no folder of that name."""
+    """Return whether a name is looked up on the Hub: it is an id, and there is no folder of that name."""
     return is_hub_id(name) and not os.path.isdir(name)
 
 

@@ -16,12 +16,10 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from ..analyze.tokens import GrowingAnswer, TracedAnswer
-from ..calibrate.layers import layer_statistics
 from ..core.backbones import resolve_layer
 from ..core.generate import newest_observation
 from ..hub.modeling import RudderForConditionalGeneration
 from ..runtime.answers import encode, end_ids
-from ..scenes.embedded import example_image, examples
 from .view import SETTINGS, Limits, View
 
 MEASURED = ("similarity", "gate", "push")
@@ -75,30 +73,16 @@ class Engine:
     Args:
         model: The model; nothing else changes its settings meanwhile.
         processor: Its processor.
-        prompt: The question that the model's hidden states are measured with.
         max_new_tokens: Longest answer.
     """
 
-    def __init__(
-        self, model: RudderForConditionalGeneration, processor: Any, prompt: str, max_new_tokens: int = 128
-    ) -> None:
+    def __init__(self, model: RudderForConditionalGeneration, processor: Any, max_new_tokens: int = 128) -> None:
         self.model, self.processor, self.max_new_tokens = model, processor, max_new_tokens
         # The layer belongs to the model and not to a call, so generations with different layers take turns.
         self._turn = threading.Lock()
-        self.limits = self._measure(prompt)
-
-    def _measure(self, prompt: str) -> Limits:
-        """Limits that fit the model, from the lengths of its hidden states on an example."""
-        config, backbone = self.model.config, self.model.handle.backbone
-        with self.model.rudder_disabled():
-            found = layer_statistics(backbone.model, [self._inputs(example_image(1), prompt, 1)])
-        norms = {row.layer: row.hidden_norm for row in found}
-        norms = {layer: norm if math.isfinite(norm) and norm > 0 else 1.0 for layer, norm in norms.items()}
+        config, backbone = model.config, model.handle.backbone
         own = {name: getattr(config, name) for name in SETTINGS} | {"layer": resolve_layer(backbone, config.layer)}
-        return Limits(norms, len(examples()), own)
-
-    def _inputs(self, image: Image, prompt: str, rows: int) -> dict[str, Any]:
-        return encode(self.model, self.processor, [image] * rows, [prompt] * rows)
+        self.limits = Limits(len(backbone.layers), own)
 
     def stream(self, image: Image, view: View, stop: threading.Event) -> Iterator[Frame]:
         """Both answers while they are written: row 0 as without RUDDER, row 1 as the view says, in one batch.
@@ -150,7 +134,7 @@ class Engine:
         settings |= {name: [0.0, settings[name]] for name in ("alpha_max", "contrast")}
         try:
             self.model.generate(
-                **self._inputs(image, view.prompt, 2),
+                **encode(self.model, self.processor, [image] * 2, [view.prompt] * 2),
                 max_new_tokens=self.max_new_tokens,
                 do_sample=False,
                 num_beams=1,

@@ -14,9 +14,10 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
-from ..analyze.tokens import TracedAnswer, token_view, tokens_html
+from ..analyze.examples import answer_examples
+from ..analyze.tokens import TracedAnswer, mark_differences, numbers_html, token_view, tokens_html
 from ..hub.images import read_image
-from ..scenes.embedded import example_image, examples, recognise_example, write_examples
+from ..scenes.embedded import examples, recognise_example, write_examples
 from .engine import Engine, Frame
 from .view import (
     CHOICES,
@@ -24,26 +25,25 @@ from .view import (
     CSS,
     LONGEST_PROMPT,
     ONLY_THIS_SERVER,
+    PRESETS,
     ROWS,
     View,
     colour_scale,
-    config_json,
     head,
-    keep_links,
     legend,
-    notes,
+    note,
     panel,
-    read_query,
     status,
+    title,
     verdict,
 )
 
-EXAMPLE = 4
 WAITING_VISITORS = 16  # who wait for their turn at the model; others wait in Gradio's queue
 LARGEST_IMAGE = "25mb"
-TITLES = {"vanilla": "Vanilla: the model as it is", "steered": "With RUDDER"}
+ORIGINAL = "Original model (vanilla)"
 HINT = "Upload or paste an image, or choose an example."
 UNREADABLE = "This file is damaged or not an image: choose another, as PNG, JPEG or WebP."
+ONLY_SCENES = "This model was trained on synthetic scenes only. It cannot describe photographs or other images."
 
 Updates = dict[Any, Any]
 """New values of the page's components."""
@@ -56,18 +56,22 @@ class Shown:
     view: View
     frame: Frame = field(default_factory=Frame)
 
-    def painted(self) -> tuple[dict[str, str], str]:
-        """Both answers and the legend, as HTML."""
-        colour, number, stopped = self.view.colour, self.view.example, self.frame.stopped
+    def painted(self) -> tuple[list[str], str, str]:
+        """Both answers, the legend, and whether the answers differ, as HTML."""
+        colour, number, frame = self.view.colour, self.view.example, self.frame
         present = None if number is None else frozenset(examples()[number - 1].names)
-        answers: dict[str, TracedAnswer] = {side: getattr(self.frame, side) for side in TITLES}
-        scale = colour_scale(list(answers.values()), colour)
-        panels = {}
-        for side, answer in answers.items():
-            tokens = token_view(answer, present)
-            body = tokens_html(tokens["tokens"], colour, scale) or ("" if stopped else "Waiting for the model …")
-            panels[side] = panel(TITLES[side], body, verdict(tokens["absent"], self.frame.done, stopped))
-        return panels, legend(colour, scale)
+        answers: list[TracedAnswer] = [frame.vanilla, frame.steered]
+        scale = colour_scale(answers, colour)
+        views = [token_view(answer, present) for answer in answers]
+        result = ""
+        if frame.done and not frame.stopped:
+            result = "The answers differ in the framed words." if mark_differences(*views) else "Same answer."
+        panels = []
+        for heading, tokens in zip((ORIGINAL, title(self.view.settings)), views, strict=True):
+            body = tokens_html(tokens["tokens"], colour, scale) or ("" if frame.stopped else "Waiting for the model …")
+            numbers = numbers_html(tokens["tokens"]) if frame.done else ""
+            panels.append(panel(heading, body, verdict(tokens["absent"], frame.done, frame.stopped), numbers))
+        return panels, legend(colour, scale), status(result)
 
 
 class Page:
@@ -78,27 +82,38 @@ class Page:
         name: How the page calls the model.
         prompt: The question that the page opens with.
         note: A remark about the model.
-        private: Whether only the owner of the machine sees the page: settings are then saved with the model's folder.
-        eager: Whether an example is answered as soon as the page opens, also without a link that asks for it.
+        knows_scenes: Whether the model was trained on the scenes and nothing else: it opens with an example.
         folder: Where the example images are written.
     """
 
-    def __init__(
-        self, engine: Engine, name: str, prompt: str, note: str, private: bool, eager: bool, folder: Path
-    ) -> None:
-        self.engine, self.limits, self.private, self.eager = engine, engine.limits, private, eager
-        self.default = View(EXAMPLE, prompt, engine.limits.own)
+    def __init__(self, engine: Engine, name: str, prompt: str, note: str, knows_scenes: bool, folder: Path) -> None:
+        self.engine, self.limits, self.knows_scenes = engine, engine.limits, knows_scenes
+        self.default = View(None, prompt, engine.limits.own)
         self.running: dict[str | None, threading.Event] = {}  # by visitor: what stops the answer
+        self.files = write_examples(folder)
+        self.first: int | None = None  # example that the page opens with
+        summary = ""
+        if knows_scenes:
+            found = answer_examples(engine.model, engine.processor, prompt, engine.max_new_tokens)
+            shown = range(len(self.files))
+            rules = {
+                "vanilla names absent objects and RUDDER does not": [
+                    before > after == 0 for before, after in found.absent
+                ],
+                "the answers differ": [found.vanilla[n] != found.steered[n] for n in shown],
+            }
+            opening = ((n, rule) for rule, holds in rules.items() for n in shown if holds[n])
+            self.first, rule = next(opening, (0, ""))
+            summary = found.summary() + (f" This page opens with the first example where {rule}." if rule else "")
         with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as self.blocks:
-            gr.HTML(head(name, note))
-            self._components(write_examples(folder))
+            gr.HTML(head(name, note, summary))
+            self._components()
             self._events()
         self.blocks.queue(max_size=64)
 
-    def _components(self, files: list[Path]) -> None:
+    def _components(self) -> None:
         view = self.default
-        # What is shown, and the view of a link that was just opened.
-        self.shown, self.linked = gr.State(None), gr.State(None)
+        self.shown = gr.State(None)
         with gr.Row(elem_id="page"):
             with gr.Column(scale=2, min_width=300):
                 self.image = gr.Image(
@@ -111,62 +126,67 @@ class Page:
                 with gr.Row():
                     self.describe = gr.Button("Describe", variant="primary", elem_id="describe", min_width=100)
                     self.stop = gr.Button("Stop", elem_id="stop", min_width=100)
-                gr.Examples(
-                    [[str(file)] for file in files], self.image, examples_per_page=len(files), cache_examples=False,
-                    label="Examples, whose objects are known", elem_id="examples",
-                )  # fmt: skip
+                self.preset = gr.Radio(list(PRESETS), value="calibrated", label="RUDDER", elem_id="preset")
+                with gr.Accordion("Examples, whose objects are known", elem_id="more"), gr.Row(elem_id="examples"):
+                    self.examples = [
+                        gr.Button(f"{number} {scene.place}", icon=str(file), size="sm", min_width=60)
+                        for number, (scene, file) in enumerate(zip(examples(), self.files, strict=False), start=1)
+                    ]
             with gr.Column(scale=5, min_width=300):
                 self.status = gr.HTML(status(HINT), elem_id="status")
+                self.note = gr.HTML(elem_id="note")
                 with gr.Row(elem_id="answers"):
-                    self.answers = {side: gr.HTML(panel(title), elem_id=side) for side, title in TITLES.items()}
+                    self.answers = [
+                        gr.HTML(panel(heading), elem_id=name)
+                        for heading, name in ((ORIGINAL, "vanilla"), (title(view.settings), "steered"))
+                    ]
                 with gr.Row(elem_id="colours"):
                     self.legend = gr.HTML(legend(view.colour, (0.0, 1.0)), elem_id="legend")
+                with gr.Accordion("Advanced", open=False, elem_id="advanced"):
                     self.colour = _control("colour", view.colour, "what words are coloured by", None)
-                ranges, self.settings = self.limits.ranges(view.settings["layer"]), dict[str, Any]()
-                for row in ROWS:
-                    with gr.Row(elem_classes="settings"):
-                        for name, info in row.items():
-                            self.settings[name] = _control(name, view.settings[name], info, ranges.get(name))
-                self.notes = gr.HTML(elem_id="notes")
-                self.keep = gr.HTML(elem_id="keep")
+                    self.settings: dict[str, Any] = {}
+                    for row in ROWS:
+                        with gr.Row(elem_classes="settings"):
+                            for name, info in row.items():
+                                ends = self.limits.ranges.get(name)
+                                self.settings[name] = _control(name, view.settings[name], info, ends)
 
     def _events(self) -> None:
-        controls = [self.prompt, self.colour, *self.settings.values()]
-        painted = [*self.answers.values(), self.legend, self.keep, self.shown]
-        settings = self.settings
-        moved = [getattr(each, "release" if isinstance(each, gr.Slider) else "input") for each in settings.values()]
-        run = gr.on(
-            [self.image.change, self.describe.click, self.prompt.submit, *moved],
-            self.answer, [self.linked, self.shown, self.image, *controls],
-            [*painted, self.linked, settings["alpha_max"], settings["k"], self.notes, self.status, self.image],
+        settings = list(self.settings.values())
+        painted = [*self.answers, self.legend, self.status, self.shown]
+        moved = [getattr(each, "release" if isinstance(each, gr.Slider) else "input") for each in settings]
+        answering: dict[str, Any] = {
+            "fn": self.answer,
+            "inputs": [self.shown, self.image, self.prompt, self.colour, *settings],
+            "outputs": [*painted, self.preset, self.note, self.image],
             # Images are read here, so that what cannot be read is told in a sentence of ours.
-            preprocess=False, api_name="describe", show_progress="hidden", trigger_mode="always_last",
-            concurrency_limit=WAITING_VISITORS,
-        )  # fmt: skip
+            "preprocess": False, "show_progress": "hidden", "trigger_mode": "always_last",
+            "concurrency_limit": WAITING_VISITORS, "concurrency_id": "answer",
+        }  # fmt: skip
         quick: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
+        triggers = [self.image.change, self.describe.click, self.prompt.submit, *moved]
+        chosen = self.preset.input(
+            lambda name: list(self.limits.preset(name).values()), self.preset, settings, **quick
+        )
         # A colour that is chosen while an answer is written is taken up when it ends.
-        run.then(self.repaint, [self.shown, self.colour], painted, **quick)
+        for run in (gr.on(triggers, api_name="describe", **answering), chosen.then(api_name=False, **answering)):
+            run.then(self.repaint, [self.shown, self.colour], painted, **quick)
         self.colour.input(self.repaint, [self.shown, self.colour], painted, **quick)
         self.stop.click(self.halt, **quick)
-        self.blocks.load(self.open, None, [self.linked, self.image, *controls, self.notes, self.keep], **quick)
+        for button, file in zip(self.examples, self.files, strict=True):
+            button.click(lambda file=str(file): file, None, self.image, **quick)
+        # The text of a button is its whole name: what is not seen is not told twice.
+        self.blocks.load(None, js="() => document.querySelectorAll('#examples img').forEach(img => { img.alt = '' })")
+        if self.first is not None:
+            self.blocks.load(lambda: str(self.files[self.first or 0]), None, self.image, **quick)
 
     def answer(
-        self,
-        request: gr.Request,
-        linked: View | None,
-        shown: Shown | None,
-        file: Any,
-        prompt: str,
-        colour: str,
-        *values: Any,
+        self, request: gr.Request, shown: Shown | None, file: Any, prompt: str, colour: str, *values: Any
     ) -> Iterator[Updates]:
-        """Both answers about an image, while they are written.
-
-        `linked` is the view of a link that was just opened: its image may arrive before its other controls do.
-        """
+        """Write both answers about an image, and paint them meanwhile."""
         if file is None:
             # A file that could not be read was taken away with its answer: what was said about it stays.
-            yield {self.linked: None} if shown is None else self._emptied(HINT)
+            yield {self.shown: None} if shown is None else self._emptied(HINT)
             return
         try:
             image = read_image(Path(file["path"] or ""))
@@ -174,17 +194,11 @@ class Page:
             yield self._emptied(UNREADABLE) | {self.image: None}
             return
         try:
-            view = linked or View.from_controls(recognise_example(image), prompt, colour, values)
-            view = self.limits.fitted(view)
+            view = View.from_controls(recognise_example(image), prompt, colour, values)
             self.limits.check(view)
-            # What was wrong in a link stays beside its view.
-            remarks = {} if linked else {self.notes: notes([self.limits.strength_note(view)])}
-            yield (
-                self._painted(Shown(view))
-                | self._sliders(view)
-                | remarks
-                | {self.keep: self._links(view), self.linked: None, self.status: ""}
-            )
+            unknown = self.knows_scenes and view.example is None
+            beside = {self.preset: self.limits.preset_of(view), self.note: note(ONLY_SCENES if unknown else "")}
+            yield self._painted(Shown(view)) | beside
             stop = self.running[request.session_hash] = threading.Event()
             for frame in self.engine.stream(image, view, stop):
                 yield self._painted(Shown(view, frame))
@@ -195,8 +209,8 @@ class Page:
 
     def _emptied(self, why: str) -> Updates:
         """No answers, and a sentence in their place."""
-        empty = {self.answers[side]: panel(title) for side, title in TITLES.items()}
-        return {**empty, self.shown: None, self.linked: None, self.status: status(why)}
+        empty = {each: panel(name) for each, name in zip(self.answers, (ORIGINAL, "With RUDDER"), strict=True)}
+        return {**empty, self.shown: None, self.note: "", self.status: status(why)}
 
     def halt(self, request: gr.Request) -> None:
         """End the visitor's answer, which then says so itself."""
@@ -204,47 +218,19 @@ class Page:
             stop.set()
 
     def _painted(self, shown: Shown) -> Updates:
-        panels, scale = shown.painted()
+        panels, scale, result = shown.painted()
         return {
-            **{self.answers[side]: panel for side, panel in panels.items()},
+            **dict(zip(self.answers, panels, strict=True)),
             self.legend: scale,
+            self.status: result,
             self.shown: shown,
         }
 
-    def _links(self, view: View) -> str:
-        return keep_links(view, config_json(view, self.engine.model.config, keep_folder=self.private))
-
-    def _sliders(self, view: View) -> Updates:
-        """Strength and sensitivity as the layer and the mode of a view allow."""
-        settings = view.settings
-        _, most, step = self.limits.ranges(settings["layer"])["alpha_max"]
-        return {
-            self.settings["alpha_max"]: gr.Slider(maximum=most, step=step, value=settings["alpha_max"]),
-            self.settings["k"]: gr.Slider(value=settings["k"], interactive=settings["mode"] == "beta"),
-        }
-
     def repaint(self, shown: Shown | None, colour: str) -> Updates:
-        """The answers that are there, in other colours."""
+        """Paint the answers that are there in other colours."""
         if shown is None or colour not in COLOURS:
             return {self.shown: gr.skip()}
-        view = replace(shown.view, colour=colour)
-        return self._painted(replace(shown, view=view)) | {self.keep: self._links(view)}
-
-    def open(self, request: gr.Request) -> Updates:
-        """The controls as a link says."""
-        view, problems = read_query(dict(request.query_params), self.default, self.limits)
-        asked = "example" in request.query_params
-        image = example_image(view.example) if view.example and (asked or self.eager) else None
-        return {
-            self.linked: None if image is None else view,
-            self.image: image,
-            self.prompt: view.prompt,
-            self.colour: view.colour,
-            **{self.settings[name]: value for name, value in view.settings.items()},
-            **self._sliders(view),
-            self.notes: notes([*problems, self.limits.strength_note(view)]),
-            self.keep: self._links(view),
-        }
+        return self._painted(replace(shown, view=replace(shown.view, colour=colour)))
 
 
 def _control(name: str, value: Any, info: str, ends: tuple[float, float, float] | None) -> Any:

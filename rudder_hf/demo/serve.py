@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..scenes.captions import DETAIL_PROMPT as PROMPT
 from ..scenes.embedded import NOTE, embedded_name
 
-PROMPT = "Please help me describe the image in detail"
 HERE = "127.0.0.1"
 
 
@@ -64,12 +64,11 @@ def serving(
             from .page import Page, launch
 
             page = Page(
-                Engine(model, processor, PROMPT, max_new_tokens),
+                Engine(model, processor, max_new_tokens),
                 name=str(name) if inside is None else f"embedded:{inside}",
                 prompt=PROMPT,
                 note="" if inside is None or on_space else NOTE,
-                private=not on_space,
-                eager=inside is not None,
+                knows_scenes=inside is not None,
                 folder=files,
             )
             address = (None, None) if on_space else (HERE, check_port(port))

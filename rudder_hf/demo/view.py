@@ -1,62 +1,50 @@
-"""What the page can be set to, and its own HTML, as pure functions.
-
-Settings have limits that fit the model; links reproduce them, and config.json saves them. The HTML has no font, script
-or image from elsewhere.
-"""
+"""What the page can be set to, and its own HTML, as pure functions. The HTML loads nothing from elsewhere."""
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
-from urllib.parse import urlencode
 
 from ..analyze.tokens import TOKEN_CSS, TracedAnswer, escape, scale_html
-from ..core.configuration import MODES, RudderConfig, check_setting
-from ..core.trust import is_on_hub
+from ..core.configuration import RudderConfig
+from ..core.settings import MODES, check_setting
 
 COLOURS = ("gate", "similarity")
 CHOICES = {"mode": MODES, "span": ("prompt", "text", "image"), "colour": COLOURS}
+PRESETS = ("off", "calibrated", "strong")
 LONGEST_PROMPT = 2000  # characters
 ROWS: tuple[dict[str, str], ...] = (
+    {"layer": "where CARD is read and added", "alpha_max": "strength of the push", "k": "sensitivity of the gate"},
     {
         "mode": "gated (beta) or constant (add)",
         "span": "which tokens of the prompt make CARD",
         "steer_first_token": "steer the first token too",
     },
-    {"layer": "where CARD is read and added", "alpha_max": "strength of the push", "k": "sensitivity of the gate"},
     {
-        "contrast": "contrast of image values: beyond the paper",
+        "contrast": "contrast of image values: not in the paper",
         "contrast_after": "answer tokens before the contrast",
         "contrast_first_layer": "first layer of the contrast",
     },
 )
 """The settings of `RudderConfig` that the page shows, row by row, and what they are."""
-# A link is read in this order: the layer decides which strengths are allowed.
 SETTINGS = tuple(name for row in ROWS for name in row)
 
 
 @dataclass(frozen=True)
 class View:
-    """Everything that the page can be set to, except an image of the visitor's own.
+    """Everything that the page can be set to, except an image of the visitor's own."""
 
-    Attributes:
-        example: Number of an example image from 1 on; None for another image.
-        prompt: What the model is asked.
-        settings: `SETTINGS` with their values, as `RudderConfig` has them; the layer from 0 on.
-        colour: What tokens are shaded by, "gate" or "similarity".
-    """
-
-    example: int | None
+    example: int | None  # number of an example image from 1 on; None for another image
     prompt: str
-    settings: Mapping[str, Any]
-    colour: str = "gate"
+    settings: Mapping[str, Any]  # `SETTINGS` with their values, as `RudderConfig` has them
+    colour: str = "gate"  # what tokens are shaded by
 
     @classmethod
     def from_controls(cls, example: int | None, prompt: Any, colour: str, values: Sequence[Any]) -> View:
-        """The view from what the page's controls hold; `values` are those of `SETTINGS`.
+        """Return the view that the page's controls hold; `values` are those of `SETTINGS`.
 
         Raises:
             ValueError: A control was emptied.
@@ -64,176 +52,88 @@ class View:
         given = dict(zip(SETTINGS, values, strict=True))
         if empty := [name for name, value in given.items() if value is None]:
             raise ValueError(f"{', '.join(empty)} is empty: choose a value.")
-        return cls(example, str(prompt or ""), {name: _typed(name, value) for name, value in given.items()}, colour)
-
-    def changed(self, name: str, value: Any) -> View:
-        """The view with another setting, example, prompt or colour."""
-        if name in SETTINGS:
-            return replace(self, settings={**self.settings, name: value})
-        return replace(self, **{name: value})
-
-    def query(self) -> str:
-        """The view as query parameters, which `read_query` reads."""
-        values = {"example": self.example, "prompt": self.prompt, **self.settings, "colour": self.colour}
-        return urlencode({name: str(value) for name, value in values.items() if value is not None})
-
-
-def _typed(name: str, value: Any) -> Any:
-    """What a link or a control holds, as the type that it stands for."""
-    kind: Any = int if name == "example" else type(getattr(RudderConfig, name, ""))
-    return {"True": True, "False": False}.get(value, value) if kind is bool else kind(value)
+        typed = {name: type(getattr(RudderConfig, name))(value) for name, value in given.items()}
+        return cls(example, str(prompt or ""), typed, colour)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What can be set on a model.
+    """What can be set on a model."""
 
-    Attributes:
-        hidden_norms: Layer that can be steered -> usual length of its hidden states.
-        examples: Number of example images.
-        own: The model's own settings: always within the limits.
-    """
+    layers: int
+    own: Mapping[str, Any]  # the model's own settings: always within the limits
 
-    hidden_norms: Mapping[int, float]
-    examples: int
-    own: Mapping[str, Any]
-
-    def ranges(self, layer: int) -> dict[str, tuple[float, float, float]]:
-        """Lowest value, highest value and step of each slider, with the strengths that fit a layer."""
-        # A push as long as the hidden state itself, rounded up to two digits, in steps for four.
-        norm = self.hidden_norms[layer]
-        if layer == self.own["layer"]:
-            norm = max(norm, self.own["alpha_max"])
-        digits = math.floor(math.log10(norm))
-        strongest = float(f"{math.ceil(norm / 10.0 ** (digits - 1)) * 10.0 ** (digits - 1):.3g}")
-        last = max(self.hidden_norms)
+    @cached_property
+    def ranges(self) -> dict[str, tuple[float, float, float]]:
+        """Lowest value, highest value and step of each slider."""
+        own, last = self.own, self.layers - 1
+        strongest = float(f"{3 * own['alpha_max'] or 1.0:.2g}")
         return {
             "layer": (0, last, 1),
             "alpha_max": (0, strongest, float(f"{10.0 ** (math.floor(math.log10(strongest)) - 3):.0e}")),
-            "k": (0, max(20, math.ceil(self.own["k"])), 0.1),
-            "contrast": (0, max(2, math.ceil(self.own["contrast"])), 0.05),
-            "contrast_after": (1, max(32, self.own["contrast_after"]), 1),
-            "contrast_first_layer": (0, max(last, self.own["contrast_first_layer"]), 1),
+            "k": (0, max(20, math.ceil(own["k"])), 0.1),
+            "contrast": (0, max(2, math.ceil(own["contrast"])), 0.05),
+            "contrast_after": (1, max(32, own["contrast_after"]), 1),
+            "contrast_first_layer": (0, max(last, own["contrast_first_layer"]), 1),
         }
 
-    def fitted(self, view: View) -> View:
-        """The view with a strength that its layer allows: it was chosen for another, whose states may be longer."""
-        layer = view.settings["layer"]
-        if layer not in self.hidden_norms:
-            return view
-        return view.changed("alpha_max", min(view.settings["alpha_max"], self.ranges(layer)["alpha_max"][1]))
+    def preset(self, name: str) -> dict[str, Any]:
+        """Return the settings of one of `PRESETS`: nothing on, the model's own, or twice their strength."""
+        own = dict(self.own)
+        changes = {"off": {"alpha_max": 0.0, "contrast": 0.0}, "strong": {"alpha_max": 2 * own["alpha_max"]}}
+        return own | changes.get(name, {})
+
+    def preset_of(self, view: View) -> str | None:
+        """Return the preset that a view has; None for settings of the visitor's own."""
+        return next((name for name in PRESETS if self.preset(name) == dict(view.settings)), None)
 
     def check(self, view: View) -> None:
-        """Refuse a view that the model cannot show.
+        """Reject a view that the model cannot show.
 
         Raises:
             ValueError: A setting is out of range; it is named with what is allowed.
         """
-        if view.example is not None and not 1 <= view.example <= self.examples:
-            raise ValueError(f"example is {view.example}, but has to be 1 to {self.examples}.")
         if not view.prompt.strip() or len(view.prompt) > LONGEST_PROMPT:
             raise ValueError(
                 f"prompt has {len(view.prompt)} characters, but has to have 1 to {LONGEST_PROMPT}, not all blank."
             )
-        if view.colour not in COLOURS:
-            raise ValueError(f"colour is {view.colour!r}, but has to be one of {', '.join(COLOURS)}.")
-        layer = view.settings["layer"]
-        if layer not in self.hidden_norms:
-            raise ValueError(f"layer is {layer}, but has to be one of {', '.join(map(str, self.hidden_norms))}.")
-        ranges = self.ranges(layer)
         for name, value in view.settings.items():
-            if name not in ranges:
+            if name not in self.ranges:
                 check_setting(name, value)
                 continue
-            low, high, _ = ranges[name]
+            low, high, _ = self.ranges[name]
             if not low <= value <= high:  # not so for NaN either
-                raise ValueError(f"{name} is {value:g}, but has to be {low:g} to {high:g} (at layer {layer}).")
-
-    def strength_note(self, view: View) -> str:
-        """How strong alpha_max is on the view's layer, in words."""
-        layer, alpha_max = view.settings["layer"], view.settings["alpha_max"]
-        norm = self.hidden_norms[layer]
-        gate = "constant" if view.settings["mode"] == "add" else "before the gate, which lets less through"
-        return (
-            f"Hidden states at layer {layer} are about {norm:.3g} long: "
-            f"alpha_max {alpha_max:g} is {100 * alpha_max / norm:.0f} % of that, {gate}."
-        )
-
-
-def read_query(query: Mapping[str, str], default: View, limits: Limits) -> tuple[View, list[str]]:
-    """The view that a link describes, and what in it was left out because the model cannot show it.
-
-    Nothing in a link is an error: whatever is missing or wrong stays as in `default`. Other parameters than a view's
-    (Spaces add some) are not looked at.
-    """
-    view, notes = default, []
-    for name in ("example", "prompt", *SETTINGS, "colour"):
-        if name not in query:
-            continue
-        given = query[name] if len(query[name]) <= 40 else query[name][:40] + "…"
-        try:
-            changed = view.changed(name, _typed(name, query[name]))
-        except ValueError:
-            notes.append(f"The link's {name}={given} was left out: that is no number.")
-            continue
-        if name == "layer":
-            changed = limits.fitted(changed)
-        try:
-            limits.check(changed)
-        except ValueError as error:
-            notes.append(f"The link's {name}={given} was left out: {error}")
-            continue
-        view = changed
-    return view, notes
-
-
-def config_json(view: View, config: RudderConfig, keep_folder: bool) -> str:
-    """The view's settings as the config.json that `RudderConfig.from_pretrained` reads.
-
-    Args:
-        view: What to save.
-        config: The model's settings: what the page does not show stays as it is, the calibration record too, which
-            says for itself what was found and what was changed since.
-        keep_folder: Whether a base model that lies in a folder of this machine is named.
-    """
-    saved = RudderConfig.from_dict(config.to_diff_dict())
-    saved.take(dict(view.settings))
-    base = config.base_model_name_or_path
-    if base is not None and not keep_folder and not is_on_hub(base):
-        saved.base_model_name_or_path = saved.base_model_revision = None
-        record = saved.calibration or {}
-        if isinstance(model := record.get("model"), dict):
-            saved.calibration = record | {"model": model | {"name": None}}
-    return str(saved.to_json_string())
+                raise ValueError(f"{name} is {value:g}, but has to be {low:g} to {high:g}.")
 
 
 # HTML
 
 # Colours are the theme's, so that its dark form is readable by itself. A narrow window has one column: what is asked,
-# the answers, other examples, the settings.
+# the answers, other examples.
 CSS = f"""
 .gradio-container {{ max-width: 1280px !important; margin: 0 auto !important; color-scheme: light; }}
 .dark .gradio-container {{ color-scheme: dark; }}
 .gradio-container .html-container {{ padding: 0; }}
 .rudder-head h1 {{ font-size: 1.5rem; margin: 0 0 .25rem; }}
-.rudder-head p, .status, .legend, .notes {{ margin: 0; }}
+.rudder-head p, .status, .legend, .note {{ margin: 0; }}
 #answers, #colours, .settings .form {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); }}
-#examples .gallery {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(4.2rem, 1fr)); }}
+#image img {{ width: 100%; height: 100%; object-fit: contain; image-rendering: pixelated; }}
+#examples {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(4.8rem, 1fr)); gap: .4rem; }}
+#examples button {{ flex-direction: column; gap: .2rem; padding: .3rem; min-width: 0; font-size: .8rem; }}
+#examples button img {{ width: 100%; height: auto; margin: 0; }}
 .answer {{ background: var(--block-background-fill); border: 1px solid var(--border-color-primary);
   border-radius: 8px; padding: .75rem 1rem; height: 100%; }}
 .answer h3 {{ margin: 0 0 .5rem; font-size: 1rem; }}
 .answer .tokens {{ margin: 0; min-height: 8rem; }}
 .answer .verdict {{ margin: .5rem 0 0; min-height: 1.5rem; font-size: .9rem; }}
-.legend, .notes {{ font-size: .9rem; }}
-.status {{ font-weight: 600; }} #status:not(:has(p)) {{ display: none; }}
-.keep {{ display: flex; flex-wrap: wrap; align-items: center; gap: .75rem; font-size: .95rem; }}
-.keep a.save {{ background: #08306b; color: #fff; padding: .45rem .9rem; border-radius: 6px; text-decoration: none; }}
+.legend, .note {{ font-size: .9rem; }}
+.status {{ font-weight: 600; }} #status:not(:has(p)), #note:not(:has(p)) {{ display: none; }}
 .gradio-container :is(.min_value, .max_value, .or) {{ color: var(--block-info-text-color); }}
 input[type=range]::-webkit-slider-thumb {{ outline: 1px solid #71717a; }}
 footer {{ display: none !important; }}
 @media (max-width: 900px) {{
   #page {{ flex-direction: column; }} #page > .column {{ display: contents; }}
-  #status, #answers, #colours {{ order: 1; }} #examples {{ order: 2; }} .settings, #notes, #keep {{ order: 3; }}
+  #status, #note, #answers, #colours {{ order: 1; }} #more, #advanced {{ order: 2; }}
 }}
 {TOKEN_CSS}"""
 
@@ -246,36 +146,45 @@ _MEANINGS = {
 }
 
 
-def head(name: str, note: str) -> str:
-    """Title and first lines."""
-    return (
-        '<div class="rudder-head"><h1>RUDDER, beside the model as it is</h1>'
-        f"<p>Model: {escape(name)}. {escape(note)} Give it an image or choose an example: both answers are written at "
-        "the same time, and colours show where RUDDER pushed. In examples, objects that are not in the image are "
-        "<del>struck out</del>, and those that are in it underlined.</p></div>"
-    )
+def head(name: str, note: str, examples: str) -> str:
+    """Return the title and the first lines, with what the example scenes show in all."""
+    lines = [
+        f"Model: {escape(name)}. {escape(note)} Choose an example or give it an image. Both answers are written at "
+        "the same time; colours show where RUDDER pushed. In examples, objects that are not in the image are "
+        "<del>struck out</del>, and those that are in it underlined.",
+        escape(examples),
+    ]
+    paragraphs = "".join(f"<p>{line}</p>" for line in lines if line)
+    return f'<div class="rudder-head"><h1>Original model vs. RUDDER</h1>{paragraphs}</div>'
 
 
-def notes(lines: Sequence[str]) -> str:
-    """Remarks below the controls."""
-    return "".join(f'<p class="notes">{escape(line)}</p>' for line in lines)
+def note(text: str) -> str:
+    """Return a remark beside the answers; empty for none."""
+    return f'<p class="note">{escape(text)}</p>' if text else ""
 
 
 def status(text: str) -> str:
-    """The line above the answers while there are none: what to do, or what was wrong."""
+    """Return the line above the answers: what to do, what was wrong, or whether the answers differ."""
     return f'<p class="status" role="status">{escape(text)}</p>' if text else ""
 
 
-def panel(title: str, body: str = "", verdict: str = "") -> str:
-    """A titled box around an answer."""
+def title(settings: Mapping[str, Any]) -> str:
+    """Return the title of the steered answer: what is on."""
+    names = {"alpha_max": "RUDDER", "contrast": "contrast"}
+    on = [name for setting, name in names.items() if settings[setting] > 0]
+    return f"With {' and '.join(on)}" if on else "RUDDER is off"
+
+
+def panel(heading: str, body: str = "", below: str = "", numbers: str = "") -> str:
+    """Return a titled box around an answer, with the numbers of its tokens as a table that a key opens."""
     return (
-        f'<section class="answer"><h3>{escape(title)}</h3><p class="tokens">{body}</p>'
-        f'<p class="verdict">{verdict}</p></section>'
+        f'<section class="answer"><h3>{escape(heading)}</h3><p class="tokens">{body}</p>'
+        f'<p class="verdict">{below}</p>{numbers}</section>'
     )
 
 
 def verdict(absent: Sequence[str] | None, done: bool, stopped: bool = False) -> str:
-    """The line below an answer: absent objects, if it is known what is in the image, and whether it was stopped."""
+    """Return the line below an answer: absent objects, if it is known what is there, and whether it was stopped."""
     parts = ["Stopped early."] if stopped else []
     if absent:
         names = ", ".join(f"<del>{escape(name)}</del>" for name in dict.fromkeys(absent))
@@ -286,32 +195,18 @@ def verdict(absent: Sequence[str] | None, done: bool, stopped: bool = False) -> 
 
 
 def colour_scale(answers: Sequence[TracedAnswer], colour: str) -> tuple[float, float]:
-    """The values that get the lightest and the darkest shade: one scale for both answers.
+    """Return the values that get the lightest and the darkest shade: one scale for both answers.
 
     The gate's is 0 to 1; the similarity's what occurs, to the next tenth.
     """
-    if colour == "gate":
-        return 0.0, 1.0
     values = [value for answer in answers for value in answer.trace.get(colour, ()) if math.isfinite(value)]
-    if not values:
+    if colour == "gate" or not values:
         return 0.0, 1.0
     low, high = math.floor(10 * min(values)) / 10, math.ceil(10 * max(values)) / 10
     return low, max(high, round(low + 0.1, 1))
 
 
 def legend(colour: str, scale: Sequence[float]) -> str:
-    """The scale of the shades, and what they mean."""
-    meaning = f"{_MEANINGS[colour]}. Point at a word or tap it for its numbers."
+    """Return the scale of the shades, and what they mean."""
+    meaning = f"{_MEANINGS[colour]}. Point at a word for its numbers, or open the table below an answer."
     return f'<p class="legend">{scale_html(scale)} {escape(meaning)}</p>'
-
-
-def keep_links(view: View, config_text: str) -> str:
-    """The button that saves the settings and the link that reproduces the view, as HTML."""
-    encoded = base64.b64encode(config_text.encode()).decode()
-    query = escape(view.query())
-    own = " (without your image, which stays with you)" if view.example is None else ""
-    return (
-        '<div class="keep">'
-        f'<a class="save" download="config.json" href="data:application/json;base64,{encoded}">Save settings</a>'
-        f'<a class="link" href="?{query}" target="_blank" rel="noopener">Link to this view</a>{own}</div>'
-    )

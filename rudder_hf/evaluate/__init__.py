@@ -1,5 +1,5 @@
-"""Hallucination measured: tasks, a run that survives interruptions, scores of saved answers, and their tables.
+"""Hallucination measured: tasks, a run that survives interruptions, results from saved answers, and their tables.
 
-`rudder evaluate` is the command line. `run.evaluate` runs a task; `folder` scores saved answers again and compares
-two runs. The scores themselves are pure functions in `rudder_hf.metrics`.
+`run.Run` is a folder of answers, `result.Result` their scores; `score` compares folders, `tables` writes the report.
+The scores themselves are pure functions in `rudder_hf.metrics`.
 """

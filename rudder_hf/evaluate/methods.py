@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ..methods import GROUPS, NAMES, Method, Sources, method_class
+from ..methods import GROUPS, NAMES, Method, Sources, method_class, unknown_method
 from ..methods.base import Inputs
-from ..runtime.answers import encode
+from ..runtime.answers import encode, with_answer
 from ..runtime.models import LoadedModel
 from ..scenes.captions import DETAIL_PROMPT, detailed_caption, mentions, noun
 from ..scenes.embedded import embedded_name
@@ -35,17 +34,11 @@ _FIRST_SCENE = 9_000_000
 
 
 def parse_names(text: str) -> list[str]:
-    """Names of methods and groups, separated by commas; groups are replaced by their members.
-
-    Raises:
-        ValueError: A name is unknown or given twice.
-    """
+    """Return the methods named in a text, separated by commas; groups are replaced by their members."""
     given = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in given if name not in NAMES and name not in GROUPS]
-    if unknown or not given:
-        raise ValueError(
-            f"There is no method {(unknown or [text])[0]!r}. Methods: {', '.join(NAMES)}. Groups: {', '.join(GROUPS)}."
-        )
+    for name in given or [text]:
+        if name not in NAMES and name not in GROUPS:
+            raise unknown_method(name, tuple(GROUPS))
     if len(set(given)) < len(given):
         raise ValueError(f"A method is named twice in {text!r}.")
     # A method that is named and also in a group keeps the place where it stands first.
@@ -59,12 +52,9 @@ def parse_optional(text: str) -> set[str]:
 
 
 def parse_settings(texts: Sequence[str], methods: Collection[str] = NAMES) -> dict[str, dict[str, Any]]:
-    """Settings such as "alpha_max=8" (for all methods that are steered) or "rudder-add.alpha_max=5", by method.
+    """Return settings such as "alpha_max=8" (for all methods that are steered) or "rudder-add.alpha_max=5", by method.
 
     Values are written as in JSON or in Python. Without `methods` there are only settings for all of them.
-
-    Raises:
-        ValueError: A text has another form.
     """
     found: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -83,11 +73,7 @@ def parse_settings(texts: Sequence[str], methods: Collection[str] = NAMES) -> di
 
 
 def check_settings(names: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse settings (from `parse_settings`) of methods that are not run, and those that a method does not have.
-
-    Raises:
-        ValueError: There are some; the message names what is allowed.
-    """
+    """Raise ValueError for settings (from `parse_settings`) of methods that are not run, or that a method lacks."""
     unused = sorted(set(settings) - {"", *names})
     if unused:
         raise ValueError(f"There are settings for {unused[0]!r}, which is not one of the methods {', '.join(names)}.")
@@ -113,34 +99,23 @@ def sources_of(loaded: LoadedModel, prompts: Prompts | None = None) -> Sources:
 
 
 def make_method(
-    name: str, loaded: LoadedModel, settings: Mapping[str, Any] | None = None, questions: bool = False,
+    name: str, loaded: LoadedModel, settings: Mapping[str, Any] | None = None,
     prompts: Prompts | None = None,
 ) -> Method:  # fmt: skip
-    """Make a method for a model, with what the user set.
-
-    The rest is as published (for yes/no `questions`, some publications differ), RUDDER's as calibrated for the model.
-
-    Raises:
-        ValueError: Settings are missing or out of range.
-        TypeError: There is no such setting.
-    """
-    kind = method_class(name)
-    published = kind.for_questions if questions else {}
-    return kind.for_model(loaded.model, sources_of(loaded, prompts), **{**published, **(settings or {})})
+    """Make a method for a model, with what the user set; the rest is as published, RUDDER's as calibrated."""
+    return method_class(name).for_model(loaded.model, sources_of(loaded, prompts), **(settings or {}))
 
 
 def make_methods(
     names: Sequence[str], loaded: LoadedModel, settings: Mapping[str, Mapping[str, Any]] | None = None,
-    decoding: str = "greedy", questions: bool = False, optional: Collection[str] = (), prompts: Prompts | None = None,
+    optional: Collection[str] = (), prompts: Prompts | None = None,
 ) -> tuple[list[Method], list[str]]:  # fmt: skip
-    """Make methods for a model, without the optional ones that cannot run on it or with this decoding.
+    """Make methods for a model, without the optional ones that cannot run on it.
 
     Args:
         names: Of the methods.
         loaded: The model.
         settings: From `parse_settings`.
-        decoding: "greedy", "nucleus" or "beam".
-        questions: See `make_method`.
         optional: Methods that may be left out, from `parse_optional`.
         prompts: See `sources_of`.
 
@@ -156,9 +131,7 @@ def make_methods(
     left_out: list[str] = []
     for name in names:
         try:
-            method = make_method(name, loaded, _settings_of(name, settings), questions, prompts)
-            if reason := method.refuses(decoding):
-                raise ValueError(f"{reason}: choose another --decoding, or leave it out of --methods.")
+            method = make_method(name, loaded, _settings_of(name, settings), prompts)
         except ValueError as error:
             if name not in optional:
                 raise
@@ -209,17 +182,11 @@ def _scene_pairs(loaded: LoadedModel) -> Callable[[], Iterator[tuple[Inputs, Inp
         for number in range(_PAIRS):
             scene = train_scene(0, _FIRST_SCENE + number)
             inputs = encode(loaded.model, loaded.processor, [draw(scene)], [DETAIL_PROMPT])
-            correct, wrong = (
-                _joined(inputs, tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"])
+            ids = [
+                tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"].to(loaded.model.device)
                 for text in caption_pair(scene, number)
-            )
+            ]
+            correct, wrong = (with_answer(inputs, answer, torch.ones_like(answer)) for answer in ids)
             yield correct, wrong
 
     return pairs
-
-
-def _joined(inputs: Inputs, answer: Tensor) -> dict[str, Any]:
-    """The inputs of a prompt with an answer after it."""
-    ids = answer.to(inputs["input_ids"].device)
-    added = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    return {**inputs, **{name: torch.cat([inputs[name], part], dim=1) for name, part in added.items()}}

@@ -7,123 +7,81 @@ from pathlib import Path
 from typing import Any
 
 from ..metrics.errors import InputError
-from ..runtime.store import read_result, to_json
+from ..runtime.store import RESULT_FILE, read_result, to_json
 
-FORMAT = "rudder-evaluation-2"
-# The first format had no controls; it is read as a run without them.
-_READ = (FORMAT, "rudder-evaluation-1")
-RESULT_FILE = "result.json"
+FORMAT = "rudder-result-3"
 VANILLA = "vanilla"
 """The method whose captions are cut as a control of the others."""
 
 
 @dataclass(frozen=True)
 class MetricValue:
-    """One number.
+    """One number."""
 
-    Attributes:
-        label: Its name in tables.
-        value: The number, in percent where the unit is "percent".
-        direction: "lower" or "higher" is better, or "none" where neither is.
-        unit: "percent", "points", "words" or "nats".
-        low: Lower end of the 95 % bootstrap interval over images.
-        high: Upper end.
-    """
-
-    label: str
-    value: float
-    direction: str
-    unit: str
-    low: float
-    high: float
+    label: str  # Its name in tables
+    value: float  # The number, in percent where the unit is "percent"
+    direction: str  # "lower" or "higher" is better, or "none" where neither is
+    unit: str  # "percent", "points", "words" or "nats"
+    low: float  # Lower end of the 95 % bootstrap interval over images
+    high: float  # Upper end
 
 
 @dataclass(frozen=True)
 class MetricDifference(MetricValue):
-    """One method minus another on the same images; the interval is paired.
+    """One method minus another on the same images; the interval is paired."""
 
-    Attributes:
-        p_value: Of a permutation test that swaps the two answers of an image.
-    """
-
-    p_value: float
+    p_value: float  # Of a permutation test that swaps the two answers of an image
 
 
 @dataclass(frozen=True)
 class ControlResult:
-    """Vanilla's captions cut until their recall is a method's (`rudder_hf.metrics.truncation`).
+    """Vanilla's captions cut until their recall is a method's (`rudder_hf.metrics.truncation`)."""
 
-    Attributes:
-        mentions: After how many mentions captions are cut; None if the method recalls as much as vanilla or more.
-        shorter: Which share of the captions is cut one mention earlier (before 0.2, how many).
-        metrics: Of the cut captions, by name.
-        differences: The method minus its control, by metric.
-    """
-
+    # After how many mentions captions are cut; None if the method recalls as much as vanilla or more
     mentions: int | None
-    shorter: float
-    metrics: dict[str, MetricValue]
-    differences: dict[str, MetricDifference]
+    shorter: float  # Which share of the captions is cut one mention earlier
+    metrics: dict[str, MetricValue]  # Of the cut captions, by name
+    differences: dict[str, MetricDifference]  # The method minus its control, by metric
 
 
 @dataclass(frozen=True)
 class MethodResult:
-    """All numbers of one method.
+    """All numbers of one method."""
 
-    Attributes:
-        name: The method.
-        settings: Its settings.
-        metrics: By name, in the order of the tables.
-        counts: What the metrics were computed from.
-        differences: To the first method of the run, by metric; empty for the first one.
-        notes: Counted warnings about its answers.
-        control: Of captions: vanilla's, cut to this method's recall; None for vanilla itself and without vanilla.
-    """
-
-    name: str
-    settings: dict[str, Any]
-    metrics: dict[str, MetricValue]
-    counts: dict[str, int]
+    name: str  # As tables call it
+    method: str  # Which method it is, where `name` says more than that
+    settings: dict[str, Any]  # Its settings
+    metrics: dict[str, MetricValue]  # By name, in the order of the tables
+    counts: dict[str, int]  # What the metrics were computed from
+    # To the first method of the run, by metric; empty for the first one
     differences: dict[str, MetricDifference] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # Counted warnings about its answers
+    # Of captions: vanilla's, cut to this method's recall; None for vanilla itself and without vanilla
     control: ControlResult | None = None
+    # Throughput and the like against vanilla, where they were measured
+    cost: dict[str, float] = field(default_factory=dict)
+    # Of a control: the method that it is a control of, minus it; what is left is the image's own
+    steered_minus: dict[str, MetricDifference] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class EvaluationResult:
-    """A whole run. Everything but `run` is the same however the work was cut up.
+class Result:
+    """A whole run. Everything but `run` is the same however the work was cut up."""
 
-    Attributes:
-        task: What was asked: "chair", "pope", "mme", "scenes" or "scenes-pope".
-        kind: How it was scored: "chair", "pope" or "mme".
-        model: Name, revision of the base, class, parameters, dtype, generation options of its own.
-        data: Where samples come from, with a hash of them.
-        prompt: The prompt, or its form with {question} in it.
-        decoding: Name and options.
-        scoring: Lineage or parser, draws of the bootstrap, margin of controls.
-        seed: Of the choice of images, of sampling and of the bootstrap.
-        image_ids: The images that were evaluated.
-        samples: How many questions each method answered.
-        methods: One result for each method.
-        notes: Counted warnings about the data.
-        run: When, how long, with what command, versions and hardware.
-        format: Version of this layout.
-    """
-
-    task: str
-    kind: str
-    model: dict[str, Any]
-    data: dict[str, Any]
-    prompt: str
-    decoding: dict[str, Any]
-    scoring: dict[str, Any]
-    seed: int
-    image_ids: list[int | str]
-    samples: int
-    methods: list[MethodResult]
-    notes: list[str]
-    run: dict[str, Any]
-    format: str = FORMAT
+    task: str  # What was asked: "chair", "pope", "mme", "scenes" or "scenes-pope"
+    kind: str  # How it was scored: "chair", "pope" or "mme"
+    model: dict[str, Any]  # Name, revision of the base, class, parameters, dtype, generation options of its own
+    data: dict[str, Any]  # Where samples come from, with a hash of them
+    prompt: str  # The prompt, or its form with {question} in it
+    decoding: dict[str, Any]  # Name and options
+    scoring: dict[str, Any]  # Lineage or parser, draws of the bootstrap
+    seed: int  # Of the choice of images, of sampling and of the bootstrap
+    image_ids: list[int | str]  # The images that were evaluated
+    samples: int  # How many questions each method answered
+    methods: list[MethodResult]  # One result for each method
+    notes: list[str]  # Counted warnings about the data
+    run: dict[str, Any]  # When, how long, with what command, versions and hardware
+    format: str = FORMAT  # Version of this layout
 
     def method(self, name: str) -> MethodResult:
         """The result of one method.
@@ -141,7 +99,7 @@ class EvaluationResult:
         return to_json(asdict(self))
 
     @classmethod
-    def load(cls, path: str | Path) -> EvaluationResult:
+    def load(cls, path: str | Path) -> Result:
         """Read a result file, or the one in a results folder.
 
         Raises:
@@ -152,4 +110,4 @@ class EvaluationResult:
             path = path / RESULT_FILE
         if not path.is_file():
             raise InputError(f"there is no result {path}: the run has not finished, or this is no results folder")
-        return read_result(path, cls, _READ, "a result of rudder evaluate")
+        return read_result(path, cls, FORMAT, "a result of this version of rudder")

@@ -1,4 +1,12 @@
-"""A run from beginning to end: batches, resuming, several processes, and the result.
+"""A run: one task, one decoding and one model in one folder, with the answers of many variants of methods.
+
+plan.json         what all variants share; a folder with another plan is refused
+samples.jsonl     the samples, with what answers are scored against, so that scoring needs nothing else
+answers/0.jsonl   finished batches, one file for each process
+result.json       metrics of the variants that were asked for last, with table.md and table.tex
+
+A folder takes further variants later: a larger search generates what is new, a killed one goes on, and a method can be
+added to yesterday's run.
 
 What can change a result and what cannot: answers are generated in batches that are cut from the list of samples, the
 same ones whichever process does them and whenever, so that interruptions and the number of processes change not a bit.
@@ -8,12 +16,16 @@ belong to the sample, so an answer changes only where two tokens are equally lik
 
 from __future__ import annotations
 
-import shlex
+import hashlib
+import json
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import torch
 
 from ..methods import Method
 from ..metrics.errors import InputError
@@ -21,156 +33,267 @@ from ..runtime.answers import answers, encode, log_likelihoods
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress, stages
-from ..runtime.store import write_new
-from .folder import Done, RunFolder
+from ..runtime.progress import Progress, no_progress
+from ..runtime.store import Store, read_json_lines, write_new
 from .methods import settings_record
-from .result import RESULT_FILE, EvaluationResult
-from .scoring import Scoring, build_result
-from .tables import paper_latex, run_markdown
+from .result import Result
+from .scoring import Scored, Scoring, build_result, score_answers
 from .tasks.base import Sample, Task, samples_hash
 
-_MARKDOWN_FILE, _LATEX_FILE = "table.md", "table.tex"
+_SAMPLES = "samples.jsonl"
 _DONORS, _DONOR_BATCH = 64, 8
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A method with its settings."""
+
+    label: str  # what tables call it
+    method: str  # name of the method
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, method: Method, label: str | None = None) -> Self:
+        """A method as it is run."""
+        return cls(label or method.name, method.name, json.loads(json.dumps(settings_record(method))))
+
+    @cached_property
+    def key(self) -> str:
+        """What its answers are found by: a digest of name and settings, however the settings came about."""
+        settings = {name: value for name, value in self.settings.items() if name != "calibrated"}
+        text = json.dumps([self.method, settings], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A line of a file of answers: those of one variant to one batch, or the launch of a process."""
+
+    key: str  # of the variant
+    method: str
+    settings: dict[str, Any]
+    seconds: float
+    rows: list[dict[str, Any]]
+    launch: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class RunOptions:
-    """How to run, beside what is evaluated.
+    """How to run, beside what is run."""
 
-    Attributes:
-        batch_size: Samples per batch.
-        seed: Of sampling.
-        likelihood: Whether to measure how likely each answer is to the unsteered model.
-        command: What the user typed, for the result.
+    batch_size: int = 8  # samples per batch, halved when memory runs out
+    seed: int = 0  # of sampling
+    # Whether to measure how likely answers are to the unsteered model: "none", "own" image, or also given "other" ones
+    likelihood: str = "own"
+    command: str = ""  # what the user typed, for the result
+
+
+class Run(Store):
+    """The folder of a run: `Run(path)` reads one, `begin` starts or continues it; arguments as for [`Store`].
+
+    ```python
+    run = Run("results/scenes").begin(task, loaded, Decoding("greedy", 64))
+    run.answer([methods.get("vanilla"), methods.get("vcd")])  # generates what is missing
+    result = run.result(Scoring())
+    ```
     """
 
-    batch_size: int = 8
-    seed: int = 0
-    likelihood: bool = True
-    command: str = ""
+    def __init__(self, path: str | Path, process: Process | None = None) -> None:
+        super().__init__(path, "evaluate", process)
 
+    def begin(self, task: Task, loaded: LoadedModel, decoding: Decoding, options: RunOptions | None = None) -> Self:
+        """Start the folder, or see that it belongs to the same run.
 
-def evaluate(
-    task: Task, loaded: LoadedModel, methods: Sequence[Method], decoding: Decoding, out: str | Path,
-    options: RunOptions | None = None, scoring: Scoring | None = None, process: Process | None = None,
-    progress: Progress = no_progress,
-) -> EvaluationResult | None:  # fmt: skip
-    """Run a task, or what is left of it, and score it.
-
-    Args:
-        task: What to ask.
-        loaded: The model.
-        methods: Ways to decode; differences are to the first.
-        decoding: How answers are written.
-        out: A new folder, or the folder of this very run, which is then continued.
-        options: Batch size, seed and the like.
-        scoring: Lineage, parser, draws of the bootstrap.
-        process: Which one of several this is.
-        progress: Is called with how far this process is.
-
-    Returns:
-        The result; None while other processes still have to finish, the last of which writes it.
-
-    Raises:
-        InputError: The folder belongs to another run, or its result was scored otherwise.
-    """
-    scoring = scoring or Scoring()
-    folder, done = write_answers(task, loaded, methods, decoding, out, options, process, progress)
-    if len(done) < len(task.samples) * len(methods):
-        return None
-    rows, path = folder.gather(done), folder.path / RESULT_FILE
-    if not path.exists():
-        result = build_result(folder.plan(), task.samples, rows, scoring, folder.record())
-        write_new(folder.path / _MARKDOWN_FILE, run_markdown(result))
-        write_new(folder.path / _LATEX_FILE, paper_latex([result]))
-        write_new(path, result.to_json())
-    found = EvaluationResult.load(path)
-    _check_scoring(folder.path, found, scoring)
-    return found
-
-
-def _check_scoring(folder: Path, found: EvaluationResult, scoring: Scoring) -> None:
-    """Refuse a finished result that was scored otherwise; older results do not have all options."""
-    asked, usual = scoring.record(found.kind), asdict(Scoring())
-    changed = [name for name, value in asked.items() if found.scoring.get(name, value) != value]
-    if changed:
-        there, here = (", ".join(f"{name} {own[name]}" for name in changed) for own in (found.scoring, asked))
-        options = [f"--{name} {value}" for name, value in asked.items() if name in changed or value != usual[name]]
-        raise InputError(
-            f"{folder} is finished and was scored with {there}; this command has {here}. To score its answers again: "
-            f"`rudder score {shlex.quote(str(folder))} {' '.join(options)}`."
+        Raises:
+            InputError: It belongs to another run.
+        """
+        self.task, self.loaded, self.decoding, self.options = task, loaded, decoding, options or RunOptions()
+        self.start(
+            {
+                "task": task.name,
+                "kind": task.kind,
+                "data": {**task.data, "samples_sha256": samples_hash(task.samples)},
+                "samples": len(task.samples),
+                "notes": task.notes,
+                "model": loaded.record(),
+                "decoding": decoding.record(),
+                "prompt": task.prompt,
+                "seed": self.options.seed,
+                "likelihood": self.options.likelihood,
+            }
         )
+        lines = [json.dumps(asdict(sample), ensure_ascii=False) for sample in task.samples]
+        write_new(self.path / _SAMPLES, "\n".join(lines) + "\n")
+        return self
 
+    # What is in the folder
 
-def write_answers(
-    task: Task, loaded: LoadedModel, methods: Sequence[Method], decoding: Decoding, out: str | Path,
-    options: RunOptions | None = None, process: Process | None = None, progress: Progress = no_progress,
-) -> tuple[RunFolder, Done]:  # fmt: skip
-    """Generate what this process has to and what is not there yet; arguments as for `evaluate`.
+    def samples(self) -> list[Sample]:
+        """The samples, in order."""
+        return read_json_lines(self.path / _SAMPLES, Sample)
 
-    Returns:
-        The folder, and all answers in it; those of other processes may still be missing.
-    """
-    options, process = options or RunOptions(), process or Process()
-    folder = RunFolder(out, process)
-    folder.begin(_plan(task, loaded, methods, decoding, options), task.samples)
-    with folder:
-        done = set(folder.done())
-        # All batches of the run in a fixed order, of which this process takes its share.
-        size = options.batch_size
-        cuts = [(method, start) for method in methods for start in range(0, len(task.samples), size)]
-        mine = [(m, task.samples[start : start + size]) for m, start in cuts[process.rank :: process.count]]
-        total = sum(len(batch) for _, batch in mine)
-        finished = sum((method.name, sample.id) in done for method, batch in mine for sample in batch)
-        names = [method.name for method in methods]
-        stage = dict(zip(names, stages(progress, names), strict=True))
-        text = f"{task.name}, {decoding.name}"
-        if finished < total:
-            folder.append({"launch": _launch(options, process), "method": "", "seconds": 0.0, "rows": []})
-        for method, batch in mine:
-            # With another batch size than before, part of a batch may be there already.
-            missing = [sample for sample in batch if (method.name, sample.id) not in done]
-            if not missing:
+    def answers(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """Answers by key of the variant and id of the sample."""
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for batch in self.batches(Batch):
+            for row in batch.rows:
+                found.setdefault((batch.key, row["id"]), row)
+        return found
+
+    def variants(self) -> list[Variant]:
+        """The variants that have answered every sample, in the order in which they were first run.
+
+        Of several variants of one method, all but the first are called by what is set otherwise.
+        """
+        samples, done = self.samples(), self.answers()
+        known: dict[str, Variant] = {}
+        for batch in self.batches(Batch):
+            if batch.rows:
+                known.setdefault(batch.key, Variant(batch.method, batch.method, batch.settings))
+        found: dict[str, Variant] = {}
+        for variant in known.values():
+            if any((variant.key, sample.id) not in done for sample in samples):
                 continue
-            stage[method.name](text, finished, total)
-            started = time.perf_counter()
-            rows = answer_batch(task, loaded, method, missing, decoding, options)
-            folder.append({"method": method.name, "seconds": round(time.perf_counter() - started, 3), "rows": rows})
-            finished += len(missing)
-        stage[names[-1]](text, finished, total)
-    return folder, folder.done()
+            if first := found.get(variant.method):
+                changed = [n for n, v in variant.settings.items() if first.settings.get(n) != v and n != "calibrated"]
+                label = f"{variant.method}[{', '.join(f'{n}={variant.settings[n]}' for n in changed)}]"
+                found[label] = Variant(label, variant.method, variant.settings)
+            else:
+                found[variant.method] = variant
+        return list(found.values())
 
+    def finished(self) -> list[Variant]:
+        """Return `variants`, of which there has to be one.
 
-def _plan(
-    task: Task, loaded: LoadedModel, methods: Sequence[Method], decoding: Decoding, options: RunOptions
-) -> dict[str, Any]:
-    """Everything that a result depends on: two runs with the same plan are one run."""
-    return {
-        "task": task.name,
-        "kind": task.kind,
-        "data": {**task.data, "samples_sha256": samples_hash(task.samples)},
-        "samples": len(task.samples),
-        "notes": task.notes,
-        "model": loaded.record(),
-        "methods": {method.name: settings_record(method) for method in methods},
-        "decoding": decoding.record(),
-        "prompt": task.prompt,
-        "seed": options.seed,
-        "likelihood": options.likelihood,
-    }
+        Raises:
+            InputError: There is none.
+        """
+        if not (found := self.variants()):
+            raise InputError(f"{self.path} is not finished: repeat its command to continue it.")
+        return found
 
+    def scored(
+        self, variants: Sequence[Variant], scoring: Scoring | None = None, first: int | None = None
+    ) -> list[Scored]:
+        """Counts of variants on all samples, or on the first ones.
 
-def _launch(options: RunOptions, process: Process) -> dict[str, Any]:
-    return {
-        "started": timestamp(),
-        "command": options.command,
-        "process": process.rank,
-        "processes": process.count,
-        "batch_size": options.batch_size,
-        "versions": versions(),
-        "hardware": hardware(),
-    }
+        Raises:
+            InputError: Answers are missing.
+        """
+        plan, samples, done = self.plan(), self.samples()[:first], self.answers()
+        found = []
+        for variant in variants:
+            rows = [done[variant.key, sample.id] for sample in samples if (variant.key, sample.id) in done]
+            if missing := len(samples) - len(rows):
+                raise InputError(
+                    f"{self.path} is not finished: {missing} of {len(samples)} answers of {variant.label!r} are "
+                    "missing. Repeat its command to continue it."
+                )
+            found.append(score_answers(plan["task"], plan["kind"], samples, rows, scoring or Scoring()))
+        return found
+
+    def result(self, scoring: Scoring, variants: Sequence[Variant] | None = None) -> Result:
+        """Score variants, all that are finished unless some are given; differences are to the first.
+
+        Raises:
+            InputError: Answers are missing.
+        """
+        variants = variants or self.finished()
+        scored = self.scored(variants, scoring)
+        return build_result(self.plan(), self.samples(), variants, scored, scoring, self._record(variants))
+
+    def _record(self, variants: Sequence[Variant]) -> dict[str, Any]:
+        """When, how long, with what commands, versions and hardware: from all launches that took part."""
+        labels = {variant.key: variant.label for variant in variants}
+        seconds: dict[str, float] = dict.fromkeys(labels.values(), 0.0)
+        tokens = dict.fromkeys(labels.values(), 0)
+        launches = []
+        for batch in self.batches(Batch):
+            if batch.launch is not None:
+                launches.append(batch.launch)
+            elif label := labels.get(batch.key):
+                seconds[label] = round(seconds[label] + batch.seconds, 3)
+                tokens[label] += sum(row["tokens"] for row in batch.rows)
+        return {
+            "finished": timestamp(),
+            "seconds": round(sum(seconds.values()), 3),
+            "seconds_by_method": seconds,
+            "tokens_by_method": tokens,
+            "launches": sorted(launches, key=lambda launch: (launch["started"], launch["process"])),
+        }
+
+    # Answering
+
+    def answer(
+        self, methods: Sequence[Method], progress: Progress = no_progress, first: int | None = None, wait: bool = False
+    ) -> bool:
+        """Generate what this process has to and what is not there yet, after `begin`.
+
+        Args:
+            methods: What to generate with.
+            progress: Is called with how far this process is.
+            first: Answer this many of the samples only.
+            wait: Whether to wait for the other processes.
+
+        Returns:
+            Whether everything is there; otherwise other processes are still at work.
+        """
+        samples, size = self.task.samples[:first], self.options.batch_size
+        variants = [(method, Variant.of(method)) for method in methods]
+
+        def left() -> int:
+            done = self.answers()
+            return sum((variant.key, sample.id) not in done for _, variant in variants for sample in samples)
+
+        if not left():  # a finished run is shown again from a folder that cannot be written
+            return True
+        # All batches in a fixed order, of which this process takes its share.
+        cuts = [(start, *variant) for start in range(0, len(samples), size) for variant in variants]
+        mine = cuts[self.process.rank :: self.process.count]
+        with self:
+            done = set(self.answers())
+            # With another batch size than before, part of a batch may be there already.
+            parts = [[s for s in samples[start : start + size] if (v.key, s.id) not in done] for start, _, v in mine]
+            total = sum(len(samples[start : start + size]) for start, _, _ in mine)
+            finished = total - sum(map(len, parts))
+            if finished < total:
+                launch = {
+                    "started": timestamp(),
+                    "command": self.options.command,
+                    "process": self.process.rank,
+                    "processes": self.process.count,
+                    "batch_size": size,
+                    "versions": versions(),
+                    "hardware": hardware(),
+                }
+                self.append(asdict(Batch("", "", {}, 0.0, [], launch)))
+            what = f"{self.task.name}, {self.decoding.name}"
+            for (_, method, variant), missing in zip(mine, parts, strict=True):
+                if missing:
+                    progress(f"{what}, {method.name}", finished, total)
+                    self._answer_batch(missing, method, variant)
+                    finished += len(missing)
+            progress(what, finished, total)
+        if wait and self.process.count > 1:
+            self.wait(left)
+        return not left()
+
+    def _answer_batch(self, samples: Sequence[Sample], method: Method, variant: Variant) -> None:
+        """Answer some samples and store that; in halves where memory does not suffice."""
+        started = time.perf_counter()
+        try:
+            rows = answer_batch(self.task, self.loaded, method, samples, self.decoding, self.options)
+        except torch.OutOfMemoryError:
+            if len(samples) == 1:
+                raise  # the model alone is too large
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            half = len(samples) // 2
+            self._answer_batch(samples[:half], method, variant)
+            self._answer_batch(samples[half:], method, variant)
+            return
+        seconds = round(time.perf_counter() - started, 3)
+        self.append(asdict(Batch(variant.key, variant.method, dict(variant.settings), seconds, rows)))
 
 
 def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
@@ -178,9 +301,11 @@ def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
     return [list(samples[start : start + size]) for start in range(0, len(samples), size)]
 
 
-def encode_samples(loaded: LoadedModel, task: Task, samples: Sequence[Sample]) -> dict[str, Any]:
-    """Inputs of `generate` for some samples."""
-    images = [task.image(sample) for sample in samples]
+def encode_samples(
+    loaded: LoadedModel, task: Task, samples: Sequence[Sample], pictured: Sequence[Sample] | None = None
+) -> dict[str, Any]:
+    """Return inputs of `generate` for some samples, with their own images or with those of other samples."""
+    images = [task.image(sample) for sample in pictured or samples]
     return encode(loaded.model, loaded.processor, images, [sample.prompt for sample in samples])
 
 
@@ -200,7 +325,7 @@ def answer_batch(
     task: Task, loaded: LoadedModel, method: Method, samples: Sequence[Sample], decoding: Decoding,
     options: RunOptions,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The answers of one method to one batch."""
+    """The answers of one method to one batch, with their likelihoods."""
     inputs = encode_samples(loaded, task, samples)
     seeds = [sample_seed(options.seed, sample.id) for sample in samples]
     # Opened for each batch: outside of it the model is unsteered, as the likelihood needs it.
@@ -212,7 +337,13 @@ def answer_batch(
         {"id": sample.id, "answer": answer.text, "tokens": len(answer.ids), "finished": answer.finished}
         for sample, answer in zip(samples, written, strict=True)
     ]
-    if not options.likelihood:
-        return [{**row, "log_likelihood": None} for row in rows]
-    sums = log_likelihoods(loaded.model, inputs, [answer.ids for answer in written])
-    return [{**row, "log_likelihood": round(value, 4)} for row, value in zip(rows, sums, strict=True)]
+    given = {"log_likelihood": inputs} if options.likelihood != "none" else {}
+    if options.likelihood == "other":
+        places = {sample.id: place for place, sample in enumerate(task.samples)}
+        others = [task.samples[(places[sample.id] + 1) % len(task.samples)] for sample in samples]
+        given["other_log_likelihood"] = encode_samples(loaded, task, samples, others)
+    for name, prompts in given.items():
+        sums = log_likelihoods(loaded.model, prompts, [answer.ids for answer in written])
+        for row, value in zip(rows, sums, strict=True):
+            row[name] = round(value, 4)
+    return rows

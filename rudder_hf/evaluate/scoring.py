@@ -9,64 +9,56 @@ from typing import Any
 
 import numpy as np
 
+from ..methods import CONTROL_OF
 from ..metrics.chair import CHAIR_METRICS, CaptionDetail, chair, ground_truth
 from ..metrics.chair_parsers import Lineage, check_lineage
 from ..metrics.coco import CocoData
-from ..metrics.errors import InputError
 from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from ..metrics.mme import MmeQuestion, mme, mme_metrics
 from ..metrics.pope import Parser, Question, pope, pope_mean
-from ..metrics.statistics import SAMPLES, Counts, Metric, compare, interval, share
+from ..metrics.statistics import SAMPLES, Counts, Floats, Metric, Sums, compare, interval, ratio, share
 from ..metrics.truncation import CONTROL_METRICS, cut_to_recall
-from .result import VANILLA, ControlResult, EvaluationResult, MethodResult, MetricDifference, MetricValue
-from .statements import MARGIN
+from .result import VANILLA, ControlResult, MethodResult, MetricDifference, MetricValue, Result
 from .tasks.base import Sample
 
 Rows = Sequence[dict[str, Any]]
 
-# Descriptive: steering lowers it a little by nature, and endless repetition raises it.
+
+def _grounding(sums: Sums) -> Floats:
+    return ratio(sums["log_likelihood"] - sums["other_log_likelihood"], sums["tokens"])
+
+
 LIKELIHOOD_METRICS = (
+    # Descriptive: steering lowers it a little by nature, and endless repetition raises it.
     Metric("log_likelihood", "Log-likelihood per token", share("log_likelihood", "tokens"), None, "nats"),
+    # What is said from habit is as likely with any image, what is seen is not.
+    Metric("grounding", "Grounding", _grounding, True, "nats"),
 )
+"""Of answers under the unsteered model; grounding is how much likelier they are with their own image."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """How answers are scored.
+    """How answers are scored."""
 
-    Attributes:
-        lineage: Of CHAIR: "pattern", "wordnet" or "strict".
-        parser: Of POPE: "robust", "official" or "opera".
-        bootstrap: Draws for intervals and p-values.
-        margin: Share of RUDDER's own change within which a control counts as without effect.
-    """
-
-    lineage: str = "pattern"
-    parser: Parser = "robust"
-    bootstrap: int = SAMPLES
-    margin: float = MARGIN
+    lineage: str = "pattern"  # Of CHAIR: "pattern", "wordnet" or "strict"
+    parser: Parser = "robust"  # Of POPE: "robust", "official" or "opera"
+    bootstrap: int = SAMPLES  # Draws for intervals and p-values
 
     def record(self, kind: str) -> dict[str, Any]:
         """The options that matter for a kind of task."""
         mine = {"chair": "lineage", "pope": "parser"}.get(kind)
-        return {name: value for name, value in asdict(self).items() if name in (mine, "bootstrap", "margin")}
+        return {name: value for name, value in asdict(self).items() if name in (mine, "bootstrap")}
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One method's counts and what to make of them.
+    """One method's counts and what to make of them."""
 
-    Attributes:
-        counts: One row for each image: images are what the bootstrap draws, their questions hang together.
-        metrics: In the order of the tables.
-        notes: Counted warnings.
-        details: Of captions: what was found in each.
-    """
-
-    counts: Counts
-    metrics: tuple[Metric, ...]
-    notes: list[str] = field(default_factory=list)
-    details: tuple[CaptionDetail, ...] = ()
+    counts: Counts  # One row for each image: images are what the bootstrap draws, their questions hang together
+    metrics: tuple[Metric, ...]  # In the order of the tables
+    notes: list[str] = field(default_factory=list)  # Counted warnings
+    details: tuple[CaptionDetail, ...] = ()  # Of captions: what was found in each
 
     def values(self, draws: int, seed: int) -> dict[str, MetricValue]:
         """Every metric with its interval, as results have it: percent instead of fractions."""
@@ -120,10 +112,11 @@ def score_answers(task: str, kind: str, samples: Sequence[Sample], rows: Rows, s
     counts, metrics = repetition(texts, ids), (*scored.metrics, *FLUENCY_METRICS)
     if task == "scenes":
         counts, metrics = counts.joined(broken(texts, ids)), (*metrics, *BROKEN_METRICS)
-    if all(row["log_likelihood"] is not None for row in rows):
-        values = np.asarray([[row["log_likelihood"], row["tokens"]] for row in rows], dtype=np.float64)
-        counts = counts.joined(Counts(ids, ("log_likelihood", "tokens"), values))
-        metrics = (*metrics, *LIKELIHOOD_METRICS)
+    likely = [name for name in ("log_likelihood", "other_log_likelihood") if all(name in row for row in rows)]
+    if likely:
+        values = np.asarray([[row[name] for name in (*likely, "tokens")] for row in rows], dtype=np.float64)
+        counts = counts.joined(Counts(ids, (*likely, "tokens"), values))
+        metrics = (*metrics, *LIKELIHOOD_METRICS[: len(likely)])
     joined = scored.counts.joined(_by_image(counts, samples))
     return Scored(joined, metrics, notes + scored.notes, scored.details)
 
@@ -189,50 +182,34 @@ def _score_images(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Sc
     return Scored(Counts(tuple(str(sample.image_id) for sample in samples), ("words",), values), ())
 
 
-def score_run(plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> dict[str, Scored]:
-    """Scores of each method of a run, from its plan, its samples and the answers of all methods.
-
-    Raises:
-        InputError: Answers are missing, doubled or of unknown samples.
-    """
-    known = {sample.id for sample in samples}
-    by_method: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in plan["methods"]}
-    for row in rows:
-        method, sample = row["method"], row["id"]
-        if method not in by_method or sample not in known:
-            raise InputError(f"there is an answer of {method!r} to {sample!r}, which the run does not have")
-        if sample in by_method[method]:
-            raise InputError(f"there are two answers of {method!r} to {sample!r}")
-        by_method[method][sample] = row
-    for name, answered in by_method.items():
-        if len(answered) < len(known):
-            raise InputError(f"{len(known) - len(answered)} of {len(known)} answers of {name!r} are missing")
-    return {
-        name: score_answers(plan["task"], plan["kind"], samples, [answered[s.id] for s in samples], scoring)
-        for name, answered in by_method.items()
-    }
-
-
 def build_result(
-    plan: dict[str, Any], samples: Sequence[Sample], rows: Rows, scoring: Scoring, run: dict[str, Any]
-) -> EvaluationResult:
-    """Put a result together; arguments as for `score_run`, and how the run came about."""
-    scored = score_run(plan, samples, rows, scoring)
-    first, vanilla = next(iter(scored.values())), scored.get(VANILLA)
-    draws, seed = scoring.bootstrap, plan["seed"]
+    plan: dict[str, Any], samples: Sequence[Sample], variants: Sequence[Any], scored: Sequence[Scored],
+    scoring: Scoring, run: dict[str, Any],
+) -> Result:  # fmt: skip
+    """Put a result together from a plan, its samples, its variants with their scores, and how the run came about."""
+    first = scored[0]
+    vanilla = next((own for variant, own in zip(variants, scored, strict=True) if variant.method == VANILLA), None)
+    draws = scoring.bootstrap, plan["seed"]
+    # Of several variants of a method the first is what controls are about.
+    by_method: dict[str, Scored] = {}
+    for variant, own in zip(variants, scored, strict=True):
+        by_method.setdefault(variant.method, own)
+    controlled = [by_method.get(CONTROL_OF.get(variant.method, "")) for variant in variants]
     methods = [
         MethodResult(
-            name=name,
-            settings=plan["methods"][name],
-            metrics=entry.values(draws, seed),
-            counts={column: round(float(total)) for column, total in entry.counts.total().items()},
-            differences={} if entry is first else entry.minus(first, draws, seed),
-            notes=entry.notes,
-            control=None if vanilla is None else entry.control(vanilla, draws, seed),
+            name=variant.label,
+            method=variant.method,
+            settings=dict(variant.settings),
+            metrics=own.values(*draws),
+            counts={column: round(float(total)) for column, total in own.counts.total().items()},
+            differences={} if own is first else own.minus(first, *draws),
+            notes=own.notes,
+            control=None if vanilla is None else own.control(vanilla, *draws),
+            steered_minus={} if steered is None else steered.minus(own, *draws),
         )
-        for name, entry in scored.items()
+        for variant, own, steered in zip(variants, scored, controlled, strict=True)
     ]
-    return EvaluationResult(
+    return Result(
         **{name: plan[name] for name in ("task", "kind", "model", "data", "prompt", "decoding", "seed")},
         scoring=scoring.record(plan["kind"]),
         image_ids=list(dict.fromkeys(sample.image_id for sample in samples)),

@@ -19,7 +19,7 @@ MARGIN = 1 / 3
 _JUDGED = ("chair_s", "chair_i", "chair_i_distinct", "f1")
 _ABSENT = {"chair_s", "chair_i_distinct"}
 _REPEATABLE = "chair_i"  # every mention counts, so that naming what is there twice lowers it
-_GROUPS = {WINS: "better in", LOSES: "worse in", TIES: "not to be told apart in"}
+_GROUPS = {WINS: "better in", LOSES: "worse in", TIES: "no significant difference in"}
 
 
 def verdict(change: MetricDifference) -> str:
@@ -32,7 +32,7 @@ def verdict(change: MetricDifference) -> str:
 
 def control_in_words(uncut: bool, vanilla: str = "vanilla") -> str:
     """The truncated control of a method; it is uncut if the method recalls as much as vanilla or more."""
-    return f"{vanilla} uncut, which recalls no more" if uncut else f"{vanilla} cut to the same recall"
+    return f"{vanilla}, whose recall is not higher" if uncut else f"{vanilla} cut to the same recall"
 
 
 def against_control(label: str, control: ControlResult, vanilla: str = "vanilla") -> str:
@@ -57,7 +57,7 @@ def against_control(label: str, control: ControlResult, vanilla: str = "vanilla"
     elif worse:
         lead = "names more absent objects than" if set(worse) & _ABSENT else "is worse than"
     else:
-        lead = "cannot be told from"
+        lead = "is not significantly different from"
     parts = []
     for group, words in _GROUPS.items():
         told = ", ".join(_told(judged[name]) for name in found.get(group, []))
@@ -66,7 +66,7 @@ def against_control(label: str, control: ControlResult, vanilla: str = "vanilla"
     return f"{label} {lead} {control_in_words(control.mentions is None, vanilla)}: {'; '.join(parts)}."
 
 
-def without_effect(label: str, change: MetricDifference, effect: MetricDifference, of: str, share: float) -> str:
+def without_effect(label: str, change: MetricDifference, effect: MetricDifference, of: str) -> str:
     """Whether a control does nothing: an equivalence, which a missing significance is not.
 
     Args:
@@ -74,17 +74,16 @@ def without_effect(label: str, change: MetricDifference, effect: MetricDifferenc
         change: Its change against vanilla.
         effect: The change of the method that it is a control of.
         of: That method, as the table calls it.
-        share: The margin, as a share of that change.
     """
     told = f"{label}: {_told(change)}"
     if verdict(effect) == TIES:
         return f"{told}: nothing to measure it by, because the change of {of} itself is open."
-    margin = share * abs(effect.value)
-    within = f"+-{number(margin, change.unit)} ({share:.0%} of the change of {of})"
+    margin = MARGIN * abs(effect.value)
+    within = f"+-{number(margin, change.unit)} ({MARGIN:.0%} of the change of {of})"
     if max(abs(change.low), abs(change.high)) <= margin:
         return f"{told}: without effect, its interval lies within {within}."
     if verdict(change) == TIES:
-        return f"{told}: open, it cannot be told from 0 and its interval leaves {within}."
+        return f"{told}: open, its interval holds 0 and leaves {within}."
     return f"{told}: not without effect, its interval leaves out 0 and leaves {within}."
 
 

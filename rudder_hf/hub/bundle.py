@@ -1,9 +1,8 @@
-"""The two Python files of a settings repository, joined from the modules of this package.
+"""The Python files of a settings repository, joined from the modules of this package.
 
-`modeling_rudder.py` holds everything that loads and steers a model, `custom_generate/generate.py` what steers one
-call. Both are plain joins: the modules' own text in import order, one section for each, with all imports once at the
-top. Joined code can join itself again: it finds the sections in its own file, so that settings which are saved without
-rudder_hf installed carry the very same code.
+`modeling_rudder.py` loads and steers a model, `pipeline_rudder.py` is the image-to-text pipeline, and
+`custom_generate/generate.py` steers one call. Each is a plain join of a module and of all that it imports: the text of
+the modules, one section for each, with all imports once at the top. The method comes first, hardening last.
 """
 
 from __future__ import annotations
@@ -15,23 +14,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.compat import OLDEST_TRANSFORMERS
+from ..core.version import OLDEST_TRANSFORMERS
+from .saving import settings_block
 
-# In import order: a module uses only names of those before it.
-_CORE = tuple(
-    f"core/{name}.py"
-    for name in (
-        *("version", "compat", "errors", "trust", "steering", "configuration", "families", "backbones", "call"),
-        *("trace", "contrast", "state", "hooks", "conversations", "generate", "handle"),
-    )
+_PACKAGE = Path(__file__).parents[1]
+# The order to read in. Modules that are not named here stand between the last of "hub" and "trust".
+_FIRST = (
+    *("core/steering.py", "core/state.py", "core/hooks.py", "core/generate.py", "core/handle.py"),
+    "core/attach.py",
+    *("hub/custom_generate.py", "hub/modeling.py", "hub/loading.py", "hub/processing.py"),
+    *("core/configuration.py", "core/settings.py", "core/call.py", "core/trace.py", "core/contrast.py"),
 )
-_CUSTOM_GENERATE = "hub/custom_generate.py"
-_HUB = tuple(
-    f"hub/{name}.py"
-    for name in ("loading", "images", "processing", "pipeline", "card_text", "card", "bundle", "push", "modeling")
-)
-MODULES = (*_CORE, "presets.py", _CUSTOM_GENERATE, *_HUB)
-"""What `modeling_rudder.py` is joined from."""
+_LAST = ("hub/saving.py", "core/errors.py", "core/version.py", "core/trust.py", "core/families.py")
+_MODELING = ("hub/modeling.py", "hub/processing.py")
+_PIPELINE = ("hub/pipeline.py",)
+_GENERATE = ("hub/custom_generate.py",)
 
 _SECTION = "# ======== rudder_hf/"
 # Before any other import: an older transformers lacks names that are imported below.
@@ -48,29 +45,98 @@ _WIDTH = 119
 
 @functools.cache
 def modeling_source() -> str:
-    """The text of `modeling_rudder.py`."""
+    """Return the text of `modeling_rudder.py`."""
     intro = "RUDDER for transformers: loads the base model that `config.json` names, and steers its `generate`."
-    return _join(intro, MODULES)
+    return _join(intro, _MODELING)
+
+
+@functools.cache
+def pipeline_source() -> str:
+    """Return the text of `pipeline_rudder.py`."""
+    return _join('RUDDER for transformers: `pipeline("image-to-text", THIS_REPOSITORY)`.', _PIPELINE)
 
 
 def custom_generate_source(settings: Mapping[str, Any]) -> str:
-    """The text of `custom_generate/generate.py`, with the settings in it: transformers hands it no config."""
-    values = "".join(f"    {name!r}: {value!r},\n" for name, value in settings.items())
+    """Return the text of `custom_generate/generate.py`, with the settings in it: transformers hands it no config."""
     intro = "RUDDER for one call of a stock model: `model.generate(..., custom_generate=THIS_REPOSITORY)`."
     return (
-        _join(intro, (*_CORE, _CUSTOM_GENERATE))
-        + f"\n\n{_SECTION}the settings of this repository\n\nSETTINGS = {{\n{values}}}\n\n\n"
+        _join(intro, _GENERATE)
+        + f"\n\n{_SECTION}the settings of this repository\n{settings_block(settings)}\n\n"
         + "def generate(model, **kwargs):\n"
-        + '    """The model\'s own `generate`, steered; takes `rudder=` and `output_rudder=` too."""\n'
+        + '    """Run the model\'s own `generate`, steered; takes `rudder=` and `output_rudder=` too."""\n'
         + "    return generate_steered(model, SETTINGS, **kwargs)\n"
     )
 
 
+def joined_modules(roots: Iterable[str]) -> list[str]:
+    """Return the modules that some modules need, themselves included, in the order of the joined file.
+
+    That is the order to read in, as far as Python lets: a module whose names another one uses while it is imported (as
+    a base class, a decorator, a default) stands before that one. All other names are looked up when they are used.
+    """
+    trees: dict[str, ast.Module] = {}
+    homes: dict[str, str] = {}
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name in trees:
+            continue
+        trees[name] = ast.parse((_PACKAGE / name).read_text(encoding="utf-8"))
+        for node in trees[name].body:
+            if isinstance(node, ast.ImportFrom) and node.level:
+                folder = Path(name).parents[node.level - 1]
+                home = (folder / f"{(node.module or '').replace('.', '/')}.py").as_posix()
+                homes |= {alias.name: home for alias in node.names}
+                waiting.append(home)
+    between = sorted(set(trees) - set(_FIRST) - set(_LAST))
+    ordered: list[str] = []
+
+    def place(name: str) -> None:
+        if name in ordered:
+            return
+        for used in sorted(_names_at_import(trees[name])):
+            if homes.get(used, name) != name:
+                place(homes[used])
+        ordered.append(name)
+
+    for name in (*_FIRST, *between, *_LAST):
+        if name in trees:
+            place(name)
+    return ordered
+
+
+def _names_at_import(module: ast.Module) -> set[str]:
+    """Return the names that a module looks up while it is imported: not those in functions and annotations."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = list(module.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            defaults = [default for default in node.args.kw_defaults if default is not None]
+            waiting += [*node.args.defaults, *defaults, *getattr(node, "decorator_list", [])]
+        elif isinstance(node, ast.AnnAssign):
+            waiting += [] if node.value is None else [node.value]
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
 @functools.cache
-def _join(intro: str, modules: tuple[str, ...]) -> str:
-    """The sections of some modules under one header, with those imports that they use."""
-    imports, sections = _own_parts() if Path(__file__).name != "bundle.py" else _package_parts()
-    chosen = [f"{_SECTION}{name}\n\n{sections[name]}" for name in modules]
+def _join(intro: str, roots: tuple[str, ...]) -> str:
+    """Join modules and what they need under one header, with those imports that they use."""
+    imports: set[tuple[str, ...]] = set()
+    chosen = []
+    for name in joined_modules(roots):
+        source = (_PACKAGE / name).read_text(encoding="utf-8")
+        module = ast.parse(source)
+        imports |= _imports(module.body)
+        # The docstring and all imports stand together at the top of each module.
+        top = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom)) or node.lineno == 1]
+        rest = "".join(source.splitlines(keepends=True)[top[-1].end_lineno :])
+        about = "\n".join(f"# {line}".rstrip() for line in (ast.get_docstring(module) or "").splitlines())
+        chosen.append(f"{_SECTION}{name}\n\n{about}\n\n{rest.strip()}\n")
     used = {node.id for node in ast.walk(ast.parse("\n".join(chosen))) if isinstance(node, ast.Name)}
     header = f'''"""{intro}
 
@@ -78,36 +144,13 @@ Joined from the modules of the Python package rudder_hf, one section for each, w
 the package, not this file. Needs the standard library, torch and transformers.
 """
 '''
-    lines = _import_lines([each for each in imports if each[-1].split(".")[0] in used])
-    top = [header, "from __future__ import annotations", "", _VERSION_CHECK, *lines]
-    return "\n".join(top) + "\n\n" + "\n\n".join(chosen)
-
-
-def _package_parts() -> tuple[list[tuple[str, ...]], dict[str, str]]:
-    """Imports and sections, from the package's files."""
-    imports: set[tuple[str, ...]] = set()
-    sections = {}
-    for name in MODULES:
-        source = (Path(__file__).parents[1] / name).read_text(encoding="utf-8")
-        module = ast.parse(source)
-        imports |= _imports(module.body)
-        # The docstring and all imports stand together at the top of each module.
-        top = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom)) or node.lineno == 1]
-        rest = "".join(source.splitlines(keepends=True)[top[-1].end_lineno :])
-        about = "\n".join(f"# {line}".rstrip() for line in (ast.get_docstring(module) or "").splitlines())
-        sections[name] = f"{about}\n\n{rest.strip()}\n"
-    return sorted(imports), sections
-
-
-def _own_parts() -> tuple[list[tuple[str, ...]], dict[str, str]]:
-    """Imports and sections, from the joined file that this code stands in."""
-    header, *parts = Path(__file__).read_text(encoding="utf-8").split(f"\n{_SECTION}")
-    sections = dict(part.split("\n\n", 1) for part in parts)
-    return sorted(_imports(ast.parse(header).body)), {name: text.strip() + "\n" for name, text in sections.items()}
+    lines = _import_lines([each for each in sorted(imports) if each[-1].split(".")[0] in used])
+    top_lines = [header, "from __future__ import annotations", "", _VERSION_CHECK, *lines]
+    return "\n".join(top_lines) + "\n\n" + "\n\n".join(chosen)
 
 
 def _imports(body: list[ast.stmt]) -> set[tuple[str, ...]]:
-    """Absolute imports as (module,) or (module, name). Modules of the package are in the file already."""
+    """Return absolute imports as (module,) or (module, name). Modules of the package are in the file already."""
     found: set[tuple[str, ...]] = set()
     for node in body:
         if isinstance(node, ast.Import):
@@ -118,7 +161,7 @@ def _imports(body: list[ast.stmt]) -> set[tuple[str, ...]]:
 
 
 def _import_lines(imports: Iterable[tuple[str, ...]]) -> list[str]:
-    """Import statements in the usual order: the standard library first, whole modules before names."""
+    """Write import statements in the usual order: the standard library first, whole modules before names."""
     names: dict[str, list[str]] = {}
     for module, *name in imports:
         names.setdefault(module if name else f"import {module}", []).extend(name)

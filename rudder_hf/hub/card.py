@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from ..core.compat import OLDEST_TRANSFORMERS
-from ..core.configuration import CONTRAST_DEFAULTS, RudderConfig
+from ..core.configuration import RudderConfig
+from ..core.settings import CONTRAST_DEFAULTS
 from ..core.trust import is_commit, is_on_hub
-from ..core.version import __version__
-from ..presets import PRESETS
-from .card_text import CARD_TEMPLATE, held_out_text
+from ..core.version import OLDEST_TRANSFORMERS, __version__
+from ..presets import PRESETS, Preset
+from .held_out import held_out_text
 
 PAPER_TITLE = (
     "Adaptive Residual-Update Steering for Low-Overhead Hallucination Mitigation in Large Vision Language Models"
 )
+TAG = "rudder"
 # The last line of a card: a digest of the rest, which an edited card does not match.
 _DIGEST = "\n\n<!-- Written by rudder_hf; without edits its digest is "
 # Longer lists of a calibration record (the ids of its images) stand in config.json; the card says how many they are.
@@ -26,7 +28,7 @@ _LONGEST_LIST = 8
 # What the card has elsewhere or in other words, and what only machines need: config.json has all of it.
 _NO_DETAIL = {
     *("source", "evaluation", "settings", "model", "note", "refusal", "held_out", "held_out_minus_truncated"),
-    *("held_out_own_minus_other_card", "held_out_looks", "baseline", "result", "won_draws", "out_of_bag_change"),
+    *("held_out_own_minus_other_card", "baseline", "result", "held_out_looks", "won_draws", "out_of_bag_change"),
     *("grid", "layers", "limits", "lineage", "versions"),
 }
 _OBJECTIVES = {
@@ -38,7 +40,7 @@ _OBJECTIVES = {
     "grounding": "highest grounding, without annotations",
 }
 _DETAIL_NAMES = {"metric": "chosen by", "images": "images to choose with", "held_out_images": "held-out images"}
-_MEANINGS = {
+_SETTING_MEANINGS = {
     "layer": "decoder layer that is read and steered, from 0",
     "alpha_max": "strength of the push, in units of the hidden state",
     "k": "sensitivity of the gate",
@@ -60,8 +62,9 @@ def render_card(
     config: RudderConfig,
     repo_id: str | None = None,
     evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
+    code: bool = True,
 ) -> str:
-    """The README.md of a settings repository.
+    """Render the README.md of a settings repository.
 
     Args:
         config: The settings.
@@ -69,6 +72,7 @@ def render_card(
         evaluation: Results that were measured with these settings, as `huggingface_hub.EvalResult` or as dictionaries
             with its fields. None takes those under `"evaluation"` in the config's calibration record, if it stands
             for these settings on this model.
+        code: Whether the repository holds code, or settings only.
 
     Returns:
         Markdown with the Hub's metadata block.
@@ -92,13 +96,13 @@ def render_card(
         library_name="transformers",
         pipeline_tag="image-text-to-text",
         license="apache-2.0",
-        tags=["rudder", "hallucination", "steering", "image-to-text", "custom_generate"],
+        tags=[TAG, "hallucination", "steering", "image-to-text", *(["custom_generate"] if code else [])],
         model_name=repo.split("/")[-1] if results else None,
         eval_results=results or None,
     )
     card: ModelCard = ModelCard.from_template(
         metadata,
-        template_str=CARD_TEMPLATE,
+        template_path=str(Path(__file__).with_name("card.md")),
         package="rudder_hf",
         version=__version__,
         transformers_needed=OLDEST_TRANSFORMERS,
@@ -109,29 +113,36 @@ def render_card(
         base=base_name,
         base_link=f"[{base_name}](https://huggingface.co/{base_name})" if on_hub else base_name,
         revision=config.base_model_revision if on_hub else None,
-        settings=[(name, _cell(value), _MEANINGS[name]) for name, value in config.settings().items()],
+        settings=[
+            (name, _one_line(value), _SETTING_MEANINGS[name])
+            for name, value in config.settings().items()
+            # Without a contrast its settings have no effect.
+            if config.contrast or name not in CONTRAST_DEFAULTS
+        ],
         found=provenance,
         reported=provenance.preset.reported if provenance.calibrated and provenance.preset else {},
         results=[_result_row(result) for result in results],
         first_token=config.steer_first_token,
         contrast=config.contrast,
+        code=code,
+        trust=", trust_remote_code=True" if code else "",
     )
     text = str(card)
-    return f"{text}{_DIGEST}{_digest(text)} -->\n"
+    return f"{text}{_DIGEST}{_card_digest(text)} -->\n"
 
 
 def is_rendered(card: str) -> bool:
-    """Whether a card is as [`render_card`] wrote it: one that somebody edited is not to be replaced."""
+    """Return whether a card is as [`render_card`] wrote it: one that was edited is not to be replaced."""
     text, mark, digest = card.replace("\r\n", "\n").rpartition(_DIGEST)
-    return bool(mark) and digest.strip() == f"{_digest(text)} -->"
+    return bool(mark) and digest.strip() == f"{_card_digest(text)} -->"
 
 
-def _digest(text: str) -> str:
+def _card_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def default_repo_name(config: RudderConfig) -> str:
-    """A name for the repository of these settings, such as `llava-1.5-7b-rudder`."""
+    """Return a name for the repository of these settings, such as `llava-1.5-7b-rudder`."""
     for preset in PRESETS.values():
         if preset.base_model == config.base_model_name_or_path:
             return f"{preset.name}-rudder"
@@ -144,15 +155,14 @@ class Provenance:
 
     A record stands for one model and for one set of settings, which it names. On another model, or with settings
     changed by hand, the settings are not calibrated.
-
-    Attributes:
-        calibrated: Whether the record stands for these settings on this base.
-        headline: A sentence for the card.
-        note: The same for `config.json`, None where there is nothing to add to the record.
-        details: What the record says, a line each.
-        held_out: What held-out images show, as Markdown; empty if nothing, or if it was of other settings.
-        preset: The preset whose published settings these are.
     """
+
+    calibrated: bool  # whether the record stands for these settings on this base
+    headline: str  # a sentence for the card
+    note: str | None  # the same for `config.json`; None where there is nothing to add to the record
+    details: list[str]  # the record, a line each
+    held_out: str  # held-out results as Markdown; empty if there are none of these settings
+    preset: Preset | None  # the preset whose published settings these are
 
     def __init__(self, config: RudderConfig) -> None:
         record, base = config.calibration or {}, config.base_model_name_or_path
@@ -179,7 +189,7 @@ class Provenance:
         else:
             origin = "a calibration"
             self.calibrated = stands and not refused
-        self.note: str | None = None
+        self.note = None
         if not record:
             self.headline = "These settings are **not calibrated** on this model."
             if preset is not None and same_preset and not preset.calibrated:
@@ -193,42 +203,43 @@ class Provenance:
             self.headline = f"These settings started from {origin} and were **changed by hand** since; "
             self.headline += "together they are not calibrated."
             self.details[:0] = [
-                f"`{name}`: {_cell(was)} was found, now {_cell(value)}" for name, (was, value) in changed.items()
+                f"`{name}`: {_one_line(was)} was found, now {_one_line(value)}"
+                for name, (was, value) in changed.items()
             ]
         elif refused and stands:
             self.note = f"not calibrated: {refused}"
             self.headline = "A calibration on this model chose these settings, but they are **not calibrated**: "
-            self.headline += f"{_cell(refused)}."
+            self.headline += f"{_one_line(refused)}."
         else:
             name = model.get("name")
             source = f"{origin} on {_public_name(name)}" if name else f"{origin} that names no model"
             self.note = f"taken from {source}, not calibrated for this model"
-            self.headline = f"These settings are **taken from {_cell(source)}, not calibrated for this model**."
+            self.headline = f"These settings are **taken from {_one_line(source)}, not calibrated for this model**."
         self.headline += " Calibrate them on your own images before you rely on them."
 
 
 def _details(record: Mapping[str, Any]) -> list[str]:
-    """What a calibration record says, without what stands elsewhere on the card."""
+    """List what a calibration record says, without what stands elsewhere on the card."""
     metric = record.get("metric")
     lines = [
-        f"{_DETAIL_NAMES.get(name) or _cell(name).replace('_', ' ')}: {_cell(value)}"
+        f"{_DETAIL_NAMES.get(name) or _one_line(name).replace('_', ' ')}: {_one_line(value)}"
         for name, value in {**record, "metric": _OBJECTIVES.get(str(metric), metric)}.items()
         if name not in _NO_DETAIL and value is not None
     ]
     model = record.get("model")
     if isinstance(model, Mapping) and model.get("name"):
         rest = {name: value for name, value in model.items() if name != "name" and value is not None}
-        lines.insert(0, f"model: {_cell(_public_name(model['name']))}{', ' + _cell(rest) if rest else ''}")
+        lines.insert(0, f"model: {_one_line(_public_name(model['name']))}{', ' + _one_line(rest) if rest else ''}")
     return lines
 
 
 def _public_name(name: Any) -> str:
-    """A model's id. The path of a folder means nothing to others, and tells about the machine it is on."""
+    """Return a model's id. The path of a folder means nothing to others, and tells about the machine it is on."""
     return str(name) if is_on_hub(name) else "a model that is not on the Hub"
 
 
 def _results(given: Any) -> list[EvalResult]:
-    """Measured results in the Hub's form."""
+    """Return measured results in the Hub's form."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise ValueError(f"evaluation is {given!r}, but has to be a list of results in the form of EvalResult.")
     results = []
@@ -243,21 +254,21 @@ def _results(given: Any) -> list[EvalResult]:
 
 def _result_row(result: EvalResult) -> tuple[str, str, str]:
     dataset = f"{result.dataset_name} ({result.dataset_split})" if result.dataset_split else result.dataset_name
-    return _cell(dataset), _cell(result.metric_name or result.metric_type), _cell(result.metric_value)
+    return _one_line(dataset), _one_line(result.metric_name or result.metric_type), _one_line(result.metric_value)
 
 
-def _cell(value: Any) -> str:
-    """A value on one line that cannot break a table or a list."""
+def _one_line(value: Any) -> str:
+    """Write a value on one line that cannot break a table or a list."""
     if isinstance(value, float):
         text = f"{value:g}"
     elif isinstance(value, Mapping):
         text = ", ".join(
-            f"{str(name).replace('_', ' ')} {f'({_cell(part)})' if isinstance(part, Mapping) else _cell(part)}"
+            f"{str(name).replace('_', ' ')} {f'({_one_line(part)})' if isinstance(part, Mapping) else _one_line(part)}"
             for name, part in value.items()
         )
     elif isinstance(value, (list, tuple)):
         long = len(value) > _LONGEST_LIST
-        text = f"{len(value)} entries, in config.json" if long else ", ".join(_cell(part) for part in value)
+        text = f"{len(value)} entries, in config.json" if long else ", ".join(_one_line(part) for part in value)
     else:
         text = str(value)
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,22 @@ from typing import Any
 from torch import nn
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
+from ..core.attach import as_config, attach, package_module
 from ..core.backbones import without_peft
 from ..core.call import Override
 from ..core.configuration import RudderConfig
 from ..core.errors import logger
-from ..core.handle import SteeringHandle, attach
-from ..presets import get_preset
-from .loading import check_names_model, full_name, load_named_base, load_settings_and_base, name_in_full
-from .push import push_repo, write_repo
+from ..core.handle import SteeringHandle
+from ..core.settings import CALL_SETTINGS
+from .loading import LoadArguments, check_names_model, full_name, load_base, load_settings, name_in_full
+from .saving import save_copy
+
+# Options of a push among those of `save_pretrained`, the rest of which is about weights.
+_PUSH_OPTIONS = ("private", "token", "revision", "create_pr", "commit_message", "commit_description", "evaluation")
 
 
 def _of_base(name: str) -> Any:
-    """A method that the base model answers, with the signature of the inherited one."""
+    """Make a method that the base model answers, with the signature of the inherited one."""
     inherited = getattr(PreTrainedModel, name, None) or getattr(GenerationMixin, name)
 
     @functools.wraps(inherited)
@@ -44,8 +48,6 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             The settings. They can be changed between calls: `model.config.alpha_max = 12.0`.
         base (`nn.Module`):
             The loaded base model, or a PEFT model around it. It is hooked in place, not copied.
-        named (`bool`, defaults to `False`):
-            Whether the whole base was loaded from where the config says, adapters included.
     """
 
     config_class = RudderConfig
@@ -56,7 +58,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
     _supports_flash_attn = True
     _supports_flex_attn = True
 
-    def __init__(self, config: RudderConfig, base: nn.Module | None = None, named: bool = False) -> None:
+    def __init__(self, config: RudderConfig, base: nn.Module | None = None) -> None:
         if base is None:
             raise ValueError(
                 "RUDDER holds no weights of its own: use RudderForConditionalGeneration.from_base(base, config) or "
@@ -67,7 +69,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self._handle = attach(base, config)
         self.model: Any = base
-        self._named = named
+        # Where the settings were loaded from, for a copy of their code.
+        self._source: tuple[str | None, dict[str, Any]] = (None, {})
         config.describe_base(without_peft(base).config)
         # The base keeps its mode; the wrapper takes it over.
         self.training = base.training
@@ -76,16 +79,20 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_base(
-        cls, base: nn.Module | str | Path, config: RudderConfig | str | None = None, **kwargs: Any
+        cls,
+        base: nn.Module | str | Path,
+        config: RudderConfig | str | Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> RudderForConditionalGeneration:
         """Wrap a base model.
 
         Args:
             base: A loaded model (hooked in place), or a Hub id or folder to load with
                 `AutoModelForImageTextToText.from_pretrained`.
-            config: The settings, or the name of a preset. None takes the preset of the base's id.
-            **kwargs: When an id is given: passed on to `from_pretrained` of the base (`dtype`, `device_map`,
-                `revision`, ...), except for settings that are to override those of the config (`alpha_max=15.0`).
+            config: The settings: a RudderConfig, the name of a preset, or a dictionary. None takes the preset of the
+                base's id.
+            **kwargs: Settings on top of these (`layer=4, alpha_max=70.0`), which are enough for a base without preset.
+                For an id or folder also arguments of the base's `from_pretrained` (`dtype`, `device_map`, ...).
 
         Raises:
             ValueError: There is neither a config nor a preset for the base, it is a folder with settings, or a
@@ -93,35 +100,30 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             FileNotFoundError: The base is a path, and there is nothing.
             UnsupportedModelError: The base cannot be steered, with the reason.
         """
+        given = {key: kwargs.pop(key) for key in ("layer", *CALL_SETTINGS) if key in kwargs}
         if isinstance(base, nn.Module):
             if kwargs:
                 raise ValueError(f"{sorted(kwargs)} are for loading a base by id, but a loaded model was given.")
-            given = str(getattr(getattr(without_peft(base), "config", None), "name_or_path", ""))
+            name = full_name(str(getattr(getattr(without_peft(base), "config", None), "name_or_path", "")))
         elif isinstance(base, (str, Path)):
-            given = str(base)
-            check_names_model(given)
+            base = str(base)
+            check_names_model(base)
+            name = full_name(base)
         else:
             raise TypeError(f"base is {base!r}, but has to be a loaded model, or the id or folder of one.")
-        name = full_name(given)
-        if config is None or isinstance(config, str):
-            preset = get_preset(given if config is None else config)
-            config = preset.config()
-            if not preset.calibrated:
-                logger.warning(f"RUDDER settings for {preset.name} are not calibrated: {preset.source}.")
-        elif getattr(config, "model_type", None) != RudderConfig.model_type:
-            raise TypeError(f"config is {config!r}, but has to be a RudderConfig or the name of a preset.")
-        else:
-            config = copy.deepcopy(config)
-            if name and full_name(config.base_model_name_or_path or name) != name:
-                logger.warning(f"Settings made for {config.base_model_name_or_path!r} are used on {name!r}.")
-                # The stored revision is one of the stored base.
-                config.base_model_revision = None
-        # The config names what is really steered, so that it is what a saved config loads.
-        config.base_model_name_or_path = name or None
-        name_in_full(config)
+        # A copy: the config names what is really steered, so that it is what a saved config loads.
+        settings = copy.deepcopy(as_config(config, given, base))
+        stored = settings.base_model_name_or_path
+        if name and stored and full_name(stored) != name:
+            logger.warning(f"Settings made for {stored!r} are used on {name!r}.")
+            # The stored revision is one of the stored base.
+            settings.base_model_revision = None
+        settings.base_model_name_or_path = name or None
+        name_in_full(settings)
         if isinstance(base, nn.Module):
-            return cls(config, base)
-        return cls(config, load_named_base(name, config, kwargs), named=True)
+            return cls(settings, base)
+        settings.base_model_revision = kwargs.pop("revision", None) or settings.base_model_revision
+        return cls(settings, load_base(settings, LoadArguments.for_base(kwargs)))
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -138,16 +140,17 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 that of the base stands in them (`base_model_revision`). `base_trust_remote_code=True` lets code of
                 the base's repository run, which `trust_remote_code` does not.
 
-        Returns:
-            The steered model; with `output_loading_info=True` a tuple of it and the info.
-
         Raises:
             ValueError: An argument is unknown, the settings name no base model, or do not fit it.
         """
-        settings, loaded = load_settings_and_base(pretrained_model_name_or_path, config, kwargs, *args)
-        if isinstance(loaded, tuple):
-            return cls(settings, loaded[0], named=True), loaded[1]
-        return cls(settings, loaded, named=True)
+        arguments = LoadArguments.sort(kwargs, config)
+        settings = load_settings(pretrained_model_name_or_path, arguments, copy.deepcopy(config))
+        model = cls(settings, load_base(settings, arguments, *args))
+        # In older versions of transformers the config alone knows its commit.
+        commit = getattr(config, "_commit_hash", None)
+        place = {**arguments.shared, **arguments.ours, **({"revision": commit} if commit else {})}
+        model._source = (str(pretrained_model_name_or_path), place)
+        return model
 
     def save_pretrained(  # type: ignore[override]
         self,
@@ -176,14 +179,17 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             logger.warning(
                 "The base model has no name, so the saved settings can only be used with from_base(model, ...)."
             )
-        if hasattr(self.model, "peft_config") and not self._named:
+        if hasattr(self.model, "peft_config"):
             logger.warning(
                 "The base carries PEFT adapters, which the saved settings do not: save and load them with PEFT."
             )
-        write_repo(self.config, save_directory, repo_id)
+        package = package_module("hub.push")
+        if package is None:
+            save_copy(self.config, Path(save_directory), *self._source)
+        else:
+            package.write_repo(self.config, save_directory, repo_id)
         if push_to_hub:
-            names = set(inspect.signature(push_repo).parameters)
-            options = {name: value for name, value in kwargs.items() if name in names}
+            options = {name: value for name, value in kwargs.items() if name in _PUSH_OPTIONS}
             self.push_to_hub(repo_id or Path(save_directory).resolve().name, **options)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
@@ -196,8 +202,17 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
         Returns:
             Address of the commit, or of the pull request.
+
+        Raises:
+            ImportError: The model was loaded with the code of a settings repository, which does not push.
         """
-        commit = push_repo(self.config, repo_id, **kwargs)
+        package = package_module("hub.push")
+        if package is None:
+            raise ImportError(
+                "The code of a settings repository does not push: save_pretrained the settings, then "
+                f"`pip install rudder_hf` and `rudder push FOLDER {repo_id}`."
+            )
+        commit = package.push_repo(self.config, repo_id, **kwargs)
         return str(commit.pr_url or commit.commit_url)
 
     def unwrap(self) -> nn.Module:
@@ -207,7 +222,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     @property
     def handle(self) -> SteeringHandle:
-        """What is installed on the base model.
+        """Return what is installed on the base model.
 
         Raises:
             RuntimeError: The model was unwrapped.
@@ -215,6 +230,10 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if not self._handle.installed:
             raise RuntimeError("This wrapper was unwrapped. Wrap the base again with from_base(model, config).")
         return self._handle
+
+    def extra_repr(self) -> str:
+        """Describe the steering, for `print(model)`."""
+        return f"RUDDER: {'' if self._handle.installed else 'removed; '}{self.config.expression()}"
 
     # Running
 
@@ -225,9 +244,9 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
             *args: As for the base's `generate`.
             rudder: None for the model's settings; False for the unsteered base; a dictionary of settings for this
                 call, whose strength and gate settings may be lists with one value per prompt
-                (`{"alpha_max": [0.0, 10.0]}`; `{"force": True}` steers prompts without an image too); or a list with
-                one dictionary, None or False for each prompt. What is None is taken from the generation config
-                (`GenerationConfig(rudder=...)`), which servers let each request choose.
+                (`{"alpha_max": [0.0, 10.0]}`; `{"force": True}` steers prompts without an image too). What is None
+                is taken from the generation config (`GenerationConfig(rudder=...)`), which servers let each request
+                choose.
             output_rudder: Return what RUDDER saw and did per token as `out.rudder`, a [`RudderTrace`]. Needs
                 `return_dict_in_generate=True`.
             **kwargs: As for the base's `generate`.
@@ -244,7 +263,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         return self.model.generate(*args, rudder=rudder, output_rudder=output_rudder, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The base model's forward. It is never steered: RUDDER acts in `generate`."""
+        """Run the base model's forward. It is never steered: RUDDER acts in `generate`."""
         return self.model(*args, **kwargs)
 
     def rudder_disabled(self) -> AbstractContextManager[None]:
@@ -264,12 +283,12 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     @property
     def input_modalities(self) -> Any:
-        """What the base model takes."""
+        """Return the modalities that the base model takes."""
         return without_peft(self.model).input_modalities
 
     @property
     def generation_config(self) -> GenerationConfig:
-        """The base model's generation config."""
+        """Return the base model's generation config."""
         return without_peft(self.model).generation_config  # type: ignore[return-value]
 
     @generation_config.setter
@@ -310,6 +329,5 @@ class RudderInPlace(RudderForConditionalGeneration):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """As [`RudderForConditionalGeneration.from_pretrained`], but returns the base, whose `generate` is steered."""
-        loaded = RudderForConditionalGeneration.from_pretrained(*args, **kwargs)
-        return (loaded[0].model, loaded[1]) if isinstance(loaded, tuple) else loaded.model
+        """Load as [`RudderForConditionalGeneration.from_pretrained`] does, and return the base, steered in place."""
+        return RudderForConditionalGeneration.from_pretrained(*args, **kwargs).model

@@ -1,4 +1,7 @@
-"""Pipelines for steered models: `pipeline("image-to-text", ...)` takes images, returns `[{"generated_text": ...}]`."""
+"""`pipeline("image-to-text", ...)` for steered models: takes images, returns `[{"generated_text": ...}]`.
+
+Joined with `images` and `encoding` into `pipeline_rudder.py`, so it imports nothing from core/.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,16 @@ from torch import Tensor
 from transformers import GenerationConfig, Pipeline
 from transformers.utils.chat_template_utils import Chat
 
-from ..core.backbones import image_token_ids, without_peft
-from ..core.compat import generation_options
+from .encoding import as_chat, encode_prompts
 from .images import read_image
-from .processing import as_chat, encode
 
 DEFAULT_PROMPT = "Please help me describe the image in detail"
-"""What is asked where no prompt is given: the paper's question."""
+"""The prompt where none is given: the paper's question."""
+_IMAGE_TOKENS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
 
 
 def call_options(pipeline: Pipeline, generate_kwargs: dict[str, Any] | None, **direct: Any) -> dict[str, Any]:
-    """What a call passes to `generate`; without a `rudder` of its own, that of the pipeline.
+    """Return what a call passes to `generate`; without `rudder=`, the one that the pipeline was made with.
 
     Raises:
         ValueError: An option is given in `generate_kwargs` and directly.
@@ -129,10 +131,15 @@ class RudderImageToTextPipeline(Pipeline):
         prompts = given if isinstance(given, list) else [given]
         images, texts, messages = zip(*prompts, strict=True)
         chats = [chat or as_chat(image, text) for image, text, chat in prompts] if any(messages) else None
-        encoded = encode(self.processor, images, texts, chats)
+        encoded = encode_prompts(self.processor, images, texts, chats)
         inputs = {name: self._to_model(value) for name, value in encoded.items()}
         self._refuse_lost_image(inputs)
-        options = generation_options(self, generate_kwargs or {}, return_dict_in_generate=False)
+        given_options = {**(generate_kwargs or {}), "return_dict_in_generate": False}
+        # transformers before 5.20 has no `_prepare_generate_kwargs`: a pipeline holds a generation config instead.
+        if hasattr(self, "_prepare_generate_kwargs"):
+            options = self._prepare_generate_kwargs(given_options)
+        else:
+            options = {"generation_config": self.generation_config, **given_options}
         sequences: Tensor = self.model.generate(**inputs, **options)
         prompt_ids = inputs["input_ids"]
         copies = sequences.shape[0] // prompt_ids.shape[0]
@@ -147,7 +154,7 @@ class RudderImageToTextPipeline(Pipeline):
         return {"texts": by_prompt if isinstance(given, list) else by_prompt[0]}
 
     def postprocess(self, model_outputs: dict[str, Any]) -> list[dict[str, str]]:
-        """The texts in the pipeline's form."""
+        """Return the texts in the pipeline's form."""
         return [{"generated_text": text} for text in model_outputs["texts"]]
 
     def _to_model(self, value: Any) -> Any:
@@ -158,7 +165,9 @@ class RudderImageToTextPipeline(Pipeline):
     def _refuse_lost_image(self, inputs: dict[str, Any]) -> None:
         """Raise where an image did not make it into the model's inputs."""
         images = any(name.startswith(("pixel_values", "image")) for name in inputs)
-        tokens = image_token_ids(without_peft(self.model))
+        # PEFT models and the wrapper pass on the base's config.
+        tokens = [getattr(self.model.config, name, None) for name in _IMAGE_TOKENS]
+        tokens = [token for token in tokens if isinstance(token, int)]
         ids = inputs["input_ids"]
         placed = torch.isin(ids, torch.tensor(tokens, device=ids.device)).any(dim=1).all() if tokens else True
         if not images or not placed:

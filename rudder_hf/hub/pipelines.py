@@ -28,7 +28,7 @@ class RudderImageTextToTextPipeline(transformers.ImageTextToTextPipeline):
         return super()._sanitize_parameters(generate_kwargs=options or None, **kwargs)  # type: ignore[no-any-return]
 
     def __call__(self, images: Any = None, text: Any = None, **kwargs: Any) -> Any:
-        """As `ImageTextToTextPipeline`, with `rudder` as for `generate`. Images without text are refused."""
+        """Answer as `ImageTextToTextPipeline`, with `rudder` as for `generate`. Images without text are refused."""
         alone = images if isinstance(images, (list, tuple)) else [images]
         if text is None and images is not None and all(isinstance(each, str) for each in alone):
             raise ValueError(
@@ -38,7 +38,7 @@ class RudderImageTextToTextPipeline(transformers.ImageTextToTextPipeline):
         return super().__call__(images, text, **kwargs)
 
     def check_model_type(self, supported_models: Any) -> None:
-        """Nothing to check: steering refuses models that it does not know."""
+        """Check nothing: steering refuses models that it does not know."""
 
 
 TASKS: dict[str, type[transformers.Pipeline]] = {
@@ -50,7 +50,7 @@ _LOADING = ("dtype", "device_map", "revision", "token")
 
 
 def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwargs: Any) -> transformers.Pipeline:
-    """A pipeline for a steered model.
+    """Make a pipeline for a steered model.
 
     Args:
         task: `"image-to-text"` (an image and a prompt, as before transformers 5) or `"image-text-to-text"` (chats).
@@ -67,8 +67,8 @@ def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwar
     if isinstance(model, nn.Module):
         steered: Any = model
     else:
-        steered = _load(str(model), kwargs)
-    config = _settings_of(steered)
+        steered = _load_steered(str(model), kwargs)
+    config = _settings_of_steered(steered)
     if processor is None:
         processor = load_processor(config)
     # Under this name also for "image-to-text", which transformers would announce as removed.
@@ -79,8 +79,8 @@ def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwar
     return made
 
 
-def _load(name: str, kwargs: dict[str, Any]) -> RudderForConditionalGeneration:
-    """A steered model from settings, or from a base model with a preset."""
+def _load_steered(name: str, kwargs: dict[str, Any]) -> RudderForConditionalGeneration:
+    """Load a steered model from settings, or from a base model with a preset."""
     options = kwargs.pop("model_kwargs", None) or {}
     options |= {key: kwargs.pop(key) for key in _LOADING if key in kwargs}
     hub = {key: options[key] for key in ("revision", "token", "cache_dir", "local_files_only") if key in options}
@@ -90,8 +90,8 @@ def _load(name: str, kwargs: dict[str, Any]) -> RudderForConditionalGeneration:
     return RudderForConditionalGeneration.from_base(name, **options)
 
 
-def _settings_of(model: Any) -> RudderConfig:
-    """The settings of a model that is wrapped or attached."""
+def _settings_of_steered(model: Any) -> RudderConfig:
+    """Return the settings of a model that is wrapped or attached."""
     if getattr(model.config, "model_type", None) == RudderConfig.model_type:
         return model.config  # type: ignore[no-any-return]
     base: Any = without_peft(model)

@@ -3,59 +3,37 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, EvalResult, HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
-from ..core.compat import OLDEST_TRANSFORMERS, resolve_revision
-from ..core.configuration import RudderConfig
+from ..core.configuration import RudderConfig, check_settings_folder, is_settings
 from ..core.errors import logger
 from ..core.trust import is_hub_id, is_on_hub
-from ..core.version import __version__
-from .bundle import custom_generate_source, modeling_source
+from ..core.version import OLDEST_TRANSFORMERS
+from .bundle import custom_generate_source, modeling_source, pipeline_source
 from .card import Provenance, is_rendered, render_card
+from .loading import resolve_commit
+from .saving import (
+    CODE_KEYS,
+    GENERATE_FILE,
+    MODELING_FILE,
+    PIPELINE_FILE,
+    REQUIREMENTS_FILE,
+    stored_config,
+    write_files,
+)
+
+CODE_FILES = (MODELING_FILE, PIPELINE_FILE, GENERATE_FILE, REQUIREMENTS_FILE)
 
 # Seconds to wait for a Hub that does not answer.
 _HUB_PATIENCE = 10.0
 # What a new repository may hold, beside settings.
 _HARMLESS = (".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt")
-# What a model consists of: beside settings it could not be loaded any more.
-_OF_A_MODEL = ("config.json", "adapter_config.json", "*model*.safetensors", "*model*.bin", "*.gguf")
-# The code of version 0.1, by name: a user's own file may be called much the same.
-_OUTDATED = re.compile(
-    r"(custom_generate/)?(attach|backbones|base|card|cardtext|configuration|custom_generate|generation|hooks|inplace|"
-    r"loop|pipeline|presets|processing|request|settings|sharing|state|steering|trace|trust|version|warnings)_rudder\.py"
-    r"|custom_generate/settings\.py"
-)
-
-_MODEL = "modeling_rudder.RudderForConditionalGeneration"
-_OF_TRANSFORMERS = {
-    "transformers_needed": f">={OLDEST_TRANSFORMERS}",
-    "auto_map": {
-        "AutoConfig": "modeling_rudder.RudderConfig",
-        "AutoModel": _MODEL,
-        "AutoModelForImageTextToText": _MODEL,
-        "AutoModelForMultimodalLM": _MODEL,
-        "AutoModelForCausalLM": "modeling_rudder.RudderInPlace",
-        "AutoProcessor": "modeling_rudder.RudderProcessor",
-    },
-    # `transformers serve` looks the first up in transformers and loads the model with it: the base, steered in place.
-    "architectures": ["AutoModelForCausalLM", "RudderForConditionalGeneration"],
-    "custom_pipelines": {
-        "image-to-text": {
-            "impl": "modeling_rudder.RudderImageToTextPipeline",
-            "pt": ["AutoModelForImageTextToText"],
-        },
-    },
-}
-"""What transformers reads in `config.json` to find the code."""
 
 
 def repo_files(
@@ -63,31 +41,25 @@ def repo_files(
     repo_id: str | None = None,
     evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
     card: str | None = None,
+    code: bool = True,
 ) -> dict[str, str]:
-    """Everything that a settings repository holds: path in the repository -> text.
+    """Return everything that a settings repository holds: path in the repository -> text.
 
     The card is rendered for `repo_id` with the measured `evaluation` (see [`render_card`]), unless one is given.
+    Without `code` there are the card and `config.json` only, for users who have the package.
     """
-    config.validate_settings()
-    readme = render_card(config, repo_id, evaluation) if card is None else card
-    settings = config.settings() | {"rudder_version": __version__}
-    return {
-        "README.md": readme,
-        "config.json": _config_json(config),
-        "modeling_rudder.py": modeling_source(),
-        "custom_generate/generate.py": custom_generate_source(settings),
+    files = {
+        "README.md": render_card(config, repo_id, evaluation, code=code) if card is None else card,
+        "config.json": stored_config(config, CODE_KEYS if code else {}, Provenance(config).note),
     }
-
-
-def _config_json(config: RudderConfig) -> str:
-    stored = json.loads(config.to_json_string())
-    if stored.get("calibration"):
-        stored["calibration"].pop("note", None)
-        if (note := Provenance(config).note) is not None:
-            stored["calibration"]["note"] = note
-    # It would say something about weights, and there are none.
-    stored.pop("dtype", None)
-    return json.dumps(stored | _OF_TRANSFORMERS, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    if code:
+        files |= {
+            MODELING_FILE: modeling_source(),
+            PIPELINE_FILE: pipeline_source(),
+            GENERATE_FILE: custom_generate_source(config.settings()),
+            REQUIREMENTS_FILE: f"transformers>={OLDEST_TRANSFORMERS}\n",
+        }
+    return files
 
 
 def write_repo(
@@ -95,6 +67,7 @@ def write_repo(
     folder: str | Path,
     repo_id: str | None = None,
     evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
+    code: bool = True,
 ) -> list[Path]:
     """Write a settings repository into a folder, which may exist.
 
@@ -103,6 +76,7 @@ def write_repo(
         folder: Where to write.
         repo_id: Where the repository will live, for the snippets in its card.
         evaluation: Measured results for the card, see [`render_card`].
+        code: Whether to write the code that loads the settings where rudder_hf is not installed.
 
     Returns:
         The files written.
@@ -112,42 +86,18 @@ def write_repo(
         ValueError: The folder holds a model, or a setting is wrong.
     """
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file: give a folder to write the settings into.")
-    stored = folder / "config.json"
-    if not (stored.is_file() and _is_settings(stored.read_text(encoding="utf-8", errors="replace"))):
-        foreign = [path.name for pattern in _OF_A_MODEL for path in sorted(folder.glob(pattern))]
-        if foreign:
-            raise ValueError(
-                f"{folder} holds something else than RUDDER settings ({', '.join(foreign[:3])}), which settings would "
-                "overwrite or make unusable. Choose another folder for the settings."
-            )
-    # All texts are made before the first is written, and none is ever there in part.
-    files = repo_files(config, repo_id, evaluation)
+    check_settings_folder(folder)
+    # All texts are made before the first is written.
+    files = repo_files(config, repo_id, evaluation, code=code)
     card = folder / "README.md"
     if card.is_file() and not is_rendered(card.read_text(encoding="utf-8", errors="replace")):
         del files["README.md"]
         logger.warning(f"{card} was edited and is kept as it is: delete it for a new one.")
-    written = []
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            unfinished.write_text(text, encoding="utf-8", newline="\n")
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        written.append(path)
+    written = write_files(folder, files)
+    if not code:
+        for name in CODE_FILES:
+            (folder / name).unlink(missing_ok=True)
     return written
-
-
-def _is_settings(config_json: str) -> bool:
-    """Whether this is the text of a `config.json` with RUDDER settings."""
-    stored: Any = None
-    with suppress(ValueError):
-        stored = json.loads(config_json)
-    return isinstance(stored, dict) and stored.get("model_type") == RudderConfig.model_type
 
 
 def push_repo(
@@ -163,6 +113,7 @@ def push_repo(
     evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
     card: str | None = None,
     replace_card: bool = False,
+    code: bool = True,
 ) -> CommitInfo:
     """Push a settings repository to the Hub, in one commit. Without a change there is none.
 
@@ -179,6 +130,7 @@ def push_repo(
         card: A card to use instead of one that is rendered.
         replace_card: Whether a card that was edited on the Hub is replaced. By default it is kept, with a warning, and
             a push of another `card` is refused.
+        code: Whether to push the code that loads the settings where rudder_hf is not installed.
 
     Raises:
         ValueError: The settings name no base on the Hub, so that others could not load them; or the repository holds
@@ -189,7 +141,7 @@ def push_repo(
     api = HfApi(token=token)
     with _connected(api.endpoint, repo_id):
         repo_id, names = _ready_repo(api, repo_id, private, revision)
-        files = repo_files(with_pinned_base(config, token), repo_id, evaluation, card)
+        files = repo_files(with_pinned_base(config, token), repo_id, evaluation, card, code)
         there = names.get("README.md", files["README.md"])
         if there != files["README.md"] and not is_rendered(there) and not replace_card:
             if card is not None:
@@ -205,7 +157,7 @@ def push_repo(
         if revision is not None and not revision.startswith("refs/pr/"):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         additions = [CommitOperationAdd(name, text.encode()) for name, text in files.items()]
-        outdated = [CommitOperationDelete(name) for name in names if _OUTDATED.fullmatch(name) and name not in files]
+        outdated = [CommitOperationDelete(name) for name in names if name in CODE_FILES and name not in files]
         return api.create_commit(
             repo_id,
             [*additions, *outdated],
@@ -218,7 +170,7 @@ def push_repo(
 
 @contextmanager
 def _connected(endpoint: str, repo_id: str) -> Iterator[None]:
-    """Say in plain words that the Hub is not there. What it answers, refusals included, passes."""
+    """Raise a ConnectionError in plain words if the Hub cannot be reached. What it answers is passed on."""
     try:
         yield
     except (HfHubHTTPError, OSError, ValueError):
@@ -253,7 +205,7 @@ def _ready_repo(api: HfApi, repo_id: str, private: bool | None, revision: str | 
     def text(name: str) -> str:
         return Path(api.hf_hub_download(repo_id, name, revision=found.sha)).read_text("utf-8", errors="replace")
 
-    if "config.json" not in names or not _is_settings(text("config.json")):
+    if "config.json" not in names or not is_settings(text("config.json")):
         foreign = sorted(name for name in names if name not in _HARMLESS)
         if foreign:
             raise ValueError(
@@ -278,11 +230,11 @@ def check_shareable(config: RudderConfig, repo_id: str) -> None:
 
 
 def with_pinned_base(config: RudderConfig, token: str | bool | None = None) -> RudderConfig:
-    """The settings with the commit of their base; as they are where it is named already or cannot be found out."""
+    """Return the settings with the commit of their base; unchanged if it is named already or cannot be found."""
     base = config.base_model_name_or_path
     if config.base_model_revision is not None or base is None or not is_on_hub(base):
         return config
-    commit = getattr(resolve_revision(base, None, token=token), "resolved", None)
+    commit = resolve_commit(base, None, token=token)
     if commit is None:
         logger.warning(f"The commit of {base} could not be found out: its revision is not pinned.")
         return config

@@ -16,7 +16,7 @@ from .modeling import RudderForConditionalGeneration, RudderInPlace
 from .processing import RudderProcessor
 
 
-def register() -> None:
+def register_auto_classes() -> None:
     """Register with the Auto classes. Twice is harmless."""
     AutoConfig.register(RudderConfig.model_type, RudderConfig, exist_ok=True)
     for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):

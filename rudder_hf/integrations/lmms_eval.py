@@ -14,8 +14,8 @@ from lmms_eval.api.model import lmms
 from PIL import Image
 
 from ..evaluate.methods import make_method
-from ..hub.images import as_rgb
-from ..hub.processing import encode
+from ..hub.encoding import encode_prompts
+from ..hub.images import read_image
 from ..runtime.answers import answers, to_model
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.environment import process_device, this_process
@@ -34,7 +34,7 @@ def manifest() -> Any:
     from lmms_eval.models.registry_v2 import ModelManifest
 
     return ModelManifest(
-        model_id=MODEL_ID, simple_class_path=f"{__name__}.{RudderHF.__name__}", aliases=("rudder-hf", "rudder")
+        model_id=MODEL_ID, chat_class_path=f"{__name__}.{RudderHF.__name__}", aliases=("rudder-hf", "rudder")
     )
 
 
@@ -53,7 +53,7 @@ class RudderHF(lmms):  # type: ignore[misc]
         **settings: Settings of the method, such as `alpha_max`.
     """
 
-    is_simple = True
+    is_simple = False  # the chat interface
 
     def __init__(
         self, pretrained: str, method: str = "rudder-beta", batch_size: int | str = 1, device: str | None = None,
@@ -66,7 +66,7 @@ class RudderHF(lmms):  # type: ignore[misc]
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.loaded = load_model(pretrained, dtype, process_device(device, process), rudder, revision)
-        self.methods = {asked: make_method(method, self.loaded, settings, asked) for asked in (False, True)}
+        self.method = make_method(method, self.loaded, settings)
         self.batch_size = int(batch_size)
         self.seed = int(seed)
 
@@ -83,22 +83,20 @@ class RudderHF(lmms):  # type: ignore[misc]
                 texts = self._answer([requests[number].args for number in numbers])
                 for number, text in zip(numbers, texts, strict=True):
                     written[number] = text
-                    context, options = requests[number].args[:2]
+                    context, _, options = requests[number].args[:3]
                     self.cache_hook.add_partial("generate_until", (context, options), text)
                 bar("answers", len(written), len(requests))
         return [written[number] for number in range(len(requests))]
 
     def _answer(self, batch: Sequence[tuple[Any, ...]]) -> list[str]:
-        """One batch of (context, options, function for the images, number, task, split)."""
-        contexts = [str(arguments[0]) for arguments in batch]
-        images, ids = [], []
-        for _, _, to_visual, number, task, split in batch:
-            visuals = to_visual(self.task_dict[task][split][number]) or []
-            images.append([_image(visual) for visual in visuals])
+        """One batch of (context, function for the messages, options, number, task, split)."""
+        chats, ids = [], []
+        for _, to_messages, _, number, task, split in batch:
+            chats.append(_chat(to_messages(self.task_dict[task][split][number])))
             ids.append(f"{task}:{split}:{number}")
-        options, method = batch[0][1], self.methods[_asks_yes_or_no(batch[0][4])]
+        options, method = batch[0][2], self.method
         model, processor = self.loaded.model, self.loaded.processor
-        inputs = to_model(conversation_inputs(processor, images, contexts), model)
+        inputs = to_model(conversation_inputs(processor, chats), model)
         seeds = [sample_seed(self.seed, name) for name in ids]
         with method.applied(model) as generate:
             found = answers(generate, model, processor, inputs, decoding_of(options), seeds, ids)
@@ -113,44 +111,45 @@ class RudderHF(lmms):  # type: ignore[misc]
         raise NotImplementedError("rudder_hf answers single questions: choose a task without several rounds.")
 
 
-def _asks_yes_or_no(task: str) -> bool:
-    """Whether a task is POPE or MME, for which some methods have other published settings: "pope_adv", "mme"."""
-    return task.split("_")[0] in ("pope", "mme")
-
-
 def _batches(requests: Sequence[tuple[Any, ...]], size: int) -> Iterator[list[int]]:
-    """Numbers of requests that can be answered together: same options and kind of task, at most `size`."""
-    groups: dict[tuple[str, bool], list[int]] = {}
-    for number, (_, options, _, _, task, _) in enumerate(requests):
-        groups.setdefault((repr(sorted(options.items(), key=str)), _asks_yes_or_no(task)), []).append(number)
+    """Numbers of requests that can be answered together: same options, at most `size`."""
+    groups: dict[str, list[int]] = {}
+    for number, (_, _, options, *_) in enumerate(requests):
+        groups.setdefault(repr(sorted(options.items(), key=str)), []).append(number)
     for numbers in groups.values():
         for start in range(0, len(numbers), size):
             yield numbers[start : start + size]
 
 
-def _image(visual: Any) -> Image.Image:
-    if isinstance(visual, Image.Image):
-        return as_rgb(visual)
-    raise ValueError(f"rudder_hf takes images, not {type(visual).__name__}: choose a task about images.")
+def _chat(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages of lmms-eval in transformers' form."""
+    return [{"role": message["role"], "content": [_part(part) for part in message["content"]]} for message in messages]
 
 
-def conversation_inputs(processor: Any, images: list[list[Image.Image]], texts: list[str]) -> dict[str, Any]:
-    """Inputs of `generate` for any number of images in front of each text.
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    if part["type"] == "text":
+        # Some tasks write the placeholder into the text, which the template sets by itself.
+        return {"type": "text", "text": str(part["text"]).replace("<image>", "").strip()}
+    if part["type"] == "image" and isinstance(part["url"], Image.Image):
+        return {"type": "image", "image": read_image(part["url"])}
+    shown = type(part["url"]).__name__ if part["type"] == "image" else part["type"]
+    raise ValueError(f"rudder_hf takes images, not {shown}: choose a task about images.")
+
+
+def conversation_inputs(processor: Any, chats: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """Inputs of `generate` for chats in transformers' form, with any number of images.
 
     Raises:
-        ValueError: The processor has no chat template, and a prompt has not exactly one image.
+        ValueError: The processor has no chat template, and a chat has not exactly one image.
     """
-    # Some tasks write the placeholder into the text, which the template sets by itself.
-    texts = [text.replace("<image>", "").strip() for text in texts]
-    if all(len(shown) == 1 for shown in images):
-        return encode(processor, [shown[0] for shown in images], texts)
-    if not getattr(processor, "chat_template", None):
+    if getattr(processor, "chat_template", None):
+        return encode_prompts(processor, [], [], chats)
+    parts = [[part for message in chat for part in message["content"]] for chat in chats]
+    images = [[part["image"] for part in each if "image" in part] for each in parts]
+    if any(len(shown) != 1 for shown in images):
         raise ValueError("This model has no chat template: it takes exactly one image for each question.")
-    chats = []
-    for shown, text in zip(images, texts, strict=True):
-        content: list[dict[str, Any]] = [{"type": "image", "image": image} for image in shown]
-        chats.append([{"role": "user", "content": [*content, {"type": "text", "text": text}]}])
-    return encode(processor, [], [], chats)
+    texts = ["\n".join(part["text"] for part in each if "text" in part) for each in parts]
+    return encode_prompts(processor, [shown[0] for shown in images], texts)
 
 
 def decoding_of(options: dict[str, Any]) -> Decoding:

@@ -8,7 +8,7 @@ with method.applied(model) as generate:
     output = generate(**inputs, max_new_tokens=64)
 ```
 
-RUDDER, its control experiments, and peers that need no other model: DoLa, VCD, PAI, VISTA, VTI, OPERA. `base` says
+RUDDER, its control experiments, and peers that need no other model: DoLa, VCD, PAI, VISTA, VTI, FLB. `base` says
 what a method is; `examples/custom_method.py` adds one.
 """
 
@@ -25,6 +25,7 @@ from .base import (
     grid,
     method_class,
     number,
+    unknown_method,
 )
 from .branches import Branch, text_branch
 from .runs import LoopMethod, Run
@@ -46,4 +47,5 @@ __all__ = [
     "method_class",
     "number",
     "text_branch",
+    "unknown_method",
 ]

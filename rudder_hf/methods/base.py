@@ -7,6 +7,7 @@ Adding a method means writing its file, which declares everything that the comma
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import importlib
 import itertools
@@ -29,8 +30,8 @@ METHODS: dict[str, str] = {
     "rudder-add": "rudder:RudderAdd",
     "contrast": "contrast:Contrast",
     "rudder-beta+contrast": "contrast:RudderContrast",
-    "dola-low": "dola:Dola",
-    "dola-high": "dola:DolaHigh",
+    "rudder-released": "released:RudderReleased",
+    "dola": "dola:Dola",
     "vcd": "vcd:VCD",
     "pai-attention": "pai:PAIAttention",
     "pai": "pai:PAI",
@@ -38,7 +39,8 @@ METHODS: dict[str, str] = {
     "vista-sla": "vista:VistaAugmentation",
     "vista": "vista:Vista",
     "vti": "vti:VTI",
-    "opera": "opera:Opera",
+    "flb": "flb:FLB",
+    "plausibility": "flb:Plausibility",
     "rudder-random": "controls:RandomDirection",
     "rudder-shuffled": "controls:ShuffledCard",
     "rudder-mean": "controls:MeanCard",
@@ -51,7 +53,7 @@ METHODS: dict[str, str] = {
 """Module of this folder and class of each method, by the name that users type. Modules are imported on demand."""
 
 NAMES: tuple[str, ...] = tuple(METHODS)
-"""Names that `get` takes: vanilla, RUDDER, the contrast beyond the paper, peers, then controls."""
+"""Names that `get` takes: vanilla, RUDDER, the contrast beyond the paper, other methods, then controls."""
 
 _MODULES = {
     name: "controls" if name.startswith("contrast-") else place.split(":")[0] for name, place in METHODS.items()
@@ -71,9 +73,6 @@ CONTROL_OF = {name: "contrast" if name.startswith("contrast-") else "rudder-beta
 
 BUDGET = 8
 """Number of settings in every search space, so that no method is tuned harder than another."""
-
-DECODINGS = {"greedy": "greedy search", "nucleus": "nucleus sampling", "beam": "beam search"}
-"""Ways to decode, in words."""
 
 Value = TypeVar("Value")
 Generate = Callable[..., Any]
@@ -111,15 +110,11 @@ class Method(ABC):
 
     Attributes:
         name: What users type, and what tables say.
-        for_questions: Settings that the publication changes for yes/no questions (POPE, MME).
         searched: Settings that `rudder compare` tunes the method on, gentle first, the published ones among them.
-        decodings: Supported ways to decode, among `DECODINGS`.
     """
 
     name: ClassVar[str]
-    for_questions: ClassVar[Mapping[str, Any]] = {}
     searched: ClassVar[Sequence[Mapping[str, Any]]] = ()
-    decodings: ClassVar[tuple[str, ...]] = tuple(DECODINGS)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -172,13 +167,6 @@ class Method(ABC):
         """Random values for the settings that `for_model` finds in the model: they cost the same time."""
         return {}
 
-    def refuses(self, decoding: str) -> str:
-        """Why the method does not support a way to decode, one of `DECODINGS`; empty if it does."""
-        if decoding in self.decodings:
-            return ""
-        supported = " and ".join(DECODINGS[name] for name in self.decodings)
-        return f"{self.name} has no {decoding} variant, only {supported}"
-
     @abstractmethod
     def applied(self, model: nn.Module) -> AbstractContextManager[Generate]:
         """While the context is open, the yielded function generates with this method; then the model is as before.
@@ -206,10 +194,18 @@ def method_class(name: str) -> type[Method]:
         ValueError: There is no such method.
     """
     if name not in METHODS:
-        raise ValueError(f"There is no method {name!r}. Methods: {', '.join(NAMES)}.")
+        raise unknown_method(name)
     module, _, attribute = METHODS[name].partition(":")
     found: type[Method] = getattr(importlib.import_module(f".{module}", __package__), attribute)
     return found
+
+
+def unknown_method(name: str, groups: Sequence[str] = ()) -> ValueError:
+    """The error for a name that is neither a method nor one of `groups`, with the closest one."""
+    close = difflib.get_close_matches(name.lower(), [*NAMES, *groups], 1, 0.65)
+    meant = f" Did you mean {close[0]!r}?" if close else ""
+    known = f" Groups: {', '.join(groups)}." if groups else ""
+    return ValueError(f"There is no method {name!r}.{meant} Methods: {', '.join(NAMES)}.{known}")
 
 
 def get(name: str, **settings: Any) -> Method:

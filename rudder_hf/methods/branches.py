@@ -8,7 +8,7 @@ of the changed arguments, whatever the model.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -28,6 +28,8 @@ _MAIN_ONLY = (
 )
 # Tokens that some configs name as the frame of an image; without the image they go too.
 _FRAME_TOKEN_NAMES = ("vision_start_token_id", "vision_end_token_id", "boi_token_id", "eoi_token_id")
+# Options of a branch that only reads the prompts: one row for each.
+SINGLE = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False, "max_new_tokens": 1}
 
 
 class Branch:
@@ -87,28 +89,31 @@ class Branch:
             **self.model_kwargs,
         )
         output = self.loop(**inputs, return_dict=True)
-        self.model_kwargs = self.loop._update_model_kwargs_for_generation(output, self.model_kwargs)
+        self.model_kwargs = self.loop._update_model_kwargs_for_generation(
+            output, self.model_kwargs, is_encoder_decoder=False
+        )
         logits: Tensor = output.logits[:, -1].float()
         return logits
 
-    def read(self, modules: Sequence[nn.Module], whole: bool = False) -> list[Tensor]:
-        """Forward the prompt; what each module returns for its last position, (rows, hidden size) in float32.
+    def read(self, modules: Sequence[nn.Module], take: Callable[..., Any] | None = None) -> list[Any]:
+        """Forward the prompt and return what `take` finds in each module's arguments and output.
 
         Args:
             modules: Modules of the loop.
-            whole: Return all positions instead, in the model's dtype.
+            take: Called with positional arguments, keyword arguments and output. None takes the output at the last
+                position, (rows, hidden size) in float32.
         """
-        seen: dict[nn.Module, Tensor] = {}
+        seen: dict[nn.Module, Any] = {}
         thread = threading.get_ident()
+        take = take or (lambda args, kwargs, output: hidden_states_of(output)[:, -1].float())
 
-        def keep(module: nn.Module, args: Any, output: Any) -> None:
+        def keep(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if threading.get_ident() == thread:
-                hidden = hidden_states_of(output)
-                seen[module] = hidden if whole else hidden[:, -1].float()
+                seen[module] = take(args, kwargs, output)
 
         with ExitStack() as exits:
             for module in modules:
-                exits.callback(module.register_forward_hook(keep).remove)
+                exits.callback(module.register_forward_hook(keep, with_kwargs=True).remove)
             self.forward()
         return [seen[module] for module in modules]
 

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
+from ..core.attach import attach
 from ..core.call import Call
-from ..core.configuration import CONTRAST_DEFAULTS, RudderConfig
+from ..core.configuration import RudderConfig
 from ..core.contrast import ContrastMap
-from ..core.handle import SteeringHandle, attach
+from ..core.handle import SteeringHandle
+from ..core.settings import CONTRAST_DEFAULTS
 from .base import (
     Inputs,
     Sources,
@@ -29,6 +31,7 @@ from .base import (
     sample_generator,
     sample_normal,
 )
+from .controls import ShuffledCard
 from .rudder import Attached, RudderBeta, absolute_strength
 
 _CONTRAST_MAP: ContextVar[ContrastMap] = ContextVar("rudder_contrast_control")
@@ -84,6 +87,13 @@ class RudderContrast(ContrastSettings, RudderBeta):
             for strength in (0.4, 0.8)
             for layer, norm in hidden_norms.items()
         ]
+
+
+@dataclass(frozen=True)
+class ShuffledContrastCard(ContrastSettings, ShuffledCard):
+    """RUDDER-Beta with another image's CARD, and the contrast as it is: the control of a push beside a contrast."""
+
+    name = "rudder-shuffled+contrast"
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from ..core.attach import attach
 from ..core.backbones import attention_update
 from ..core.call import Call
 from ..core.configuration import RudderConfig
-from ..core.handle import SteeringHandle, attach
+from ..core.handle import SteeringHandle
 from ..core.state import CardMap
 from ..core.steering import card as card_of
 from .base import Inputs, Sources, check_sample_ids, number, sample_generator, sample_normal
-from .branches import Branch, without_image
+from .branches import SINGLE, Branch, hidden_states_of, without_image
 from .rudder import RudderBeta
 
 _CARD_MAP: ContextVar[CardMap] = ContextVar("rudder_control")
@@ -246,9 +247,9 @@ class TextOnlyCard(RudderControl):
 def text_only_cards(handle: SteeringHandle, call: Call) -> Tensor:
     """CARD of each prompt of a call without its image, (prompts, hidden size)."""
     text = without_image(handle.backbone.model, call)
-    single = {"max_new_tokens": 1, "num_beams": 1, "num_return_sequences": 1}
-    branch = Branch.prepare(handle.backbone.loop, {**text, **single})
-    (update,) = branch.read([attention_update(handle.backbone.layers[handle.layer]).module], whole=True)
+    branch = Branch.prepare(handle.backbone.loop, {**text, **SINGLE})
+    module = attention_update(handle.backbone.layers[handle.layer]).module
+    (update,) = branch.read([module], lambda args, kwargs, output: hidden_states_of(output))
     with torch.no_grad():
         return card_of(update, text["attention_mask"], handle.config.pool)
 
@@ -267,7 +268,7 @@ def collect_cards(model: nn.Module, config: RudderConfig, batches: Iterable[Inpu
     cards = []
     with attach(model, config) as handle:
         for inputs in batches:
-            options = {"max_new_tokens": 1, "do_sample": False, "num_beams": 1, "return_dict_in_generate": True}
-            output = handle.backbone.model.generate(**inputs, **options, rudder=False, output_rudder=True)  # type: ignore[operator]
+            options = SINGLE | {"return_dict_in_generate": True, "rudder": False, "output_rudder": True}
+            output = handle.backbone.model.generate(**inputs, **options)  # type: ignore[operator]
             cards.append(output.rudder.card.float().cpu())
     return torch.cat(cards) if cards else torch.empty(0, 0)

@@ -34,9 +34,9 @@ class Dola(LoopMethod):
         relative_top: Plausibility cut-off; 0 keeps every token.
     """
 
-    name = "dola-low"
+    name = "dola"
     # A higher cut-off leaves fewer tokens to choose from, and 1 leaves vanilla's alone.
-    searched = grid(relative_top=(0.9, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05, 0.01))
+    searched = grid(layers=("low", "high"), relative_top=(0.7, 0.35, 0.1, 0.01))
 
     layers: str | tuple[int, ...] = "low"
     relative_top: float = number(0.1, 0, 1)
@@ -55,15 +55,6 @@ class Dola(LoopMethod):
         candidates = candidate_layers(backbone.loop, len(backbone.layers), self.layers)
         early = run.read_out(candidates)
         run.on_logits = lambda logits: contrast_layers(logits, early(), self.relative_top)
-
-
-@dataclass(frozen=True)
-class DolaHigh(Dola):
-    """DoLa with the higher half of the layers as candidates."""
-
-    name = "dola-high"
-
-    layers: str | tuple[int, ...] = "high"
 
 
 def candidate_layers(loop: Any, count: int, layers: str | tuple[int, ...]) -> list[int]:

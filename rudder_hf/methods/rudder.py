@@ -11,8 +11,10 @@ from typing import Any, ClassVar, Self
 
 from torch import nn
 
-from ..core.configuration import CALL_SETTINGS, CONTRAST_DEFAULTS, RudderConfig
-from ..core.handle import SteeringHandle, attach
+from ..core.attach import attach
+from ..core.configuration import RudderConfig
+from ..core.handle import SteeringHandle
+from ..core.settings import CALL_SETTINGS, CONTRAST_DEFAULTS
 from .base import Generate, Method, Sources, refuse_steered
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from .base import grid, number
-from .branches import Branch, text_branch
+from .branches import SINGLE, Branch, text_branch
 from .runs import LoopMethod, Run, turn
 
 # The window of blocks that the published code averages, for 32 layers: 25 to 30, both included.
@@ -42,7 +40,6 @@ class Vista(LoopMethod):
     """
 
     name = "vista"
-    for_questions: ClassVar[Mapping[str, Any]] = {"strength": 0.01}
     searched = grid(strength=(0.03, 0.06, 0.1, 0.17), gamma=(0.1, 0.3))
 
     strength: float = number(0.17, 0, 100)
@@ -90,7 +87,6 @@ class VistaAugmentation(Vista):
     """VISTA's self-logits augmentation alone."""
 
     name = "vista-sla"
-    for_questions: ClassVar[Mapping[str, Any]] = {}
     searched = grid(gamma=(0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75))
 
     strength: float = number(0.0, 0, 100)
@@ -99,9 +95,8 @@ class VistaAugmentation(Vista):
 def steering_vectors(run: Run) -> list[Tensor]:
     """What the image changes in each block's output at the prompt's last token, (prompts, hidden size) each."""
     backbone = run.backbone
-    single = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False}
-    with_image = Branch.prepare(backbone.model, {**run.arguments, **single}).read(list(backbone.layers))
-    without = text_branch(backbone, run.call, **single).read(list(backbone.layers))
+    with_image = Branch.prepare(backbone.model, {**run.arguments, **SINGLE}).read(list(backbone.layers))
+    without = text_branch(backbone, run.call, **SINGLE).read(list(backbone.layers))
     return [positive - negative for positive, negative in zip(with_image, without, strict=True)]
 
 

@@ -3,7 +3,7 @@
 ```python
 data = read_coco("instances_val2014.json", "captions_val2014.json")
 result = chair(read_captions_file("answers.jsonl"), ground_truth(data, "pattern"), "pattern")
-result.scores.chair_s, result.scores.chair_i, result.scores.recall  # fractions
+result.scores["chair_s"], result.scores["chair_i"], result.scores["recall"]  # fractions
 result.details[0].hallucinated  # (Mention('bench', 'bench', 41),)
 ```
 
@@ -76,24 +76,6 @@ without repeated mentions so does saying the same again.
 
 
 @dataclass(frozen=True)
-class ChairScores:
-    """Scores of a set of captions: fractions, except the two averages per caption at the end.
-
-    `repeated_mentions` is the share of mentions of an object that the caption has already named.
-    """
-
-    chair_s: float
-    chair_i: float
-    recall: float
-    precision: float
-    f1: float
-    chair_i_distinct: float
-    repeated_mentions: float
-    length: float
-    distinct_objects: float
-
-
-@dataclass(frozen=True)
 class CaptionDetail:
     """What was found in one caption."""
 
@@ -120,13 +102,13 @@ class CaptionDetail:
 
 @dataclass(frozen=True)
 class ChairResult:
-    """Scores, their counts, and the detail of every caption.
+    """Scores (fractions, and averages per caption, by metric name), their counts, and the detail of every caption.
 
     `totals` are the sums of `COLUMNS`; `silent` captions have no mention (they count for CHAIR_S and recall only).
     """
 
     lineage: Lineage
-    scores: ChairScores
+    scores: dict[str, float]
     totals: dict[str, int]
     details: tuple[CaptionDetail, ...]
     counts: Counts
@@ -175,7 +157,7 @@ def chair(
     counts = Counts(tuple(str(c.image_id) for c in given), COLUMNS, rows)
     return ChairResult(
         lineage=lineage,
-        scores=ChairScores(**scores(counts, CHAIR_METRICS)),
+        scores=scores(counts, CHAIR_METRICS),
         totals={name: int(value) for name, value in counts.total().items()},
         details=details,
         counts=counts,

@@ -33,17 +33,11 @@ _COLUMNS = tuple(column for column in COLUMNS if column != "words")
 
 @dataclass(frozen=True)
 class Truncated:
-    """Captions cut to a recall.
+    """Captions cut to a recall."""
 
-    Attributes:
-        counts: Of the cut captions, one row for each; without words.
-        mentions: After how many mentions captions are cut; None if none is cut.
-        shorter: Which share of the captions is cut one mention earlier.
-    """
-
-    counts: Counts
-    mentions: int | None
-    shorter: float
+    counts: Counts  # Of the cut captions, one row for each; without words
+    mentions: int | None  # After how many mentions captions are cut; None if none is cut
+    shorter: float  # Which share of the captions is cut one mention earlier
 
 
 def cut_to_recall(vanilla: Sequence[CaptionDetail], method: Counts) -> Truncated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from ..core.backbones import find_backbone, image_token_ids
-from ..hub import processing
+from ..hub import encoding
 from ..methods import Generate
 from .decoding import Decoding
 
@@ -25,22 +25,16 @@ STEP_BY_STEP = ("paligemma", "kosmos-2", "kosmos-2.5", "minimax_m3_vl", "mistral
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer.
+    """One answer."""
 
-    Attributes:
-        text: Without special tokens and surrounding blanks.
-        ids: Its tokens, the end of sequence included if the model wrote it.
-        finished: Whether the model ended it by itself.
-    """
-
-    text: str
-    ids: list[int]
-    finished: bool
+    text: str  # Without special tokens and surrounding blanks
+    ids: list[int]  # Its tokens, the end of sequence included if the model wrote it
+    finished: bool  # Whether the model ended it by itself
 
 
 def encode(model: PreTrainedModel, processor: Any, images: list[Image.Image], prompts: list[str]) -> dict[str, Any]:
     """Inputs of `generate`, padded on the left, on the model's device."""
-    return to_model(processing.encode(processor, images, prompts), model)
+    return to_model(encoding.encode_prompts(processor, images, prompts), model)
 
 
 def to_model(inputs: dict[str, Any], model: Any) -> dict[str, Any]:
@@ -128,7 +122,7 @@ def log_likelihoods(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequen
     padding = int(prompt[0, -1])  # Any token will do: it is masked, and nothing that counts comes after it.
     answer = torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=prompt.device)
     real = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=prompt.device)
-    extended = _extend(inputs, answer, real)
+    extended = with_answer(inputs, answer, real)
     # The position before a token predicts it.
     logits = _forward(model, extended, longest + 1)[:, -longest - 1 : -1]
     sums = []
@@ -138,8 +132,8 @@ def log_likelihoods(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequen
     return sums
 
 
-def _extend(inputs: dict[str, Any], answer: Tensor, real: Tensor) -> dict[str, Any]:
-    """The inputs of prompt and answer together."""
+def with_answer(inputs: Mapping[str, Any], answer: Tensor, real: Tensor) -> dict[str, Any]:
+    """Return inputs with answer tokens after the prompt; `real` is 0 where these are padding."""
     length, extra = inputs["input_ids"].shape[1], answer.shape[1]
     extended = dict(inputs)
     for name, value in inputs.items():

@@ -22,21 +22,13 @@ NAMES = ("greedy", "beam", "nucleus")
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are written.
+    """How answers are written."""
 
-    Attributes:
-        name: "greedy", "beam" or "nucleus".
-        max_new_tokens: Longest answer.
-        num_beams: Of beam search.
-        top_p: Of nucleus sampling.
-        temperature: Of nucleus sampling.
-    """
-
-    name: str
-    max_new_tokens: int
-    num_beams: int = 5
-    top_p: float = 0.9
-    temperature: float = 1.0
+    name: str  # "greedy", "beam" or "nucleus"
+    max_new_tokens: int  # Longest answer
+    num_beams: int = 5  # Of beam search
+    top_p: float = 0.9  # Of nucleus sampling
+    temperature: float = 1.0  # Of nucleus sampling
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:

@@ -114,17 +114,11 @@ def accelerators() -> list[str]:
 
 @dataclass(frozen=True)
 class Process:
-    """One of the processes that share a run.
+    """One of the processes that share a run."""
 
-    Attributes:
-        rank: Its number, from 0 on, over all machines.
-        count: How many there are.
-        local_rank: Its number on this machine, which picks its accelerator.
-    """
-
-    rank: int = 0
-    count: int = 1
-    local_rank: int = 0
+    rank: int = 0  # Its number, from 0 on, over all machines
+    count: int = 1  # How many there are
+    local_rank: int = 0  # Its number on this machine, which picks its accelerator
 
     @property
     def is_main(self) -> bool:

@@ -20,13 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-BLUE, ORANGE, SKY, VERMILION, GREEN, PURPLE, YELLOW = (
-    *("#0072B2", "#E69F00", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#F0E442"),
-)
+BLUE, ORANGE, SKY, VERMILION, YELLOW = "#0072B2", "#E69F00", "#56B4E9", "#D55E00", "#F0E442"
 DARK, GREY, LIGHT = "#222222", "#8A8A8A", "#D9D9D9"
-SERIES = (BLUE, ORANGE, DARK, SKY, VERMILION, YELLOW, GREEN, PURPLE, GREY, "#FFFFFF")
+SERIES = (BLUE, ORANGE, DARK, SKY, VERMILION, YELLOW, "#009E73", "#CC79A7", GREY, "#FFFFFF")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 DPI = 150
 _STYLE = {
     "font.size": 9.0,
@@ -69,11 +66,11 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **o
     return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
 
 
-def save_figure(figure: Any, path: Path) -> Path:
-    """Write a figure as PNG and SVG, within `styled`; the path has no suffix. Returns the path of the PNG."""
+def save_figure(figure: Any, path: Path, svg: bool = True) -> Path:
+    """Write a figure as PNG and, if wanted, SVG, within `styled`; the path has no suffix. Returns that of the PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    png, svg = (path.with_name(f"{path.name}{suffix}") for suffix in (".png", ".svg"))
+    png = path.with_name(f"{path.name}.png")
     figure.savefig(png, dpi=DPI, metadata={"Software": None})
-    # Without date and address of the program.
-    figure.savefig(svg, metadata={"Date": None, "Creator": None})
+    if svg:  # without date and address of the program
+        figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None, "Creator": None})
     return png

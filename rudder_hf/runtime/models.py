@@ -11,7 +11,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..core.configuration import RudderConfig, check_setting
+from ..core.configuration import RudderConfig
+from ..core.settings import check_setting
 from ..hub.loading import LoadArguments, check_named_base, load_base, read_settings
 from ..hub.modeling import RudderForConditionalGeneration
 from ..hub.processing import load_processor
@@ -23,21 +24,14 @@ _WHOLE_FILE = 64 << 20  # bytes up to which a weight file is hashed whole
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model under evaluation.
+    """A model under evaluation."""
 
-    Attributes:
-        name: Hub id or folder, or "embedded".
-        model: The stock model.
-        processor: Its processor.
-        settings: RUDDER's settings for a method's name; under "" those of methods without settings of their own.
-        revision: Commit of the base model, or a hash of its files.
-    """
-
-    name: str
-    model: PreTrainedModel
-    processor: Any
+    name: str  # Hub id or folder, or "embedded"
+    model: PreTrainedModel  # The stock model
+    processor: Any  # Its processor
+    # RUDDER's settings for a method's name; under "" those of methods without settings of their own
     settings: dict[str, RudderConfig]
-    revision: str
+    revision: str  # Commit of the base model, or a hash of its files
 
     def settings_for(self, method: str) -> RudderConfig | None:
         """RUDDER's settings for a method, if there are any."""
@@ -56,7 +50,7 @@ class LoadedModel:
                 "have --set, --set layer=... --set alpha_max=..."
             )
         config = RudderConfig() if stored is None else copy.deepcopy(stored)
-        config.take({name: check_setting(name, value) for name, value in given.items()})
+        config.override({name: check_setting(name, value) for name, value in given.items()})
         return config
 
     def record(self) -> dict[str, Any]:
@@ -145,10 +139,13 @@ def base_revision(model: PreTrainedModel, source: str) -> str:
     commit = getattr(model.config, "_commit_hash", None)
     if commit and not Path(source).is_dir():
         return str(commit)
-    if not Path(source).is_dir():
-        return "unknown"
+    return files_digest(Path(source)) if Path(source).is_dir() else "unknown"
+
+
+def files_digest(folder: Path) -> str:
+    """Return a hash of the weights and configs in a folder, as a calibration records it for its base."""
     digest = hashlib.sha256()
-    for path in sorted(Path(source).glob("*")):
+    for path in sorted(folder.glob("*")):
         if path.suffix in (".safetensors", ".json", ".bin") and path.is_file():
             size = path.stat().st_size
             digest.update(f"{path.name}\n{size}\n".encode())

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import base64
 import io
-import sys
+import shutil
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -27,8 +28,7 @@ from .figures import DPI
 ARROWS = {"lower": "↓", "higher": "↑", "none": ""}
 """Which direction is better, as a sign behind the name of a metric."""
 
-_DIGITS = {"percent": 1, "points": 2, "words": 2, "nats": 3}
-_PIPE_WIDTH = 240
+_DIGITS = {"percent": 1, "points": 2, "words": 1, "nats": 3}
 
 
 # Numbers
@@ -72,20 +72,13 @@ def size(count: float) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Headings and cells.
+    """Headings and cells."""
 
-    Attributes:
-        headings: One for each column.
-        rows: The cells, as text.
-        title: Stands above the table in the terminal.
-        labels: How many columns at the left hold names; they are aligned left, the others right.
-        groups: Headings above the headings, each with the number of its columns; they cover all columns.
-    """
-
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    title: str = ""
-    labels: int = 1
+    headings: Sequence[str]  # One for each column
+    rows: Sequence[Sequence[str]]  # The cells, as text
+    title: str = ""  # Stands above the table in the terminal
+    labels: int = 1  # How many columns at the left hold names; they are aligned left, the others right
+    # Headings above the headings, each with the number of its columns; they cover all columns
     groups: Sequence[tuple[str, int]] = ()
 
     def _full_headings(self) -> list[str]:
@@ -118,17 +111,44 @@ class Table:
             previous = row[0]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
-    def print(self) -> None:
-        """Print the table to the terminal; into a pipe or a file it is wide, so that no number is cut off."""
-        from rich.console import Console
-        from rich.table import Table as RichTable
+    def text(self, width: int = 80) -> str:
+        """Return the table for a terminal, without borders.
 
-        shown = RichTable(title=self.title or None)
-        for place, text in enumerate(self._full_headings()):
-            shown.add_column(text, justify="left" if place < self.labels else "right")
-        for row in self.rows:
-            shown.add_row(*row)
-        Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, markup=False).print(shown)
+        What is too wide has its rows as columns if that fits, and else its columns in several parts.
+        """
+        lines = [self._full_headings(), *map(list, self.rows)]
+        columns = [list(column) for column in zip(*lines, strict=True)]
+        if _width(columns) > width >= _width(lines):
+            columns = lines
+        labels, parts = columns[: self.labels], [columns[self.labels :]]
+        while _width([*labels, *parts[-1]]) > width and len(parts[-1]) > 1:
+            last = parts.pop()
+            fitting = [n for n in range(1, len(last)) if _width([*labels, *last[:n]]) <= width]
+            cut = max(fitting, default=1)
+            parts += [last[:cut], last[cut:]]
+        title = [textwrap.fill(self.title, width)] if self.title else []
+        return "\n".join([*title, *("\n".join(_aligned([*labels, *part], self.labels)) for part in parts)])
+
+    def print(self) -> None:
+        """Print the table as wide as the terminal is."""
+        print(self.text(shutil.get_terminal_size((80, 24)).columns))
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + 1 for column in columns) - 1
+
+
+def _aligned(columns: Sequence[Sequence[str]], labels: int) -> list[str]:
+    """Lines of a terminal, with a rule below the first."""
+    widths = [max(map(len, column)) for column in columns]
+    lines = [
+        " ".join(
+            cell.ljust(width) if place < labels else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
+        for cells in zip(*columns, strict=True)
+    ]
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
 
 
 def _latex_row(cells: Iterable[str]) -> str:

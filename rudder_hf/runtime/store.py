@@ -1,12 +1,12 @@
 """A results folder: what the work is and how much of it is done, safe against being killed at any moment.
 
 OUT/plan.json   the command, the format of the folder, and everything that the results depend on
-OUT/batches/    finished batches: one file for each process, one line of JSON for each batch
+OUT/answers/    finished batches: one file for each process, one line of JSON for each batch
 
-Every command that takes long keeps its work in such a folder. Repeated with the same plan it continues there; with
-another plan, or in the folder of another command, it is refused, and the message says what differs. A batch is on the
-disk before the next one begins, so a kill loses at most the batch that was being worked on. Each process writes a file
-of its own; what is done is the union of all files. A line that a kill has torn is cut off when the file is continued.
+Repeated with the same plan, a command continues in its folder; with another plan, or in the folder of another command,
+it is refused, and the message says what differs. A batch is on the disk before the next one begins, so a kill loses at
+most the batch that was being worked on. Each process writes a file of its own; what is done is the union of all files.
+A line that a kill has torn is cut off when the file is continued.
 
 ```python
 store = Store(out, "evaluate", process)
@@ -16,37 +16,33 @@ with store:  # takes this process's file; a second run in the folder is refused
     done = {row["id"] for batch in store.batches() for row in batch["rows"]}
     for batch in what_is_left(done):
         store.append({"rows": answer(batch)})
-write_new(out / "result.json", to_json(result))  # whole or not at all, never over another file
+write_over(out / "result.json", to_json(result))  # whole or not at all
 ```
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from filelock import FileLock, Timeout
 
 from ..metrics.errors import InputError, listed
 from .environment import Process
-from .plans import Command, differences, in_words
-from .records import from_json
+from .records import from_json, shortened
 
-Batch = dict[str, Any]
-Result = TypeVar("Result")
-
-FORMAT = 2
-PLAN_FILE = "plan.json"
+Loaded = TypeVar("Loaded")
+FORMAT = 3
+PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
 PATIENCE = 1800.0
 """Seconds without anything new after which waiting for other processes ends."""
-
-_BATCHES = "batches"
 _POLL = 0.5
 
 
@@ -57,46 +53,51 @@ class Store:
         path: The folder.
         command: The command that the work belongs to.
         process: Which of several processes this one is.
-
-    Attributes:
-        plan_kind: The type of the plan, for [`from_json`].
     """
 
-    plan_kind: ClassVar[Any] = dict[str, Any]
-
-    def __init__(self, path: str | Path, command: Command, process: Process | None = None) -> None:
-        self.path, self.command = Path(path), command
-        self.process = process or Process()
-        self._folder = self.path / _BATCHES
-        self._lock = FileLock(self._folder / f"process-{self.process.rank:04d}.jsonl.lock")
+    def __init__(self, path: str | Path, command: str, process: Process | None = None) -> None:
+        self.path, self.command, self.process = Path(path), command, process or Process()
+        self._folder = self.path / "answers"
+        self._lock = FileLock(self._folder / f".{self.process.rank}.lock")
         self._file: Any = None
 
     # The plan
 
     def check(self) -> bool:
-        """See that the folder is new or belongs to this command, before hours are spent.
+        """Check that the folder is new or belongs to this command and that no other run uses it.
+
+        To be called before a model is loaded. A folder with a result may be read-only.
 
         Returns:
             Whether work was begun in it.
 
         Raises:
-            InputError: It is a file, belongs to another command or an older version, or holds something else.
+            InputError: It is a file, cannot be written, belongs to another command or an older version, or holds
+                something else.
+            BlockingIOError: Another run is at work in it.
         """
-        check_folder(self.path)
-        if (self.path / PLAN_FILE).exists():
+        begun = (self.path / PLAN_FILE).exists()
+        if begun:
             self.plan()
-            return True
+        finished = begun and (self.path / RESULT_FILE).exists()
+        if not finished:
+            check_folder(self.path)
         # Names that begin with a dot are drafts of a process that begins at this moment, or was killed then.
         others = sorted(entry.name for entry in self.path.glob("*") if not entry.name.startswith("."))
-        if others:
+        if others and not begun:
             raise InputError(
                 f"{self.path} is not empty and holds nothing that this version of rudder {self.command} could "
                 f"continue ({listed(others, 3)}): choose a new folder."
             )
-        return False
+        if self._folder.is_dir() and os.access(self._folder, os.W_OK):
+            self._acquire(self._lock)
+            self._lock.release()
+        elif self._folder.is_dir() and not finished:
+            raise InputError(f"{self._folder} cannot be written: choose a folder that can.")
+        return begun
 
     def start(self, plan: Mapping[str, Any]) -> None:
-        """Begin the work, or see that the folder holds the same work already.
+        """Begin the work, or check that the folder holds the same work already.
 
         Args:
             plan: Everything that the results depend on and that must not change, as JSON has it.
@@ -108,17 +109,15 @@ class Store:
         text = to_json({"command": self.command, "format": FORMAT, "plan": plan})
         if write_new(self.path / PLAN_FILE, text):
             return
-        stored = self.plan()
-        there, here = differences(stored, json.loads(text)["plan"])
-        if here:
-            held = in_words(self.command, stored) + (f" with {listed(there)}" if there else "")
+        changed = list(_differences(self.plan(), json.loads(text)["plan"]))
+        if changed:
             raise InputError(
-                f"{self.path} holds {held}; this command has {listed(here)}. Choose a new folder, or repeat the "
-                "command of that run to continue it."
+                f"{self.path} holds other work ({listed(changed, 4)}). Choose a new folder, or repeat the command of "
+                "that run to continue it."
             )
 
     def plan(self) -> dict[str, Any]:
-        """What `start` was given when the work began.
+        """Return what `start` was given when the work began.
 
         Raises:
             InputError: This is no results folder of the command, or its plan is damaged.
@@ -130,17 +129,13 @@ class Store:
         number, command, plan = (record.get(name) for name in ("format", "command", "plan"))
         if number != FORMAT:
             raise InputError(
-                f"{path} has format {number} and this version reads format {FORMAT}: choose a new folder."
+                f"{self.path} is of another version (format {number}, this one has {FORMAT}): choose a new folder."
             )
         if command != self.command:
-            raise InputError(
-                f"{self.path} holds {in_words(command, plan)}, not {in_words(self.command)}: choose another folder."
-            )
-        try:
-            found: dict[str, Any] = from_json(self.plan_kind, plan, "plan")
-        except ValueError as error:
-            raise InputError(f"{path} is damaged: {error}.") from error
-        return found
+            raise InputError(f"{self.path} belongs to rudder {command}, not to {self.command}: choose another folder.")
+        if not isinstance(plan, dict):
+            raise InputError(f"{path} is damaged: plan is {shortened(plan)}, but has to be an object.")
+        return plan
 
     # Batches
 
@@ -150,17 +145,18 @@ class Store:
         Raises:
             BlockingIOError: Another run is at work in this folder.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._acquire(self._lock)
+        with _naming(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._acquire(self._lock)
         try:
             # Processes of an earlier, larger run may still be at work.
-            for path in sorted(self._folder.glob("process-*.jsonl.lock")):
-                if int(path.name.removeprefix("process-").split(".")[0]) >= self.process.count:
+            for path in sorted(self._folder.glob(".*.lock")):
+                if int(path.name.split(".")[1]) >= self.process.count:
                     lock = FileLock(path)
                     self._acquire(lock)
                     lock.release()
-            path = self._folder / f"process-{self.process.rank:04d}.jsonl"
-            self._file = path.open("ab")
+            path = self._folder / f"{self.process.rank}.jsonl"
+            self._file = path.open("ab", buffering=0)
             self._file.truncate(len(_whole_lines(path)))
         except BaseException:
             self._lock.release()
@@ -181,12 +177,14 @@ class Store:
 
     def append(self, batch: Mapping[str, Any]) -> None:
         """Add a finished batch, within `with store:`; it is on the disk when this returns."""
-        self._file.write(json.dumps(batch, ensure_ascii=False).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with _naming(self._folder):
+            line = json.dumps(batch, ensure_ascii=False).encode() + b"\n"
+            while line:  # a disk that is nearly full takes a part
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
 
-    def batches(self, kind: Any = Batch) -> Iterator[Any]:
-        """All finished batches of all processes; torn lines are left out.
+    def batches(self, kind: Any = dict[str, Any]) -> Iterator[Any]:
+        """Return all finished batches of all processes, without torn lines.
 
         Args:
             kind: The type of a batch, for [`from_json`].
@@ -194,7 +192,7 @@ class Store:
         Raises:
             InputError: A line is damaged, or no such batch.
         """
-        for path in sorted(self._folder.glob("process-*.jsonl")):
+        for path in sorted(self._folder.glob("*.jsonl")):
             yield from _parsed_lines(path, _whole_lines(path), kind, "remove the line to do its batch again")
 
     def wait(self, missing: Callable[[], int], patience: float = PATIENCE) -> None:
@@ -205,12 +203,10 @@ class Store:
             patience: Seconds without any new piece after which waiting ends.
 
         Raises:
-            RuntimeError: Nothing comes any more, or there is no other process to wait for.
+            RuntimeError: Nothing comes any more.
         """
         fewest, since = -1, time.monotonic()
         while left := missing():
-            if self.process.count == 1:
-                raise RuntimeError(f"{left} pieces of the work are missing, and no other process does them.")
             if left != fewest:
                 fewest, since = left, time.monotonic()
             if time.monotonic() - since > patience:
@@ -227,7 +223,7 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def check_folder(path: Path, own: bool = True) -> None:
-    """See that a folder can be made, or is one.
+    """Check that a folder can be made, or is one and can be written.
 
     Args:
         path: The folder.
@@ -236,50 +232,45 @@ def check_folder(path: Path, own: bool = True) -> None:
     Raises:
         InputError: It cannot, or is refused.
     """
-    blocking = next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
-    if blocking is not None:
-        raise InputError(f"{blocking} is a file: give a folder for the results.")
+    there = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not there.is_dir():
+        raise InputError(f"{there} is a file: give a folder for the results.")
+    if not os.access(there, os.W_OK):
+        raise InputError(f"{there} cannot be written: choose a folder that can.")
     if not own and (path / PLAN_FILE).exists():
-        record = read_json(path / PLAN_FILE, dict[str, Any])
-        raise InputError(f"{path} holds {in_words(record.get('command'), record.get('plan'))}: choose another folder.")
+        raise InputError(f"{path} holds a run: choose another folder.")
 
 
-def kept(out: Path) -> str:
-    """What a results folder holds of finished work, in words; empty if there is nothing, or if it is none."""
-    if not (out / PLAN_FILE).exists():
-        return ""
-    answers = 0
-    for path in out.glob(f"**/{_BATCHES}/*.jsonl"):
-        for line in _whole_lines(path).splitlines():
-            with suppress(ValueError, TypeError):  # a damaged line, which is named when the work goes on
-                answers += _answers(json.loads(line))
-    files = sorted(path.name for path in (*out.glob("*.json"), *out.glob("state/*.json")) if path.name != PLAN_FILE)
-    return ", ".join([*([f"{answers:,} answers"] if answers else []), *files])
-
-
-def _answers(batch: Any) -> int:
-    """How many answers a batch of any command holds."""
-    match batch:
-        case {"rows": list(rows)}:
-            return len(rows)
-        case {"answers": dict(by_sample)}:  # of a calibration: each sample has one for each setting
-            return sum(map(len, by_sample.values()))
-        case {"answers": list(traces)}:  # of an analysis: each image has an unsteered and a steered one
-            return 2 * len(traces)
-    return 0
+def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """What differs between two plans, in words."""
+    for name in {**stored, **asked}:
+        there, here = stored.get(name), asked.get(name)
+        if isinstance(there, dict) and isinstance(here, dict):
+            yield from _differences(there, here, f"{within}{name}.")
+        elif there != here:
+            yield f"{within}{name} is {shortened(there)} there and {shortened(here)} here"
 
 
 # Files
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name what could not be written, and say that nothing is lost."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written ({error.strerror or error}). What is finished is kept: make it writable or "
+            "make room, and repeat the command to go on."
+        ) from error
+
+
 def to_json(value: Any) -> str:
-    """The text of a JSON file. A value that JSON has no word for, such as NaN, is refused."""
+    """Return the text of a JSON file. A value that JSON has no word for, such as NaN, is refused."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def to_json_lines(records: Iterable[Mapping[str, Any]]) -> str:
-    """The text of a file with one JSON object per line."""
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
 def read_json(path: Path, kind: Any = Any) -> Any:
@@ -294,23 +285,20 @@ def read_json(path: Path, kind: Any = Any) -> Any:
         raise InputError(f"{path} is damaged: {error}.") from error
 
 
-def read_result(path: Path, kind: type[Result], formats: Sequence[str], what: str) -> Result:
-    """Read a result file whose "format" is one of `formats`, the present one first.
+def read_result(path: Path, kind: type[Loaded], format: str, what: str) -> Loaded:
+    """Read a result file as a dataclass, if its "format" is the present one.
 
     Raises:
         InputError: It is not `what` it has to be, or is damaged.
     """
     record = read_json(path)
-    if not isinstance(record, dict) or record.get("format") not in formats:
-        raise InputError(f"{path} is not {what} ({formats[0]}).")
-    try:
-        result: Result = from_json(kind, record)
-    except ValueError as error:
-        raise InputError(f"{path} is damaged: {error}.") from error
+    if not isinstance(record, dict) or record.get("format") != format:
+        raise InputError(f"{path} is not {what} ({format}).")
+    result: Loaded = read_json(path, kind)
     return result
 
 
-def read_json_lines(path: Path, kind: Any = Batch) -> list[Any]:
+def read_json_lines(path: Path, kind: Any = dict[str, Any]) -> list[Any]:
     """Read a file with one JSON object per line, each of the same type for [`from_json`].
 
     Raises:
@@ -328,32 +316,46 @@ def _parsed_lines(path: Path, content: bytes, kind: Any, advice: str) -> Iterato
                 raise InputError(f"Line {number} of {path} is damaged ({error}): {advice}.") from error
 
 
+@contextmanager
+def _drafted(path: Path, content: str | bytes) -> Iterator[Path]:
+    """A file beside `path` with the whole content, on the disk; gone afterwards."""
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield draft
+        finally:
+            draft.unlink(missing_ok=True)
+
+
 def write_new(path: Path, content: str | bytes) -> bool:
     """Write a whole file, or nothing if it exists: never half a file, never over another one.
 
     Returns:
         Whether this call wrote it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with draft.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
+    if path.exists():
+        return False
+    with _drafted(path, content) as draft:
         try:
             os.link(draft, path)
         except FileExistsError:
-            raise
+            return False
         except OSError:
             # No hard links on this file system: a process killed in between can then leave an empty file.
             path.open("x").close()
             os.replace(draft, path)
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink(missing_ok=True)
     return True
+
+
+def write_over(path: Path, content: str) -> None:
+    """Write a whole file, in place of the one that is there: for what can be made again from the answers."""
+    with _drafted(path, content) as draft:
+        os.replace(draft, path)
 
 
 def must_write_new(path: Path, content: str | bytes) -> Path:
@@ -367,9 +369,7 @@ def must_write_new(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def numbered_path(folder: Path, stem: str, suffix: str = "", first: int = 1) -> Path:
+def numbered_path(folder: Path, stem: str, suffix: str = "") -> Path:
     """The first of `stem-001`, `stem-002`, ... in a folder that does not exist yet."""
-    number = first
-    while (path := folder / f"{stem}-{number:03d}{suffix}").exists():
-        number += 1
-    return path
+    paths = (folder / f"{stem}-{number:03d}{suffix}" for number in itertools.count(1))
+    return next(path for path in paths if not path.exists())

@@ -30,19 +30,17 @@ def file_name(scene: Scene, split: str) -> str:
     return f"scenes_{split}_{scene.seed:012d}.png"
 
 
-def _head(scenes: list[Scene], split: str, scale: int) -> dict[str, Any]:
-    images = [
-        {"id": s.seed, "file_name": file_name(s, split), "width": SIDE * scale, "height": SIDE * scale} for s in scenes
-    ]
+def _head(scenes: list[Scene], split: str) -> dict[str, Any]:
+    images = [{"id": s.seed, "file_name": file_name(s, split), "width": SIDE, "height": SIDE} for s in scenes]
     return {"info": INFO, "licenses": [], "images": images}
 
 
-def instances(scenes: list[Scene], split: str, scale: int = 1) -> dict[str, Any]:
+def instances(scenes: list[Scene], split: str) -> dict[str, Any]:
     """Annotations in the form of COCO's `instances_*.json`; the image id is the scene's seed."""
     annotations = []
     for scene in scenes:
         for number, thing in enumerate(scene.things):
-            box = [float(v * scale) for v in (thing.x, thing.y, thing.size, thing.size)]
+            box = [float(v) for v in (thing.x, thing.y, thing.size, thing.size)]
             left, top, right, bottom = box[0], box[1], box[0] + box[2], box[1] + box[3]
             annotations.append({
                 "id": scene.seed * 10 + number,
@@ -54,10 +52,10 @@ def instances(scenes: list[Scene], split: str, scale: int = 1) -> dict[str, Any]
                 "iscrowd": 0,
             })  # fmt: skip
     categories = [{"id": c.id, "name": c.name, "supercategory": c.supercategory} for c in CATEGORIES]
-    return {**_head(scenes, split, scale), "annotations": annotations, "categories": categories}
+    return {**_head(scenes, split), "annotations": annotations, "categories": categories}
 
 
-def captions(scenes: list[Scene], split: str, scale: int = 1) -> dict[str, Any]:
+def captions(scenes: list[Scene], split: str) -> dict[str, Any]:
     """Two true reference captions per image in the form of COCO's `captions_*.json`."""
     annotations = []
     for scene in scenes:
@@ -66,20 +64,20 @@ def captions(scenes: list[Scene], split: str, scale: int = 1) -> dict[str, Any]:
         annotations += [
             {"id": scene.seed * 10 + n, "image_id": scene.seed, "caption": text} for n, text in enumerate(texts)
         ]
-    return {**_head(scenes, split, scale), "annotations": annotations}
+    return {**_head(scenes, split), "annotations": annotations}
 
 
-def write_split(out: Path, split: str, scenes: list[Scene] | None = None, scale: int = 1) -> Path:
+def write_split(out: Path, split: str, scenes: list[Scene] | None = None) -> Path:
     """Write images and annotations of a split below `out`; returns the folder of the images."""
     scenes = split_scenes(split) if scenes is None else scenes
     folder = out / split
     folder.mkdir(parents=True, exist_ok=True)
     for scene in scenes:
-        draw(scene, scale).save(folder / file_name(scene, split), optimize=True)
+        draw(scene).save(folder / file_name(scene, split), optimize=True)
     (out / "annotations").mkdir(exist_ok=True)
     for make in (instances, captions):
         path = out / "annotations" / f"{make.__name__}_{split}.json"
-        path.write_text(json.dumps(make(scenes, split, scale)))
+        path.write_text(json.dumps(make(scenes, split)))
     return folder
 
 
@@ -98,11 +96,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the synthetic scenes as COCO data.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--split", choices=list(SPLITS), action="append", help="all unless given")
-    parser.add_argument("--scale", type=int, default=1, help=f"pixels: {SIDE} times this")
     arguments = parser.parse_args()
     shipped = json.loads(HASHES.read_text())
     for split in arguments.split or SPLITS:
-        folder = write_split(arguments.out, split, scale=arguments.scale)
+        folder = write_split(arguments.out, split)
         same = shipped.get(split) == data_hash(split_scenes(split), split)
         print(f"{split}: {folder} ({'equal to' if same else 'DIFFERENT from'} the shipped data)")
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The address of a report with answers as text and with a figure."""
     out = tmp_path_factory.mktemp("analysis") / "out"
-    command = ["analyze", "--parts", "tokens,layers", "--limit", "3", "--shown", "3", "--max-new-tokens", "24"]
+    command = ["analyze", "--limit", "3", "--max-new-tokens", "24"]
     result = CliRunner().invoke(app, [*command, "--out", str(out)])
     assert result.exit_code == 0, result.output
     return (out / "report.html").as_uri()

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,30 +20,20 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images, read_calibration
-from rudder_hf.analyze.gather import Gatherer, open_gate, unpacked
-from rudder_hf.analyze.numbers import present_objects
-from rudder_hf.calibrate import (
-    CalibrationOptions,
-    Grid,
-    Limits,
-    calibrate,
-    find_data,
-    pope_task,
-    save_outcome,
-)
-from rudder_hf.calibrate.figures import grids
-from rudder_hf.calibrate.settings import Setting
+from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images
+from rudder_hf.analyze.gather import Gatherer, ImageTraces, open_gate, unpacked
+from rudder_hf.analyze.numbers import SHOWN, gate_numbers, present_objects
+from rudder_hf.analyze.tokens import escape
 from rudder_hf.cli.main import app
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.chair import chair
 from rudder_hf.metrics.errors import InputError
-from rudder_hf.metrics.statistics import scores
 from rudder_hf.runtime.answers import encode
 from rudder_hf.runtime.models import LoadedModel
 from rudder_hf.runtime.progress import no_progress
 from rudder_hf.runtime.store import Store
-from tests.support.evaluating import damage, ended_stages, loaded
+from tests.support.analyzing import traced
+from tests.support.evaluating import damage, loaded
 from tests.support.processors import PROCESSORS
 from tests.support.toy import toy_model, toy_processor
 from tests.support.zoo import FAMILIES
@@ -53,7 +44,6 @@ NEW = 8
 @pytest.fixture(autouse=True)
 def _extras() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra plots, is not installed")
-    pytest.importorskip("sklearn", reason="scikit-learn, of the extra plots, is not installed")
 
 
 def rudder(*arguments: object) -> Result:
@@ -99,22 +89,23 @@ def check_folder(out: Path) -> tuple[dict[str, Any], Page]:
     assert all(address.startswith(("data:image/png;base64,", "#")) for address in page.addresses)
     assert not re.search(r"https?:|//|url\(|@import|<script|<link", re.sub(r"base64,[^\"]+", "", text))
     figures = sorted((out / "figures").glob("*.png"))
-    assert figures
+    assert [path.stem for path in figures] == ["gate", "geometry", "layers"]
     for path in figures:
         with Image.open(path) as figure:
             assert min(figure.size) > 200
         assert ElementTree.parse(path.with_suffix(".svg")).getroot().tag.endswith("svg")
-    assert len(figures) == text.count("Not supported:")
-    as_text = [path for path in figures if path.stem == "token-view"]
-    assert len(figures) - len(as_text) == text.count('<div class="figure"')
-    assert text.count('<div class="answers">') >= len(as_text)
+    assert len(figures) == text.count('<div class="figure"') == text.count("Not supported:") - 1
+    # The summary comes before the first answer and the first figure.
+    assert 0 < text.index('id="summary"') < text.index('id="tokens"') < text.index('<div class="figure"')
+    for line in numbers["summary"]:
+        assert escape(line) in text
     return numbers, page
 
 
 @cache
 def embedded_run(folder: Path) -> tuple[Result, Path]:
     out = folder / "analysis"
-    return rudder("analyze", "--limit", 12, "--batch-size", 12, "--bootstrap", 200, "--shown", 3, "--out", out), out
+    return rudder("analyze", "--limit", 12, "--batch-size", 12, "--out", out), out
 
 
 @pytest.fixture(scope="module")
@@ -129,35 +120,32 @@ def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
     assert result.exit_code == 0, result.output
     numbers, page = check_folder(out)
     assert numbers["images"] == 12
-    assert numbers["annotated"]
-    assert {path.stem for path in (out / "figures").glob("*.png")} >= {
-        "token-view", "layers", "rotation", "maps", "clusters", "evidence",
-    }  # fmt: skip
-    rotation = numbers["geometry"]["rotation"]
-    assert f"The image turns CARD by {rotation['rotation_degrees']['mean']:.1f}°" in result.stdout
-    assert rotation["distinct_text_only"] == 1
-    # The identity that makes the gain no evidence.
-    angles, gains = (np.asarray(rotation[name]["values"]) for name in ("rotation_degrees", "alignment_gain"))
-    assert gains == pytest.approx(1 - np.cos(np.radians(angles)), abs=1e-6)
-    assert len(numbers["tokens"]["shown"]) == 3
-    assert any("The linear probe left out: no object is in at least" in note for note in numbers["notes"])
-    assert any("Ablations left out" in note for note in numbers["notes"])
-    assert all(note in result.stdout for note in numbers["notes"])
+    assert all(line in result.stdout for line in numbers["summary"])
+    assert f"The image turns CARD by {numbers['geometry']['rotation']['mean']:.1f}°" in result.stdout
+    assert "Next: open" in result.stdout
+    assert len(numbers["tokens"]["shown"]) == SHOWN
     tokens = [t for e in numbers["tokens"]["shown"] for a in ("vanilla", "steered") for t in e[a]["tokens"]]
     words = [token for token in tokens if token["text"].strip()]
     assert len(page.tokens) == 2 * len(words)  # by similarity and by gate
     marked = [token for token in page.tokens if "absent" in (token["class"] or "")]
     assert len(marked) == 2 * sum(bool(token["absent"]) for token in words)
     assert all("similarity" in (t["data-tip"] or "") and "probability" in (t["data-tip"] or "") for t in page.tokens)
+    # Every number is in a table, too, which needs no mouse.
+    assert page.tags.count("tr") == len(words) + 2 * SHOWN
     study = Study(loaded(), find_images(DataOptions(limit=12)), loaded().config_with({}))
-    truth = dict(enumerate(present_objects(study, AnalysisOptions()) or []))
-    rows = [row for batch in Store(out, "analyze").batches() for row in batch.get("answers", ())]
+    present = present_objects(study, "pattern")
+    assert present is not None
+    assert list(numbers["present"].values()) == [sorted(row) for row in present]
+    truth = dict(enumerate(present))
+    rows = [row for batch in Store(out, "analyze").batches() for row in batch["answers"]]
     assert [row["sample"] for row in rows] == [sample.id for sample in study.task.samples]
     for name in ("vanilla", "steered"):
         texts = [row[name]["text"] for row in rows]
-        mentions = numbers["detector"][name]["mentions"]
-        share = mentions["hallucinated"] / sum(mentions.values())
-        assert share == pytest.approx(chair(list(enumerate(texts)), truth).scores.chair_i)
+        found = numbers["answers"][name]
+        assert found["absent"] / found["mentions"] == pytest.approx(
+            chair(list(enumerate(texts)), truth).scores["chair_i"]
+        )
+    assert numbers["answers"]["differ"] == sum(row["vanilla"]["text"] != row["steered"]["text"] for row in rows)
 
 
 def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path], tmp_path: Path) -> None:
@@ -229,6 +217,24 @@ def test_gates_of_both_modes() -> None:
     assert gate[0] >= 0.2
 
 
+def test_similarities_at_mentions() -> None:
+    """An answer names a dog, which is in the image, and a cat, which is not."""
+    low, high = (traced("a dog and a cat", [0.0, dog, 0.0, 0.0, cat]) for dog, cat in ((0.5, -0.5), (0.3, 0.1)))
+    traces = [ImageTraces(str(row), answer, answer, "", None) for row, answer in enumerate([low, high] * 5)]
+    config = RudderConfig(layer=0, alpha_max=2.0)
+    found = gate_numbers(traces, [frozenset({"dog"})] * 10, config, AnalysisOptions())
+    assert (found["present"]["n"], found["absent"]["n"], found["tokens"]["n"]) == (10, 10, 50)
+    value, least, most = found["present_minus_absent"]
+    assert value == pytest.approx(0.4 - -0.2)
+    assert 0.2 < least < value < most < 1.0
+    assert found["mean_gate"] == pytest.approx(np.mean([0.25, 0.15, 0.05]))  # of tokens with a gate above 0
+    assert found["curve"] == sorted(found["curve"])
+    few = gate_numbers(traces[:4], [frozenset({"dog"})] * 4, config, AnalysisOptions())
+    assert "present_minus_absent" not in few
+    nothing_absent = gate_numbers(traces, [frozenset({"dog", "cat"})] * 10, config, AnalysisOptions())
+    assert "present_minus_absent" not in nothing_absent
+
+
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model on disk."""
@@ -249,12 +255,12 @@ def test_images_without_annotations(toy: Path, tmp_path: Path) -> None:
     result = rudder("analyze", "--model", toy, *options, "--out", out)
     assert result.exit_code == 0, result.output
     numbers, page = check_folder(out)
-    assert not numbers["annotated"]
-    assert numbers["detector"] is None
-    for what in ("The detector", "Probe, neighbours and categories", "Marks of hallucinated objects"):
-        assert any(note.startswith(f"{what} left out: it is not known") for note in numbers["notes"])
+    assert "Left out: which objects are in the images" in result.stdout
+    assert set(numbers["answers"]) == {"differ"}
+    assert "present" not in numbers
+    assert "present_minus_absent" not in numbers["gate"]
     assert not any("absent" in (token["class"] or "").split() for token in page.tokens)
-    assert numbers["tokens"]["figure"]["id"] == "0 <i>.png"
+    assert numbers["tokens"]["shown"][0]["id"] == "0 <i>.png"
 
 
 class Killed(BaseException):
@@ -263,33 +269,27 @@ class Killed(BaseException):
 
 def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, config = loaded(), loaded().config_with({})
-    options = AnalysisOptions(parts=("tokens",), max_new_tokens=NEW, batch_size=2, draws=50, shown=1)
+    options = AnalysisOptions(max_new_tokens=NEW, batch_size=2)
 
     def run(name: str, progress: Any = no_progress, **changes: Any) -> dict[str, Any]:
         task = find_images(DataOptions(limit=5))
         study = Study(model, task, config)
-        return analyze(tmp_path / name, study, AnalysisOptions(**(vars(options) | changes)), None, progress)
+        return analyze(tmp_path / name, study, replace(options, **changes), progress)
 
     def kill(text: str, done: int, total: int) -> None:
         if done == 4:
             raise Killed
 
-    reports: list[tuple[str, int, int]] = []
-    whole = run("whole", lambda *report: reports.append(report))
-    assert ended_stages(reports) == ["1 of 3", "2 of 3", "3 of 3"]
+    whole = run("whole")
     with pytest.raises(Killed):
         run("killed", kill)
     assert not (tmp_path / "killed" / "numbers.json").exists()
-    with pytest.raises(ValueError, match="with max_new_tokens 8; this command has max_new_tokens 7"):
+    with pytest.raises(ValueError, match="max_new_tokens is 8 there and 7 here"):
         run("killed", max_new_tokens=NEW - 1)
-    for place, words in (
-        (["answers", 0, "card"], "card is 3, but has to be a text"),
-        (["answers"], "has to be a list"),
-    ):
-        shutil.copytree(tmp_path / "killed", tmp_path / str(len(place)))
-        damage(tmp_path / str(len(place)) / "batches" / "process-0000.jsonl", place, 3)
-        with pytest.raises(InputError, match=f"process-0000.jsonl is damaged .*{words}"):
-            run(str(len(place)))
+    shutil.copytree(tmp_path / "killed", tmp_path / "damaged")
+    damage(tmp_path / "damaged" / "answers" / "0.jsonl", ["answers", 0, "card"], 3)
+    with pytest.raises(InputError, match=r"0.jsonl is damaged .*card is 3, but has to be a text"):
+        run("damaged")
     read: list[int] = []
     original = Gatherer.read
     monkeypatch.setattr(Gatherer, "read", lambda self, part: read.append(len(part)) or original(self, part))
@@ -297,44 +297,16 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert read == [1]  # the last batch alone
     stored = json.loads((tmp_path / "killed" / "numbers.json").read_text())
     assert stored == json.loads((tmp_path / "whole" / "numbers.json").read_text())
-    for file in ("figures/token-view.svg", "figures/token-view.png", "report.html"):
+    for file in ("figures/gate.svg", "figures/geometry.png", "report.html"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes(), file
-
-
-def test_ablations_of_a_calibration(tmp_path: Path) -> None:
-    data = find_data(DataOptions(), 4, 3)
-    limits = Limits(recall_floor=0.0, length_floor=0.0, nll_rise=1e3, distinct_drop=1.0)
-    tried = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
-    wanted = CalibrationOptions(grid=tried, layers=(1, 2), limits=limits, max_new_tokens=NEW, bootstrap=50)
-    outcome = calibrate(loaded(), data, tmp_path / "cal", wanted, pope=pope_task(data))
-    save_outcome(outcome, tmp_path / "cal", "toy", None)
-    found = read_calibration(tmp_path / "cal")
-    (chosen, other) = grids(found["settings"])
-    assert {(grid.layer, len(grid.rows)) for grid in (chosen, other)} == {(1, 4), (2, 4)}
-    assert chosen.chosen == (outcome.choice.best is not None)
-    assert not other.chosen
-    for row in (*chosen.rows, *other.rows):
-        scored = outcome.scored[Setting.of(row)]
-        assert row["scores"]["recall"] == pytest.approx(scores(scored.counts, scored.metrics)["recall"], abs=1e-5)
-    out = tmp_path / "out"
-    result = rudder("analyze", "--parts", "ablations", "--calibration", tmp_path / "cal", "--out", out)
-    assert result.exit_code == 0, result.output
-    numbers, _ = check_folder(out)
-    assert numbers["ablations"] == found
-    drawn = {path.stem for path in (out / "figures").glob("*.png")}
-    assert drawn == {"heatmaps-layer1", "heatmaps-layer2", *(["pope"] if found["pope"] else [])}
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("--parts", "nonsense"), "nonsense"),
-        (("--parts", "ablations"), "--calibration"),
-        (("--calibration", "{empty}"), "calibration.json"),
         (("--data", "{empty}"), "neither COCO annotations nor images"),
         (("--set", "alpha=3", "--limit", 1), "'alpha' is not a RUDDER setting"),
-        (("--set", "alpha_max=0", "--limit", 1), "nothing to analyze"),
-        (("--token-image", "7", "--limit", 1), "--token-image 7"),
+        (("--set", "alpha_max=0", "--limit", 1), "no push to analyze"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(arguments: tuple[Any, ...], word: str, tmp_path: Path) -> None:
@@ -346,11 +318,10 @@ def test_bad_input_is_refused_in_one_line(arguments: tuple[Any, ...], word: str,
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("module", "package"), [("sklearn", "scikit-learn"), ("matplotlib", "matplotlib")])
-def test_missing_extras_are_named(module: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     result = rudder("analyze", "--out", tmp_path / "out")
     assert result.exit_code == 2
-    assert package in result.stderr
+    assert "matplotlib" in result.stderr
     assert "pip install 'rudder-hf[plots]'" in result.stderr
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Costs of decoding methods against vanilla's: bytes include side branches, timing is fair, refusals are said."""
+"""Costs of decoding methods against vanilla's: counts are exact, timing is fair."""
 
 from __future__ import annotations
 
@@ -16,31 +16,24 @@ NEW = 5
 
 
 def test_costs_against_vanilla() -> None:
-    methods = {name: method(name) for name in ("vanilla", "vcd", "rudder-beta", "opera")}
+    methods = {name: method(name) for name in ("vanilla", "vcd", "rudder-beta")}
     inputs = {name: value[:1] for name, value in batch("llava", [ROW, OTHER_ROW]).items()}
     settings = CostSettings(new_tokens=NEW, rounds=2, warmup=0, num_beams=2)
-    wanted = {"greedy": list(methods), "beam": ["opera"]}
+    wanted = {"greedy": list(methods), "beam": ["rudder-beta"]}
     costs, runs = measure_costs(built("llava"), methods, inputs, wanted, settings)
     found = {(cost.decoding, cost.method): cost for cost in costs}
     assert list(found) == [
         *(("greedy", name) for name in methods),
-        *(("beam", "vanilla"), ("beam", "opera")),
+        *(("beam", "vanilla"), ("beam", "rudder-beta")),
     ]
-    assert "beam search" in found["greedy", "opera"].refusal
-    assert found["greedy", "opera"].ratio is None
     vanilla, vcd, rudder = (found["greedy", name] for name in ("vanilla", "vcd", "rudder-beta"))
     assert (vanilla.forwards_per_token, vcd.forwards_per_token, rudder.forwards_per_token) == (1.0, 2.0, 1.0)
     assert (vanilla.prompt_forwards, vcd.prompt_forwards, rudder.prompt_forwards) == (1.0, 2.0, 1.0)
     assert rudder.operators_per_token - vanilla.operators_per_token == len(rudder.added_operators) == 12
     assert vcd.operators_per_token > 1.8 * vanilla.operators_per_token
-    # The second branch keeps keys and values of all positions but the last, of four layers, in float32.
-    config = built("llava").config.get_text_config()
-    positions = inputs["input_ids"].shape[1] + NEW - 1
-    head = config.hidden_size // config.num_attention_heads
-    cache = 2 * 4 * positions * config.num_hidden_layers * config.num_key_value_heads * head
-    assert vcd.peak_bytes - vanilla.peak_bytes >= cache
     assert 0 < vcd.ratio.interval[0] <= vcd.ratio.median <= vcd.ratio.interval[1]
-    assert vanilla.ratio is vanilla.cpu_ratio is None
+    assert vanilla.ratio is None
+    assert vcd.peak_bytes is vcd.peak_ratio is None  # not on a CPU
     assert {(run.round, run.decoding) for run in runs} == {(n, d) for n in range(2) for d in ("greedy", "beam")}
     assert len(runs) == 2 * 3 + 2 * 2
 
@@ -51,10 +44,11 @@ def test_counts_are_the_same_in_every_run_and_the_model_is_as_before() -> None:
     hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
     end = model.generation_config.eos_token_id
     methods = {name: method(name) for name in ("vanilla", "pai", "vista")}
-    counts = [
-        [(cost.peak_bytes, cost.operators_per_token) for cost in measure_costs(model, methods, inputs, wanted, few)[0]]
-        for wanted, few in [({"greedy": ["pai", "vista"]}, CostSettings(new_tokens=3, rounds=1, warmup=0))] * 2
-    ]
+    few = CostSettings(new_tokens=3, rounds=1, warmup=0)
+    counts = []
+    for _ in range(2):
+        costs, _ = measure_costs(model, methods, inputs, {"greedy": ["pai", "vista"]}, few)
+        counts.append([(cost.operators_per_token, cost.prompt_forwards) for cost in costs])
     assert counts[0] == counts[1]
     assert model.generation_config.eos_token_id == end
     assert hooks == sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
@@ -87,13 +81,8 @@ def test_settings_that_cannot_be_measured_are_refused(name: str, least: int) -> 
 
 def test_ratios_are_paired_by_round() -> None:
     times = {"vanilla": [1.0, 2.0, 8.0], "rudder-beta": [2.0, 2.0, 10.0]}
-    runs = [
-        Run(index, name, "greedy", seconds, 1.0 + index)
-        for name, row in times.items()
-        for index, seconds in enumerate(row)
-    ]
+    runs = [Run(index, name, "greedy", seconds) for name, row in times.items() for index, seconds in enumerate(row)]
     assert paired_ratios(runs, "rudder-beta") == [0.5, 1.0, 0.8]
-    assert paired_ratios(runs, "rudder-beta", "cpu_seconds") == [1.0, 1.0, 1.0]
 
 
 def test_ratios_are_summarized_with_their_spread() -> None:

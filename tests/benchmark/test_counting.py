@@ -1,24 +1,22 @@
-"""Counts are exact: operators and forwards equal independent counts, bytes are those of tensors that live."""
+"""Counts are exact: operators and forwards equal independent counts."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf.benchmark import SHAPES, BenchmarkSettings, benchmark_model
-from rudder_hf.benchmark.counting import Ledger, added_operators, count, count_forwards
-from rudder_hf.benchmark.models import random_prompt
+from rudder_hf.benchmark.counting import added_operators, count, count_forwards
 from rudder_hf.benchmark.timing import Bench
 from rudder_hf.core.backbones import find_backbone
 from rudder_hf.methods import NAMES, get
 from tests.support.methods import IDS, batch, built, method
+from tests.support.toy import random_prompt, toy_model
 
 NEW = 5
-TINY = benchmark_model(SHAPES["tiny"], BenchmarkSettings())
+TOY = toy_model()
 CONFIG = RudderConfig(layer=3, alpha_max=1.0)
 # Decoder forwards for a token after the first: the main branch, and those that a second branch adds.
 EXPECTED = {"vcd": 2.0, "pai": 2.0}
@@ -38,11 +36,11 @@ class Counter(TorchDispatchMode):
 
 def operators_of_one_token(mode: str | None) -> int:
     """What the last token of an answer of seven takes more than an answer of six."""
-    model, totals = TINY.model, []
+    model, totals = TOY, []
     for length in (6, 7):
         handle = None if mode is None else attach(model, RudderConfig(layer=3, alpha_max=1.0, mode=mode))
         with Counter() as counter:
-            model.generate(**random_prompt(model, 24), max_new_tokens=length, do_sample=False)
+            model.generate(**random_prompt(24), max_new_tokens=length, do_sample=False)
         if handle is not None:
             handle.remove()
         totals.append(counter.count)
@@ -52,32 +50,15 @@ def operators_of_one_token(mode: str | None) -> int:
 @pytest.mark.parametrize("mode", [None, "beta", "add"])
 def test_operator_count_equals_an_independent_one(mode: str | None) -> None:
     steered = get("vanilla") if mode is None else get(f"rudder-{mode}", config=CONFIG)
-    counted = count(Bench(TINY.model, random_prompt(TINY.model, 24), NEW), steered)
+    counted = count(Bench(TOY, random_prompt(24), NEW), steered)
     assert counted.operators == operators_of_one_token(mode)
     assert len(counted.token) == counted.operators
+    assert counted.peak is None  # only CUDA's allocator knows
 
 
 def test_added_operators_keep_order_and_mark_removed_ones() -> None:
     assert added_operators(["mm", "add", "mm"], ["mm", "norm", "bmm", "add", "mm"]) == ["norm", "bmm"]
     assert added_operators(["mm", "add"], ["mm", "mul"]) == ["-add", "mul"]
-
-
-def test_ledger_counts_what_lives() -> None:
-    outside = torch.zeros(1000)
-    with Ledger() as ledger:
-        kept = outside + 1.0
-        view = kept[:10].t()
-        assert ledger.live == ledger.peak == 4000
-        assert outside[:5].shape == view[:5].shape
-        assert ledger.live == 4000
-        passing = (kept * 2.0).double()
-        assert (ledger.live, ledger.peak) == (12000, 16000)
-        del passing
-        assert (ledger.live, ledger.peak) == (4000, 16000)
-        del kept
-        assert ledger.live == 4000
-        del view
-        assert ledger.live == 0
 
 
 def counted_forwards(name: str, family: str, beams: int, **changes: Any) -> tuple[int, int, int]:
@@ -101,7 +82,7 @@ def counted_forwards(name: str, family: str, beams: int, **changes: Any) -> tupl
     return found["prompt"], found["answer"], seen[0]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "opera"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("beams", [1, 2])
 def test_forwards_per_token_are_what_each_method_says(name: str, beams: int) -> None:
     prompt, answer, everything = counted_forwards(name, "llava", beams)
@@ -125,17 +106,9 @@ def test_forwards_are_counted_where_another_module_runs_the_loop(family: str) ->
         assert (answer, prompt + answer) == (factor * 2 * (NEW - 1), everything)
 
 
-def test_opera_forwards_each_candidate_of_each_beam() -> None:
-    candidates, beams = 3, 2
-    _, answer, everything = counted_forwards("opera", "llava", beams, candidates=candidates, threshold=None)
-    # Candidates before each token, and every token but the last.
-    assert answer == 2 * beams * (candidates * NEW + NEW - 1)
-    assert everything > answer
-
-
 def test_answers_have_the_length_that_is_timed() -> None:
-    model = TINY.model
-    inputs = random_prompt(model, 24)
+    model = TOY
+    inputs = random_prompt(24)
     with Bench(model, inputs, 2).opened(get("vanilla")) as answer:
         first = int(answer()[0, 24])
     model.generation_config.eos_token_id = first
@@ -145,5 +118,3 @@ def test_answers_have_the_length_that_is_timed() -> None:
         assert model.generation_config.eos_token_id == first
     finally:
         model.generation_config.eos_token_id = None
-    with pytest.raises(ValueError, match="18 are the least"):
-        random_prompt(model, 17)

@@ -169,7 +169,7 @@ def test_command_on_the_embedded_models(name: str, monkeypatch: pytest.MonkeyPat
     assert [line.split(" | ")[1] for line in lines if line.startswith("| ")][1:] == ["passed"] * 3 + [
         "for information"
     ]
-    assert f"torch {torch.__version__}" in lines[-1]
+    assert f"torch {torch.__version__}" in lines[-2]
     monkeypatch.setattr(GenerationState, "_push", lambda self, h, update, constants: update)
     result = rudder("verify", *options)
     assert result.exit_code == 1

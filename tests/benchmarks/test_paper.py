@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.paper import run as paper
-from rudder_hf.evaluate.result import EvaluationResult
+from rudder_hf.evaluate.result import Result
 from rudder_hf.evaluate.tables import paper_rows
 from rudder_hf.methods import NAMES
 from rudder_hf.scenes.coco import write_split
@@ -22,16 +25,31 @@ def test_every_row_of_the_paper_is_there_once() -> None:
     rows = paper.rows()
     assert len({row.name for row in rows}) == len(rows) == len(paper_rows())
     assert {row.table for row in rows} == {1, 2, 3, 4, 5}
-    assert all(bool(row.settings) == row.method.startswith("rudder") for row in rows)
+    with_settings = ("rudder-beta", "rudder-add", "vista", "vista-vsv")
+    assert all(bool(row.settings) <= (row.method in with_settings) for row in rows)
 
 
 def test_only_methods_that_need_another_model_are_missing() -> None:
-    """The paper does not say which layers its DoLa contrasts, so that its rows are there for both halves."""
     rows = paper.rows()
     assert {row.method for row in rows} - set(NAMES) == {"halc", "agla", "degf"}
-    low, high = ([row for row in rows if row.method == name] for name in ("dola-low", "dola-high"))
-    assert [(row.table, row.decoding) for row in low] == [(1, "greedy"), (1, "nucleus"), (2, "greedy"), (2, "nucleus")]
-    assert [row.paper for row in low] == [row.paper for row in high]
+    # The paper does not say which layers its DoLa contrasts.
+    assert [(row.table, row.decoding, row.settings) for row in rows if row.method == "dola"] == [
+        (1, "greedy", {}), (1, "nucleus", {}), (2, "greedy", {}), (2, "nucleus", {}),
+    ]  # fmt: skip
+
+
+def test_both_forms_of_rudder_run_on_the_images_of_the_released_draw(tmp_path: Path) -> None:
+    """500 of the annotated images, as `random.seed(42); random.sample(...)` draws them in the order of the file."""
+    both = paper.rows(released=True)
+    released = [each for each in both if each.method == "rudder-released"]
+    beta = [each for each in both if each.method == "rudder-beta"]
+    assert [replace(each, method="rudder-beta") for each in released] == beta
+    images = [{"id": number, "file_name": f"{number}.jpg"} for number in range(2000, 0, -1)]
+    annotations = [{"image_id": number} for number in range(1, 2001) if number % 3]
+    (tmp_path / "instances_val2014.json").write_text(json.dumps({"images": images, "annotations": annotations}))
+    random.seed(42)
+    expected = random.sample([number for number in range(2000, 0, -1) if number % 3], 500)
+    assert paper.drawn_images(tmp_path / "instances_val2014.json", 500) == expected
 
 
 def row(**changes: Any) -> paper.Row:
@@ -115,7 +133,8 @@ def test_rows_have_the_published_settings_of_their_task(tmp_path: Path) -> None:
     for task, paper_metrics, strength in (("chair", {"chair_s": 1.0}, 0.17), ("pope", {"accuracy": 1.0}, 0.01)):
         machine = paper.Machine(data={task: tmp_path / "coco"}, split="examples", limit=6)
         images = 500 if task == "chair" else None
-        tested = row(task=task, method="vista", settings={}, images=images, paper=paper_metrics)
+        published = {"strength": strength} if task == "pope" else {}
+        tested = row(task=task, method="vista", settings=published, images=images, paper=paper_metrics)
         _, how = paper.run_row(tested, machine, loaded(), tmp_path / task)
         assert how == {"chair": "6 of 500 images, lineage pattern", "pope": "6 images only, parser robust"}[task]
-        assert EvaluationResult.load(tmp_path / task).method("vista").settings["strength"] == strength
+        assert Result.load(tmp_path / task).method("vista").settings["strength"] == strength

@@ -1,4 +1,4 @@
-"""A whole comparison: killed and continued, every cell honest, options checked."""
+"""A whole comparison: killed and continued, one search for every method, images kept apart, options checked."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from rudder_hf.benchmark.costs import CostSettings
-from rudder_hf.calibrate import CalibrationOptions
-from rudder_hf.compare import CompareOptions, Comparison, ComparisonData, compare, find_images, markdown
-from rudder_hf.compare.variants import TUNED, untuned
+from rudder_hf.calibrate import Rule
+from rudder_hf.compare import CompareOptions, ComparisonData, compare, find_images, markdown
+from rudder_hf.compare.run import check_folder
+from rudder_hf.evaluate.result import Result
+from rudder_hf.evaluate.run import Run
+from rudder_hf.evaluate.tables import THROUGHPUT
 from rudder_hf.evaluate.tasks import DataOptions, make_task
-from rudder_hf.methods import BUDGET, Sources
+from rudder_hf.methods import BUDGET
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.answers import synthetic_image
 from tests.support.command import refused, rudder
-from tests.support.evaluating import ended_stages, loaded
+from tests.support.evaluating import loaded
 
 OPTIONS = CompareOptions(
-    methods=("rudder-beta", "vcd", "opera", "vti", "rudder-random"),
+    methods=("rudder-beta", "vcd", "vti", "rudder-random"),
     decodings=("greedy", "beam"),
     limit=3,
     beam_limit=2,
     pope_limit=5,
-    tune_limit=2,
-    tune_beam_limit=2,
-    calibration=CalibrationOptions(bootstrap=20, max_new_tokens=3),
+    tune_limit=4,
+    # A model with random weights writes nothing worth a limit.
+    rule=Rule("f1", recall_floor=0.0, distinct_drop=1.0, repeated_rise=1.0, confidence=0.0, bootstrap=20),
+    max_new_tokens=6,
     costs=CostSettings(new_tokens=3, rounds=1, warmup=0, num_beams=2),
     batch_size=40,
     bootstrap=50,
@@ -39,61 +44,82 @@ class Interrupted(Exception):
 
 
 def few_images(options: CompareOptions) -> ComparisonData:
-    """The images of a comparison, with a few short answers to questions of each kind: OPERA takes long for each."""
+    """The images of a comparison, with a few short answers to questions of each kind."""
     data = find_images(DataOptions(), options)
+    if data.questions is None:
+        return data
     asked = [sample for number, sample in enumerate(data.questions.samples) if number % 30 < 4]
     return replace(data, questions=replace(data.questions, samples=asked, max_new_tokens=3))
 
 
 def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
-    data = few_images(OPTIONS)
-    stages = [
-        "2 of 5: tuning vcd, setting 3 of 8",
-        "4 of 5: captions, beam, vanilla",
-        "4 of 5: questions, beam, opera-published",
-        "5 of 5: costs, beam, timed rounds",
-    ]
-    left = list(stages)
-    reports: list[tuple[str, int, int]] = []
+    data, out = few_images(OPTIONS), tmp_path / "c"
+    left = ["scenes, greedy, vcd", "scenes, beam, vanilla", "scenes-pope, greedy, vcd"]
 
     def killing(text: str, done: int, total: int) -> None:
-        reports.append((text, done, total))
         if left and text == left[0]:
             left.pop(0)
             raise Interrupted
 
-    kills, comparison = 0, None
-    while comparison is None:
+    results = None
+    while results is None:
         try:
-            comparison = compare(loaded(), data, tmp_path / "c", OPTIONS, killing)
+            results = compare(loaded(), data, out, OPTIONS, killing)
         except Interrupted:
-            kills += 1
-            assert not (tmp_path / "c" / "comparison.json").exists()
-    assert kills == len(stages)
-    assert ended_stages(reports) == [f"{number} of 5" for number in range(1, 6)]
-    assert Comparison.load(tmp_path / "c" / "comparison.json") == comparison
-    rows = {(row.decoding, row.method, row.variant): row for row in comparison.rows}
-    assert "no greedy variant" in rows["greedy", "opera", "published"].note
-    assert rows["beam", "opera", "published"].metrics
-    assert "directions" in rows["greedy", "vti", "published"].note
-    assert rows["greedy", "vcd", "published"].changes
-    assert rows["greedy", "vcd", "published"].answers["accuracy"].unit == "percent"
-    # Controls, and published settings beside tuned ones, are run under the first decoding that they allow.
-    assert (("beam", "vcd", "published") in rows) == (comparison.tunings["vcd"]["chosen"] is None)
-    assert ("beam", "rudder-random", "control") not in rows
-    assert not rows["greedy", "vanilla", ""].changes
-    assert rows["greedy", "vanilla", ""].control is None
-    assert all(bool(row.control) == bool(row.changes) for row in comparison.rows)
-    assert set(comparison.tunings) == {"rudder-beta", "vcd", "opera"}
-    assert {len(tuning["tried"]) for tuning in comparison.tunings.values()} == {BUDGET}
-    assert comparison.tunings["opera"]["decoding"]["name"] == "beam"
-    text = (tmp_path / "c" / "table.md").read_text()
-    assert text == markdown(comparison)
+            assert not (out / "table.md").exists()
+    assert left == []
+    assert list(results) == ["greedy", "beam", "pope"]
+    for name, result in results.items():
+        assert Result.load(out / name) == result
+        rows = {row.name: row for row in result.methods}
+        assert next(iter(rows)) == "vanilla"
+        assert {"vcd", "rudder-beta", "rudder-random"} <= set(rows)
+        assert not rows["vanilla"].differences
+        assert all(row.differences for row in result.methods[1:])
+        # Captions have the truncated control, costs are the same everywhere.
+        assert bool(rows["vcd"].control) == (name != "pope")
+        assert rows["vcd"].cost[THROUGHPUT] < rows["vanilla"].cost[THROUGHPUT] == 1.0
+        # A control has the settings of what it is a control of.
+        assert rows["rudder-random"].settings["alpha_max"] == rows["rudder-beta"].settings["alpha_max"]
+        assert any(note.startswith("vti is left out: ") for note in result.notes)
+        assert any(f"best of {BUDGET} for each method on 4 other images" in note for note in result.notes)
+    # Every method had as many settings to choose from, beside vanilla and two at each of four layers for the sweep.
+    assert len(Run(out / "tuning").variants()) == 1 + 2 * BUDGET + 2 * 4
+    assert (out / "table.md").read_text() == markdown(results)
+
     other = replace(OPTIONS, limit=2)
-    with pytest.raises(InputError, match=r"a comparison of toy with limit 3; this command has limit 2\."):
-        compare(loaded(), few_images(other), tmp_path / "c", other)
-    # What is complete is read, not done again.
-    assert compare(loaded(), data, tmp_path / "c", OPTIONS) == comparison
+    with pytest.raises(InputError, match=r"holds other work \(.*samples is 3 there and 2 here"):
+        compare(loaded(), few_images(other), out, other)
+    # What is complete is read, not done again, and another method adds its own.
+    assert {k: r.methods for k, r in compare(loaded(), data, out, OPTIONS).items()} == {
+        k: r.methods for k, r in results.items()
+    }
+    # Two at once would time each other.
+    with FileLock(out / ".lock"), pytest.raises(BlockingIOError, match="Another comparison works in"):
+        compare(loaded(), data, out, OPTIONS)
+
+
+def test_few_files_and_no_method_without_a_gain(tmp_path: Path) -> None:
+    """By limits that nothing keeps, vanilla is left alone, and each method that is left out is named."""
+    strict = replace(
+        OPTIONS, methods=("rudder-beta", "rudder-random"), decodings=("greedy",), pope_limit=0,
+        rule=Rule(recall_floor=1.0, confidence=1.0, bootstrap=20),
+    )  # fmt: skip
+    result = compare(loaded(), few_images(strict), tmp_path / "c", strict)["greedy"]
+    assert [row.name for row in result.methods] == ["vanilla"]
+    left_out = [note for note in result.notes if "left out" in note]
+    assert left_out == [
+        "rudder-beta is left out: no setting within the limits is better than vanilla",
+        "rudder-random is left out: rudder-beta, which it is a control of, is",
+    ]
+    files = [path for path in (tmp_path / "c").rglob("*") if path.is_file()]
+    assert len(files) <= 12, files
+
+
+def test_folders_of_other_work_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(InputError, match="holds a run of another command"):
+        check_folder(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +155,7 @@ def test_no_image_is_evaluated_that_settings_are_chosen_on(coco: Path, seed: int
     assert not chosen & evaluated
     # The images to evaluate on are those that `rudder evaluate` draws.
     own = make_task("chair", DataOptions(coco, seed=seed, limit=limit))
-    assert data.captions["greedy"].image_ids() == own.image_ids()
+    assert [s.id for s in data.captions["greedy"].samples] == [s.id for s in own.samples]
 
 
 def test_too_few_images_for_both_are_refused(coco: Path, tmp_path: Path) -> None:
@@ -147,15 +173,6 @@ def test_scenes_are_evaluated_on_the_split_that_is_named() -> None:
         find_images(DataOptions(split="calibration"), OPTIONS)
 
 
-def test_questions_are_asked_with_the_published_settings_for_them() -> None:
-    """VISTA is published with another strength for yes/no questions than for captions."""
-    variant = untuned(["vista"], loaded(), Sources())["vista"]
-    assert variant.asked("captions").settings()["strength"] == 0.17
-    assert variant.asked("questions").settings()["strength"] == 0.01
-    # Settings that were tuned are the same for both.
-    assert replace(variant, settings=TUNED).asked("questions").settings()["strength"] == 0.17
-
-
 def test_options_are_checked() -> None:
     with pytest.raises(InputError, match="no decoding"):
         CompareOptions(decodings=("greedy", "contrastive"))
@@ -164,11 +181,10 @@ def test_options_are_checked() -> None:
     with pytest.raises(InputError, match="at least 1"):
         CompareOptions(limit=0)
     assert CompareOptions(methods=("vcd",)).methods == ("vanilla", "vcd")
+    assert CompareOptions().rule == Rule()  # what `rudder calibrate` chooses by
 
 
 def test_commands_refuse_what_cannot_be(tmp_path: Path) -> None:
     refused(rudder("compare", "--decodings", "contrastive", "--out", tmp_path / "a"), "greedy, beam, nucleus")
-    groups = "Groups: all, rudder, contrast, peers, controls"
-    refused(rudder("compare", "--methods", "halc", "--out", tmp_path / "a"), groups)
-    refused(rudder("evaluate", "--methods", "opera", "--limit", 1, "--out", tmp_path / "c"), "no greedy variant")
+    refused(rudder("compare", "--methods", "vdc", "--out", tmp_path / "a"), "Did you mean 'vcd'?")
     assert not list(tmp_path.iterdir())

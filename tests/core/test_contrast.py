@@ -32,8 +32,6 @@ REFUSED = {
 }
 """Families whose image positions have no values in the decoder's cache, with a part of the reason."""
 EXACT = tuple(name for name in FAMILIES if name not in REFUSED and name not in ("git", "blip"))
-# The others lose the image without a cache, also in stock `generate`.
-UNCACHED = tuple(name for name in EXACT if "no_cache" not in FAMILIES[name].notes and not FAMILIES[name].loop)
 # Parts of these compute in float32, so that a cache changes the last bits of stock `generate` as well.
 ROUNDED = ("kosmos-2", "janus", "glm4v_moe", "paligemma-2", "llama4", "inkling_mm_model")
 # Their tiny windows keep a part of the image of a short prompt, but nothing of a longer one's.
@@ -58,39 +56,6 @@ def test_later_edit_in_chosen_layers_equals_the_hand(name: str) -> None:
     rows = rows_of(name)
     output = contrasted(name, rows, {"contrast_after": 3, "contrast_first_layer": 1})
     assert_equal(output, by_hand(name, rows, after=3, first_layer=1))
-
-
-@pytest.mark.parametrize("name", UNCACHED)
-@pytest.mark.parametrize("changes", [{"contrast_after": 1}, {"contrast_after": 3, "alpha_max": 6.0}])
-def test_without_a_cache_equals_with_one(name: str, changes: dict[str, Any]) -> None:
-    """Compared before `generate` rounds its scores to float32."""
-    model, rows = built(name), rows_of(name)
-    newest: list[Tensor] = []
-
-    def run(use_cache: bool) -> tuple[Any, list[Tensor]]:
-        seen: list[Tensor] = []
-
-        def mark(ids: Tensor, scores: Tensor) -> Tensor:
-            seen.append(newest[-1])
-            return scores
-
-        options = {"use_cache": use_cache, "logits_processor": [mark], "output_rudder": True}
-        return contrasted(name, rows, changes, **options), seen
-
-    hook = model.register_forward_hook(lambda module, args, output: newest.append(output.logits[:, -1].clone()))
-    try:
-        (cached, wanted), (uncached, logits) = run(True), run(False)
-    finally:
-        hook.remove()
-    assert uncached.sequences.tolist() == cached.sequences.tolist()
-    tolerance = 1e-5 if name in ROUNDED else 1e-9
-    for ours, theirs in zip(logits, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(uncached.rudder.gate, cached.rudder.gate, rtol=1e-5, atol=1e-5)
-    assert uncached.past_key_values is None
-    entries = zip(uncached.rudder.contrast, cached.rudder.contrast, strict=True)
-    for entry, expected in entries:
-        assert entry == expected | {"moved": pytest.approx(expected["moved"], rel=1e-4)}
 
 
 @pytest.mark.parametrize("name", [name for name in REFUSED if name in FAMILIES])

@@ -10,7 +10,7 @@ import copy
 import gc
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -196,73 +196,45 @@ def test_answer_taken_back(chat: Chat) -> None:
     assert_card(output, chat.expected_card())
 
 
-def test_prompt_taken_back(chat: Chat) -> None:
-    """A cache cropped within its prompt does not hold what was pooled: a warning, and the new tokens alone."""
-    chat.say(3)
-    chat.turn()
-    kept = chat.ids.shape[1] - NEW - 2
-    chat.crop(kept)
-    chat.say(4, seed=1)
-    with pytest.warns(RudderWarning, match=UNREAD):
-        output = chat.turn(output_rudder=True, rudder={"force": True})
-    assert_card(output, chat.expected_card(since=kept))
-
-
-def test_unknown_cache(chat: Chat) -> None:
-    """A cache that an unsteered call has filled: a warning, and the new tokens alone."""
+def fill_unsteered(chat: Chat) -> None:
     chat.turn(rudder=False)
-    chat.say(4)
-    cached = chat.cache.get_seq_length()
-    with pytest.warns(RudderWarning, match=UNREAD):
-        output = chat.turn(output_rudder=True, rudder={"force": True})
-    assert_card(output, chat.expected_card(since=cached))
 
 
-def test_copied_cache(chat: Chat) -> None:
-    """A copy of a cache is another cache: a warning, never another conversation's CARD."""
+def copy_the_cache(chat: Chat) -> None:
     chat.turn()
     chat.cache = copy.deepcopy(chat.cache)
-    chat.say(4)
+
+
+def crop_into_the_prompt(chat: Chat) -> None:
+    chat.say(3)
+    chat.turn()
+    chat.crop(chat.ids.shape[1] - NEW - 2)
+
+
+@pytest.mark.parametrize("fill", [fill_unsteered, copy_the_cache, crop_into_the_prompt])
+def test_an_unknown_cache_gives_a_warning_and_the_new_tokens_alone(fill: Callable[[Chat], None], chat: Chat) -> None:
+    fill(chat)
     cached = chat.cache.get_seq_length()
+    chat.say(4, seed=1)
     with pytest.warns(RudderWarning, match=UNREAD):
         output = chat.turn(output_rudder=True, rudder={"force": True})
     assert_card(output, chat.expected_card(since=cached))
 
 
-@pytest.mark.parametrize("change", [{"pool": "norm"}, {"span": "text"}])
-def test_other_settings_than_the_last_turn(chat: Chat, change: dict[str, str]) -> None:
-    """Sums that were pooled in another way are not mixed."""
-    chat.turn()
-    chat.say(4)
-    with pytest.warns(RudderWarning, match=UNREAD):
-        chat.turn(rudder={**change, "force": True})
+def nothing(chat: Chat) -> None:
+    pass
 
 
-def test_other_layer_than_the_last_turn() -> None:
-    """Sums of another layer are not mixed."""
-    model = FAMILIES["llava"].build()
-    with attach(model, settings()) as handle:
-        chat = Chat(FAMILIES["llava"], model)
-        chat.turn()
-        chat.say(4)
-        handle.config.layer = 1
-        with pytest.warns(RudderWarning, match=UNREAD):
-            chat.turn(rudder={"force": True})
+def change_the_layer(chat: Chat) -> None:
+    chat.model._rudder_handle.config.layer = 1
 
 
-def test_unsteered_turn_in_between(chat: Chat) -> None:
-    """The prompt of a turn with rudder=False was not read, and the next turn says so."""
-    chat.turn()
+def talk_unsteered(chat: Chat) -> None:
     chat.say(4)
     chat.turn(rudder=False)
-    chat.say(4, seed=1)
-    with pytest.warns(RudderWarning, match=UNREAD):
-        chat.turn(rudder={"force": True})
 
 
-def test_turn_that_broke_off(chat: Chat) -> None:
-    """The prompt of a turn that failed is in the cache but was not pooled, and the next turn says so."""
-    chat.turn()
+def break_off(chat: Chat) -> None:
     chat.say(4)
 
     def fail() -> None:
@@ -273,9 +245,26 @@ def test_turn_that_broke_off(chat: Chat) -> None:
     # What the broken turn has forwarded: its prompt and one token of its answer.
     chat.ids = torch.cat([chat.ids, torch.full((1, 1), 20)], dim=1)
     chat.mask = torch.ones_like(chat.ids)
+
+
+@pytest.mark.parametrize(
+    ("between", "settings_now"),
+    [
+        (nothing, {"pool": "norm"}),
+        (nothing, {"span": "text"}),
+        (change_the_layer, {}),
+        (talk_unsteered, {}),
+        (break_off, {}),
+    ],
+)
+def test_sums_that_do_not_belong_together_are_not_mixed(
+    between: Callable[[Chat], None], settings_now: dict[str, Any], chat: Chat
+) -> None:
+    chat.turn()
+    between(chat)
     chat.say(4, seed=1)
     with pytest.warns(RudderWarning, match=UNREAD):
-        chat.turn(rudder={"force": True})
+        chat.turn(rudder={**settings_now, "force": True})
 
 
 def test_answers_of_one_prompt_go_on_as_a_batch(chat: Chat) -> None:
@@ -453,14 +442,6 @@ def test_other_tokens_are_a_new_turn(chat: Chat, rows: Any, cropped: int, other:
     again = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     output = run(model, again, past_key_values=start.past_key_values, output_rudder=True)
     assert (output.rudder.gate[:, 0] == 0).all()
-
-
-def test_an_unknown_cache_that_goes_on_warns(chat: Chat) -> None:
-    model, inputs = chat.model, chat.inputs
-    start = run(model, inputs, max_new_tokens=2, rudder=False)
-    again = {"input_ids": start.sequences, "attention_mask": torch.ones_like(start.sequences)}
-    with pytest.warns(RudderWarning, match=UNREAD):
-        run(model, again, past_key_values=start.past_key_values, rudder={"force": True})
 
 
 def test_a_second_turn_with_beams_in_a_batch() -> None:

@@ -45,7 +45,7 @@ CALLS: tuple[tuple[tuple[Row, ...], dict[str, Any]], ...] = (
     ((Row(2, 5), Row(3, 11)), {"rudder": {"alpha_max": [0.0, 9.0]}, "output_rudder": True}),
     ((Row(4, 9),), {"rudder": False}),
     ((Row(5, 6),), {"rudder": {"mode": "add", "alpha_max": 3.0}, "output_rudder": True}),
-    ((Row(6, 8), Row(7, 8)), {"rudder": [{"k": 1.0}, False]}),
+    ((Row(6, 8), Row(7, 8)), {"rudder": {"k": 1.0, "alpha_max": [6.0, 0.0]}}),
     ((Row(8, 12),), {"rudder": {"norm_cap": 2.0, "pool": "norm", "steer_first_token": True}, "output_rudder": True}),
     ((ROW,), {"rudder": {"alpha_max": 12.0, "g_min": 0.5}, "num_beams": 2}),
     ((Row(9, 4),), {"rudder": False, "output_rudder": True}),

@@ -17,7 +17,6 @@ from accelerate.commands.launch import launch_command_parser
 from rudder_hf.cli.main import app
 from tests.support.evaluating import loaded
 from tests.support.serving import FOLDER, PAGE, free_port, page_commands, with_package
-from tests.vllm.tables import TABLES
 
 LAUNCHED = [command for command in page_commands() if command.split()[0] in ("rudder", "accelerate", "srun")]
 
@@ -30,9 +29,8 @@ def parse(words: list[str]) -> None:
 
 def test_there_are_commands_to_check() -> None:
     programs = {command.split()[0] for command in page_commands()}
-    assert programs == {"python", "pip", "transformers", "rudder", "accelerate", "srun", "CUDA_VISIBLE_DEVICES=0",
-                        "CUDA_VISIBLE_DEVICES=1"}  # fmt: skip
-    assert len(LAUNCHED) >= 6
+    assert programs == {"python", "pip", "transformers", "accelerate", "srun"}
+    assert len(LAUNCHED) == 3
 
 
 @pytest.mark.parametrize("command", LAUNCHED)
@@ -61,13 +59,6 @@ def test_files_and_places_that_the_page_names_exist() -> None:
         re.sub(r"[^\w -]", "", line[3:].lower()).replace(" ", "-") for line in text.splitlines() if line[:3] == "## "
     }
     assert set(re.findall(r"\]\(#([\w-]+)\)", text)) <= headings
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_tables_are_the_recorded_results(name: str) -> None:
-    found = re.search(rf"<!-- vllm {name} -->\n(.*?)\n<!-- end of vllm {name} -->", PAGE.read_text(), re.DOTALL)
-    assert found is not None
-    assert found[1] == TABLES[name]()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rudder_hf.core.configuration import _NUMBER_RANGES
+from rudder_hf.core.settings import _NUMBER_RANGES
 from rudder_hf.core.steering import (
     POOL_CHUNK,
     beta_gate,

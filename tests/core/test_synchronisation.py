@@ -81,7 +81,7 @@ def waits(counts: list[Counter[str]]) -> set[str]:
     [
         {},
         {"rudder": {"mode": "add"}},
-        {"rudder": [{"alpha_max": 3.0, "norm_cap": 1.0}, {"k": 2.0}]},
+        {"rudder": {"alpha_max": [3.0, 2.0], "k": [5.0, 2.0]}},
         {"rudder": {"steer_first_token": True, "span": "text", "pool": "norm"}},
         {"output_rudder": True},
     ],

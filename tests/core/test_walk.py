@@ -37,5 +37,5 @@ def test_a_generation_switches_little_between_modules() -> None:
     finally:
         sys.setprofile(None)
     before = modules[: forwards[0]]
-    assert len(before) > 20
-    assert sum(one != other for one, other in pairwise(before)) <= 30
+    assert 20 < len(before) <= 60
+    assert sum(one != other for one, other in pairwise(before)) <= 26

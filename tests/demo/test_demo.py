@@ -1,20 +1,17 @@
-"""The demo without a browser: what the page shows, what a link means, what visitors get."""
+"""The demo without a browser: what the page shows, its presets and limits, what visitors get."""
 
 from __future__ import annotations
 
 import ast
-import base64
 import http.client
 import itertools
-import json
 import math
-import re
 import socket
 import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -23,30 +20,19 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rudder_hf import RudderConfig
-from rudder_hf.analyze.tokens import TracedAnswer
+from rudder_hf.analyze.examples import RULES, Examples, answer_examples
+from rudder_hf.analyze.tokens import TracedAnswer, mark_differences, token_view
 from rudder_hf.cli.main import app
 from rudder_hf.demo import serve
 from rudder_hf.demo.engine import Engine, Frame
-from rudder_hf.demo.view import (
-    CHOICES,
-    COLOURS,
-    LONGEST_PROMPT,
-    SETTINGS,
-    Limits,
-    View,
-    colour_scale,
-    config_json,
-    keep_links,
-    legend,
-    read_query,
-    verdict,
-)
+from rudder_hf.demo.view import LONGEST_PROMPT, PRESETS, SETTINGS, Limits, View, colour_scale, legend, title, verdict
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image, recognise_example, write_examples
+from tests.support.analyzing import traced
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 OWN = {name: getattr(RudderConfig, name) for name in SETTINGS} | {"layer": 3, "alpha_max": 12.5}
-LIMITS = Limits({0: 1.4, 1: 220.5, 3: 41.0}, examples=12, own=OWN)
+LIMITS = Limits(4, OWN)
 DEFAULT = View(2, "what is this", OWN)
 
 
@@ -76,80 +62,70 @@ def test_one_scale_covers_all_answers(rows: list[list[float]]) -> None:
     assert f">{low:.2f} <" in legend("similarity", (low, high))
 
 
-settings_of_views = st.fixed_dictionaries(
-    {
-        "mode": st.sampled_from(CHOICES["mode"]),
-        "span": st.sampled_from(CHOICES["span"]),
-        "steer_first_token": st.booleans(),
-        "layer": st.sampled_from([0, 1, 3]),
-        "alpha_max": st.floats(0, 1.4),
-        "k": st.floats(0, 20),
-        "contrast": st.floats(0, 2),
-        "contrast_after": st.integers(1, 32),
-        "contrast_first_layer": st.integers(0, 3),
-    }
-)
-views = st.builds(
-    View,
-    example=st.one_of(st.none(), st.integers(1, 12)),
-    prompt=st.text(min_size=1, max_size=30).filter(lambda text: text.strip()),
-    settings=settings_of_views,
-    colour=st.sampled_from(COLOURS),
-)
-
-
-@given(views)
-def test_a_link_reproduces_the_view(view: View) -> None:
-    start = replace(DEFAULT, example=None)
-    assert read_query(dict(parse_qsl(view.query(), keep_blank_values=True)), start, LIMITS) == (view, [])
-
-
-NAMES = ("example", "prompt", *SETTINGS, "colour", "__theme")
-
-
-@given(st.dictionaries(st.sampled_from(NAMES), st.one_of(st.text(max_size=8), st.floats().map(str))))
-def test_whatever_a_link_says_the_view_is_possible(query: dict[str, str]) -> None:
-    view, notes = read_query(query, DEFAULT, LIMITS)
-    LIMITS.check(view)
-    assert all(any(name in note for name in query) for note in notes)
-
-
 @pytest.mark.parametrize(
-    ("query", "word"),
+    ("changes", "word"),
     [
-        ({"layer": "2"}, "one of 0, 1, 3"),
-        ({"layer": "x"}, "no number"),
-        ({"example": "13"}, "1 to 12"),
-        ({"alpha_max": "nan"}, "0 to 41"),
-        ({"k": "1e9"}, "0 to 20"),
+        ({"layer": 4}, "0 to 3"),
+        ({"alpha_max": math.nan}, "0 to 38"),
+        ({"k": 1e9}, "0 to 20"),
         ({"mode": "gamma"}, "'beta'"),
         ({"span": "all"}, "'prompt', 'text', 'image'"),
-        ({"steer_first_token": "maybe"}, "True or False"),
-        ({"contrast": "3"}, "0 to 2"),
-        ({"contrast_after": "0"}, "1 to 32"),
-        ({"contrast_first_layer": "4"}, "0 to 3"),
-        ({"colour": "red"}, "gate, similarity"),
-        ({"prompt": "a" * (LONGEST_PROMPT + 1)}, str(LONGEST_PROMPT)),
-        ({"example": "9" * 5000}, "no number"),
+        ({"contrast": 3.0}, "0 to 2"),
+        ({"contrast_after": 0}, "1 to 32"),
+        ({"contrast_first_layer": 4}, "0 to 3"),
     ],
 )
-def test_what_a_link_cannot_have_is_told(query: dict[str, str], word: str) -> None:
-    view, notes = read_query(query, DEFAULT, LIMITS)
-    assert view == DEFAULT
-    assert len(notes) == 1
-    assert word in notes[0]
-    assert len(notes[0]) < 300
+def test_what_a_model_cannot_have_is_refused(changes: dict[str, Any], word: str) -> None:
+    LIMITS.check(DEFAULT)
+    with pytest.raises(ValueError, match=word):
+        LIMITS.check(with_settings(DEFAULT, **changes))
 
 
-def test_strengths_fit_the_layer() -> None:
-    ranges = [LIMITS.ranges(layer)["alpha_max"] for layer in (0, 1, 3)]
-    assert ranges == [(0, 1.4, 0.001), (0, 230.0, 0.1), (0, 41.0, 0.01)]
-    own = {"layer": 0, "alpha_max": 50.0, "k": 30.0, "contrast": 5.5, "contrast_after": 40, "contrast_first_layer": 2}
-    strong = Limits({0: 2.0}, 12, OWN | own)
-    strong.check(View(None, "p", OWN | own))
-    view, notes = read_query({"layer": "0"}, DEFAULT, LIMITS)  # the strength of layer 3 does not fit
-    assert (view.settings["layer"], view.settings["alpha_max"], notes) == (0, 1.4, [])
-    assert "30 %" in LIMITS.strength_note(with_settings(DEFAULT, alpha_max=12.3))
+def test_a_question_has_to_be_one() -> None:
+    for prompt in ("", "  ", "a" * (LONGEST_PROMPT + 1)):
+        with pytest.raises(ValueError, match=str(LONGEST_PROMPT)):
+            LIMITS.check(replace(DEFAULT, prompt=prompt))
+
+
+def test_presets_are_within_the_limits_and_recognised() -> None:
+    for own in (OWN, OWN | {"alpha_max": 0.7, "k": 30.0, "contrast": 5.5, "contrast_after": 40}):
+        limits = Limits(4, own)
+        for name in PRESETS:
+            view = replace(DEFAULT, settings=limits.preset(name))
+            limits.check(view)
+            assert limits.preset_of(view) == name
+        assert limits.preset("calibrated") == own
+        assert limits.preset("strong")["alpha_max"] == 2 * own["alpha_max"]
+        assert limits.preset_of(with_settings(DEFAULT, k=0.5)) is None
+    Limits(4, OWN | {"alpha_max": 0.0}).check(with_settings(DEFAULT, alpha_max=0.0))
+
+
+def test_the_title_says_what_is_on() -> None:
+    strengths = {(1.0, 0.0): "With RUDDER", (0.0, 0.5): "With contrast", (1.0, 0.5): "With RUDDER and contrast"}
+    for (alpha_max, contrast), words in (strengths | {(0.0, 0.0): "RUDDER is off"}).items():
+        assert title(OWN | {"alpha_max": alpha_max, "contrast": contrast}) == words
+
+
+def test_words_that_differ_are_marked() -> None:
+    one, other = (token_view(traced(text, [0.1] * 5), None) for text in ("a dog and a cat", "a dog or a cow"))
+    assert mark_differences(one, other)
+    marked = [[token["text"].strip() for token in view["tokens"] if token["differs"]] for view in (one, other)]
+    assert marked == [["and", "cat"], ["or", "cow"]]
+    assert not mark_differences(one, one)
+
+
+def test_examples_are_chosen_by_rules_and_counted() -> None:
+    found = Examples(
+        [{"dog"}, {"dog"}, {"dog"}, {"dog", "cat"}],
+        ["A dog.", "A cat and a cat.", "A dog.", "A cow."],
+        ["A dog.", "A dog.", "A cat.", "A cat, a cow, a bear."],
+    )
+    assert found.absent == [(0, 0), (1, 0), (0, 1), (1, 2)]
+    assert found.chosen() == {1: RULES[0], 2: RULES[1], 0: RULES[2]}
+    assert "all 4 scenes: vanilla 2 of 4, steered 3 of 6 objects; with RUDDER fewer in 1 scenes, more in 2." in (
+        found.summary()
+    )
+    assert Examples([{"dog"}], ["A dog."], ["The dog."]).chosen() == {}
 
 
 def test_controls() -> None:
@@ -162,48 +138,13 @@ def test_controls() -> None:
         View.from_controls(None, "p", "gate", list((values | {"alpha_max": None}).values()))
 
 
-def saved(page: str, folder: Path) -> RudderConfig:
-    """The config that a click on the page's button saves."""
-    found = re.search(r'download="config.json" href="data:application/json;base64,([^"]+)"', page)
-    assert found is not None
-    folder.mkdir()
-    (folder / "config.json").write_bytes(base64.b64decode(found.group(1)))
-    return RudderConfig.from_pretrained(folder)  # type: ignore[no-any-return]
-
-
-def test_saved_settings_are_read_by_the_config_class(tmp_path: Path) -> None:
-    config = RudderConfig(
-        base_model_name_or_path="org/base", base_model_revision="a" * 40, calibration={"source": "here"},
-        layer=3, g_min=0.2, norm_cap=7.0,
-    )  # fmt: skip
-    shown = {
-        "mode": "add", "span": "text", "steer_first_token": True, "layer": 1, "alpha_max": 9.25, "k": 1.5,
-        "contrast": 0.6, "contrast_after": 8, "contrast_first_layer": 1,
-    }  # fmt: skip
-    view = replace(DEFAULT, settings=shown)
-    again = saved(keep_links(view, config_json(view, config, keep_folder=False)), tmp_path / "saved")
-    assert {name: getattr(again, name) for name in SETTINGS} == shown
-    kept = ("g_min", "norm_cap", "calibration", "base_model_name_or_path")
-    assert [getattr(again, name) for name in kept] == [getattr(config, name) for name in kept]
-    assert (config.layer, config.alpha_max) == (3, 20.0)  # as it was
-
-
-def test_a_public_page_names_no_folder(tmp_path: Path) -> None:
-    record = {"model": {"name": str(tmp_path), "revision": "files-sha256:0"}}
-    config = RudderConfig(base_model_name_or_path=str(tmp_path), layer=3, calibration=record)
-    assert str(tmp_path) not in config_json(DEFAULT, config, keep_folder=False)
-    assert json.loads(config_json(DEFAULT, config, keep_folder=True))["base_model_name_or_path"] == str(tmp_path)
-    config.calibration = {"model": None}  # as anybody may have written it
-    assert json.loads(config_json(DEFAULT, config, keep_folder=False))["calibration"] == {"model": None}
-
-
 # The engine, on the embedded model
 
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     model, processor = embedded.load()
-    return Engine(model, processor, serve.PROMPT, max_new_tokens=24)
+    return Engine(model, processor, max_new_tokens=24)
 
 
 def last(engine: Engine, number: int, view: View) -> Frame:
@@ -236,6 +177,14 @@ def test_streamed_answers_and_numbers_are_those_of_separate_calls(engine: Engine
     assert (config.layer, config.alpha_max) == (embedded.config().layer, embedded.config().alpha_max)
 
 
+def test_the_count_of_the_examples_is_that_of_single_answers(engine: Engine) -> None:
+    found = answer_examples(engine.model, engine.processor, serve.PROMPT, 24)
+    assert len(found.vanilla) == len(embedded.examples())
+    for number in (1, 5):
+        frame = last(engine, number, opening(engine, number))
+        assert (said(frame.vanilla), said(frame.steered)) == (found.vanilla[number - 1], found.steered[number - 1])
+
+
 def test_frames_grow(engine: Engine) -> None:
     frames = list(engine.stream(example_image(1), opening(engine, 1), threading.Event()))
     lengths = [len(frame.steered.spans) for frame in frames]
@@ -245,13 +194,11 @@ def test_frames_grow(engine: Engine) -> None:
 
 def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
     """Other images, layers, modes and strengths, all at the same time."""
-    norms = engine.limits.hidden_norms
-    layers = sorted(norms)
-    strong = {layer: engine.limits.ranges(layer)["alpha_max"][1] / 2 for layer in layers}
+    strength = engine.limits.own["alpha_max"]
     wanted = [
         (1, opening(engine, 1, contrast=0.6)),
-        (5, opening(engine, 5, layer=layers[-1], alpha_max=strong[layers[-1]])),
-        (9, opening(engine, 9, layer=layers[1], alpha_max=strong[layers[1]], mode="add")),
+        (5, opening(engine, 5, layer=11, alpha_max=strength / 2)),
+        (9, opening(engine, 9, layer=1, alpha_max=strength / 8, mode="add")),
     ]
     alone = [last(engine, number, view) for number, view in wanted]
     together: list[Frame | None] = [None] * len(wanted)

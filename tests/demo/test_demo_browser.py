@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import pytest
 from PIL import Image
 
-from rudder_hf import RudderConfig
 from rudder_hf.cli.ask import ask
 from rudder_hf.demo import serve
 from rudder_hf.metrics.highlight import absent
@@ -39,13 +38,8 @@ def served() -> Iterator[tuple[str, Any, Any]]:
 
 
 @pytest.fixture(scope="module")
-def downloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("downloads")
-
-
-@pytest.fixture(scope="module")
-def browser(downloads: Path) -> Iterator[Any]:
-    with chromium(downloads) as driver:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with chromium(tmp_path_factory.mktemp("downloads")) as driver:
         yield driver
 
 
@@ -106,24 +100,58 @@ def upload(browser: Any, path: Path) -> None:
     field.send_keys(str(path))
 
 
-def test_a_person_tries_the_page(served: Any, browser: Any, downloads: Path, tmp_path: Path) -> None:
-    """In one visit, because starting over costs more than all the steps."""
-    from rudder_hf.demo.page import EXAMPLE
+def first_corrected(served: Any) -> tuple[int, tuple[str, str]]:
+    """The first example where vanilla names an absent object and RUDDER does not, found by plain calls."""
+    for number, scene in enumerate(embedded.examples(), start=1):
+        answers = expected(served, example_image(number))
+        wrong = [len(absent(answer, frozenset(scene.names))) for answer in answers]
+        if wrong[0] > wrong[1] == 0:
+            return number, answers
+    raise AssertionError("there is no such example")
 
-    url, model, _ = served
+
+def open_advanced(browser: Any) -> None:
+    until(lambda: browser.find_elements(CSS, "#advanced button"), "the page")
+    browser.find_element(CSS, "#advanced button").click()
+    until(lambda: [each for each in browser.find_elements(CSS, "#alpha_max") if each.is_displayed()], "the controls")
+
+
+def set_number(browser: Any, name: str, value: object) -> None:
+    box = number_box(browser, name)
+    box.send_keys(webdriver.Keys.CONTROL, "a")
+    box.send_keys(str(value), webdriver.Keys.TAB)
+
+
+def test_a_person_tries_the_page(served: Any, browser: Any, tmp_path: Path) -> None:
+    """In one visit, because starting over costs more than all the steps."""
+    url, _, _ = served
     asked: list[str] = []
 
-    # An example is answered when the page opens; what is not in it is struck out.
+    # The page opens with the first example that RUDDER corrects; what is not in it is struck out.
+    number, (vanilla, steered) = first_corrected(served)
     browser.get(url)
-    vanilla, steered = expected(served, example_image(EXAMPLE))
     wait_for(browser, (vanilla, steered))
     until(lambda: text(browser, "#vanilla .verdict") and text(browser, "#steered .verdict"), "verdicts")
+    present = frozenset(embedded.examples()[number - 1].names)
     for side, answer in (("vanilla", vanilla), ("steered", steered)):
         struck = [item.text for item in browser.find_elements(CSS, f"#{side} .verdict del")]
-        assert struck == list(
-            dict.fromkeys(span.category for span in absent(answer, frozenset(embedded.examples()[EXAMPLE - 1].names)))
-        )
+        assert struck == list(dict.fromkeys(span.category for span in absent(answer, present)))
+    assert "Absent objects named in all 48 scenes" in text(browser, ".rudder-head")
+    assert text(browser, "#status") == "The answers differ in the framed words."
+    unframed = "return [...document.querySelectorAll(arguments[0])].map(token => token.textContent.toLowerCase())"
+    same = [browser.execute_script(unframed, f"#{side} .tok:not(.differs)") for side in ("vanilla", "steered")]
+    assert same[0] == same[1] != []
+    assert browser.find_elements(CSS, "#vanilla .differs")
+    assert text(browser, "#steered h3") == "With RUDDER"
     asked += requests(browser)
+
+    # The examples have names for those who do not see them; the numbers of the tokens need no mouse.
+    names = [button.accessible_name for button in browser.find_elements(CSS, "#examples button")]
+    assert names == [f"{n} {scene.place}" for n, scene in enumerate(embedded.examples()[:12], start=1)]
+    summary = browser.find_element(CSS, "#steered summary")
+    summary.send_keys(webdriver.Keys.ENTER)
+    until(lambda: browser.find_element(CSS, "#steered table").is_displayed(), "the numbers")
+    assert len(browser.find_elements(CSS, "#steered tbody tr")) == len(browser.find_elements(CSS, "#steered .tok"))
 
     # Colours darken with the gate, and only the steered answer has any.
     steered_colours = sorted(colours(browser, "steered"))
@@ -132,29 +160,28 @@ def test_a_person_tries_the_page(served: Any, browser: Any, downloads: Path, tmp
     assert all(one[1] >= other[1] - 0.02 for one, other in pairwise(steered_colours))
 
     # By similarity both answers have colours, without generating again.
+    open_advanced(browser)
     browser.find_element(CSS, "#colour input[value=similarity]").click()
     until(lambda: min(light for _, light in colours(browser, "vanilla")) < 0.9, "colours by similarity")
     assert shown(browser) == (vanilla, steered)
 
-    # An image of one's own, for which nobody knows what is in it.
+    # An image of one's own: nobody knows what is in it, and the model knows scenes only.
     own = Image.linear_gradient("L").convert("RGB")
     own.save(tmp_path / "own.png")
     upload(browser, tmp_path / "own.png")
     wait_for(browser, expected(served, own))
     assert not browser.find_elements(CSS, ".absent, .verdict del")
-
-    # A slider: without strength both answers are the same.
-    slider = browser.find_element(CSS, "#alpha_max input[type=range]")
-    webdriver.ActionChains(browser).drag_and_drop_by_offset(slider, -slider.size["width"] // 2, 0).perform()
-    box = number_box(browser, "alpha_max")
-    until(lambda: float(box.get_attribute("value")) == 0, "the slider at its end")
+    assert "trained on synthetic scenes only" in text(browser, "#note")
+    # A preset: with RUDDER off both answers are the same, and the page says so.
+    browser.find_element(CSS, "#preset input[value=off]").click()
     wait_for(browser, (expected(served, own)[0],) * 2)
-
-    # The settings as a file.
-    browser.find_element(CSS, "#keep a.save").click()
-    until(lambda: (downloads / "config.json").is_file(), "the saved settings")
-    saved = RudderConfig.from_pretrained(downloads)
-    assert (saved.alpha_max, saved.layer, saved.k) == (0.0, model.config.layer, model.config.k)
+    until(lambda: text(browser, "#status") == "Same answer.", "that the answers are the same")
+    assert text(browser, "#steered h3") == "RUDDER is off"
+    assert float(number_box(browser, "alpha_max").get_attribute("value")) == 0
+    # Another example takes the note away.
+    browser.find_elements(CSS, "#examples button")[2].click()
+    wait_for(browser, (expected(served, example_image(3))[0],) * 2)
+    assert text(browser, "#note") == ""
     asked += requests(browser)
 
     # Nothing left the machine, and nothing was blocked from leaving it.
@@ -164,42 +191,29 @@ def test_a_person_tries_the_page(served: Any, browser: Any, downloads: Path, tmp
     assert complaints == []
 
 
-def test_a_link_reproduces_the_view(served: Any, browser: Any) -> None:
-    """Another layer, whose strengths have another range, and a wrong value, which is told."""
-    url, model, _ = served
-    layers = model.config.get_text_config().num_hidden_layers
-    layer = layers - 1 if model.config.layer != layers - 1 else 0
-    browser.get(f"{url}?example=3&layer={layer}&alpha_max=0.5&mode=add&colour=similarity&k=1e9")
-    wait_for(browser, expected(served, example_image(3), layer=layer, alpha_max=0.5, mode="add"))
-    assert "k=1e9 was left out" in text(browser, "#notes")
-    assert number_box(browser, "layer").get_attribute("value") == str(layer)
-    assert browser.find_element(CSS, "#colour input[value=similarity]").is_selected()
-    address = browser.find_element(CSS, "#keep a.link").get_attribute("href")
-    for part in ("example=3", f"layer={layer}", "alpha_max=0.5", "mode=add", "colour=similarity"):
-        assert part in address
-
-
 def test_every_setting_is_that_of_the_config(served: Any, browser: Any) -> None:
-    """What a link sets, contrast included, is what `generate` does with the same settings."""
-    settings = {
-        "span": "image", "steer_first_token": True, "contrast": 1.5, "contrast_after": 2, "contrast_first_layer": 1,
-    }  # fmt: skip
-    # One where they change the answer: else the page could leave them out.
-    number, wanted = next(
-        (number, changed)
-        for number in range(1, len(embedded.examples()) + 1)
-        if (changed := expected(served, example_image(number), **settings)) != expected(served, example_image(number))
+    """What the controls set, contrast included, is what `generate` does with the same settings."""
+    numbers = {"contrast": 1.5, "contrast_after": 2, "contrast_first_layer": 1}
+    settings = {"span": "image", "steer_first_token": True, **numbers}
+    browser.get(served[0])
+    wait_for(browser, first_corrected(served)[1])
+    open_advanced(browser)
+    browser.find_element(CSS, "#span input[value=image]").click()
+    browser.find_element(CSS, "#steer_first_token input").click()
+    for name, value in numbers.items():
+        set_number(browser, name, value)
+    number = next(
+        n for n in range(1, 13) if expected(served, example_image(n), **settings) != expected(served, example_image(n))
     )
-    browser.get(f"{served[0]}?example={number}&" + "&".join(f"{name}={value}" for name, value in settings.items()))
-    wait_for(browser, wanted)
-    assert browser.find_element(CSS, "#span input[value=image]").is_selected()
-    assert browser.find_element(CSS, "#steer_first_token input").is_selected()
-    assert float(number_box(browser, "contrast").get_attribute("value")) == 1.5
+    browser.find_elements(CSS, "#examples button")[number - 1].click()
+    wait_for(browser, expected(served, example_image(number), **settings))
+    assert text(browser, "#steered h3") == "With RUDDER and contrast"
+    assert not [each for each in browser.find_elements(CSS, "#preset input") if each.is_selected()]
 
 
 def test_a_damaged_file_is_told_and_takes_the_old_answer_away(served: Any, browser: Any, tmp_path: Path) -> None:
-    browser.get(f"{served[0]}?example=1")
-    wait_for(browser, expected(served, example_image(1)))
+    browser.get(served[0])
+    wait_for(browser, first_corrected(served)[1])
     example_image(2).save(tmp_path / "whole.png")
     whole = (tmp_path / "whole.png").read_bytes()
     for name, content in (("text.png", b"no image"), ("cut.png", whole[: len(whole) // 2])):
@@ -213,15 +227,15 @@ def test_a_damaged_file_is_told_and_takes_the_old_answer_away(served: Any, brows
         assert not browser.find_elements(CSS, ".toast-body")
     upload(browser, tmp_path / "whole.png")
     wait_for(browser, expected(served, example_image(2)))
-    assert text(browser, "#status .status") == ""
+    until(lambda: "answer" in text(browser, "#status .status"), "whether the answers differ")
 
 
 def test_a_stopped_answer_says_so(served: Any, browser: Any) -> None:
     url, model, _ = served
-    whole = expected(served, example_image(1))
+    _, whole = first_corrected(served)
     slow = model.handle.backbone.model.register_forward_hook(lambda *_: time.sleep(0.5))
     try:
-        browser.get(f"{url}?example=1")
+        browser.get(url)
         until(lambda: len(shown(browser)[1].split()) > 3 and "Waiting" not in shown(browser)[1], "some words")
         browser.find_element(CSS, "#stop").click()
         until(lambda: "Stopped early." in text(browser, "#vanilla .verdict"), "the word that it was stopped")
@@ -241,15 +255,16 @@ def test_a_stopped_answer_says_so(served: Any, browser: Any) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_page_is_readable_in_every_window(served: Any, browser: Any, width: int, theme: str) -> None:
     with as_seen(browser, width, theme):
-        browser.get(f"{served[0]}?example=1&colour=similarity&k=1e9")
+        browser.get(served[0])
         until(lambda: text(browser, "#vanilla .verdict") and text(browser, "#steered .verdict"), "verdicts")
+        open_advanced(browser)
         check_readable(browser)
         tops = "return arguments[0].map(name => document.querySelector(name).getBoundingClientRect().top)"
-        image, vanilla, steered, examples, settings = browser.execute_script(
-            tops, ["#image", "#vanilla", "#steered", "#examples", ".settings"]
+        image, vanilla, steered, examples, advanced = browser.execute_script(
+            tops, ["#image", "#vanilla", "#steered", "#examples", "#advanced"]
         )
         if width < 900:
-            assert image < vanilla <= steered < examples < settings
+            assert image < vanilla <= steered < examples < advanced
         assert (vanilla == steered) == (width > 600)
         # Without an answer too.
         browser.find_element(CSS, "#image button[aria-label='Remove Image']").click()

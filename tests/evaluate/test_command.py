@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import Result
 
-from rudder_hf.evaluate.methods import make_method
-from rudder_hf.evaluate.result import EvaluationResult
+from rudder_hf.evaluate.result import Result
+from rudder_hf.evaluate.run import Run
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support import command
 from tests.support.command import refused
-from tests.support.evaluating import loaded
+from tests.support.evaluating import texts
 
 QUICK = ("--max-new-tokens", "4", "--bootstrap", "100", "--batch-size", "6")
 SETTINGS = ("--set", "layer=2", "--set", "alpha_max=12")
 
 
-def rudder(*arguments: object) -> Result:
+def rudder(*arguments: object) -> Any:
     return command.rudder("evaluate", *arguments)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    loaded().model.save_pretrained(folder)
-    loaded().processor.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +45,14 @@ def done(chair: tuple[object, ...], tmp_path_factory: pytest.TempPathFactory) ->
     out = tmp_path_factory.mktemp("out") / "chair"
     result = rudder(*chair, "--out", out)
     assert result.exit_code == 0, result.output
-    assert "RUDDER-Beta - Vanilla" in result.stdout
     assert "CHAIR_S" in result.stdout
-    assert f"Written to {out}" in result.stdout
+    assert f"{out / 'table.md'}" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("Next: rudder score")
     return out
 
 
 def test_chair_on_coco_files(done: Path, coco: Path) -> None:
-    result = EvaluationResult.load(done)
+    result = Result.load(done)
     instances = json.loads((coco / "annotations" / "instances_examples.json").read_text())
     assert result.image_ids == sorted(image["id"] for image in instances["images"])
     assert result.data["captions"] == "captions_examples.json"
@@ -76,10 +68,10 @@ def test_ids_and_limit_choose_images(model: Path, coco: Path, tmp_path: Path) ->
     base = ("--model", model, "--task", "chair", "--data", coco, "--methods", "vanilla", *QUICK)
     chosen = rudder(*base, "--ids", tmp_path / "ids.txt", "--out", tmp_path / "ids")
     assert chosen.exit_code == 0, chosen.output
-    assert EvaluationResult.load(tmp_path / "ids").image_ids == [scenes[1].seed, scenes[4].seed]
+    assert Result.load(tmp_path / "ids").image_ids == [scenes[1].seed, scenes[4].seed]
     for name in ("a", "b"):
         assert rudder(*base, "--limit", 3, "--seed", 7, "--out", tmp_path / name).exit_code == 0
-    assert EvaluationResult.load(tmp_path / "a").image_ids == EvaluationResult.load(tmp_path / "b").image_ids
+    assert Result.load(tmp_path / "a").image_ids == Result.load(tmp_path / "b").image_ids
     (tmp_path / "ids.txt").write_text("[5]")
     refused(rudder(*base, "--ids", tmp_path / "ids.txt", "--out", tmp_path / "c"), "not in the data: 5")
 
@@ -93,31 +85,20 @@ def test_controls_from_other_images_do_not_depend_on_the_batch(tmp_path: Path) -
         strong = ("--methods", ",".join(["vanilla", *controls]), "--set", "alpha_max=300", *far)
         run = rudder("--model", "embedded", *options, *strong, "--out", tmp_path / str(size))
         assert run.exit_code == 0, run.output
-        rows = [json.loads(line) for line in (tmp_path / str(size) / "samples.jsonl").read_text().splitlines()]
-        found.append({(row["method"], row["id"]): row["answer"] for row in rows})
+        found.append({(method, sample): answer for method, sample, answer in texts(tmp_path / str(size))})
     assert found[0] == found[1]
     for control in controls:
         assert any(found[0][control, name] != text for (method, name), text in found[0].items() if method == "vanilla")
-
-
-def test_methods_have_the_published_settings_of_the_task(model: Path, tmp_path: Path) -> None:
-    """VISTA is published with another strength for yes/no questions than for captions."""
-    base = ("--model", model, "--methods", "vista", "--limit", 6, "--no-likelihood", *QUICK, "--max-new-tokens", 1)
-    run = rudder(*base, "--task", "scenes-pope", "--out", tmp_path / "pope")
-    assert run.exit_code == 0, run.output
-    assert EvaluationResult.load(tmp_path / "pope").method("vista").settings["strength"] == 0.01
-    assert make_method("vista", loaded()).settings()["strength"] == 0.17
-    assert make_method("vista", loaded(), {"strength": 0.5}, questions=True).settings()["strength"] == 0.5
 
 
 def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path: Path) -> None:
     base = ("--model", model, "--task", "pope", "--methods", "vanilla", "--prompt", "{question} yes or no", *QUICK)
     built = rudder(*base, "--data", coco, "--out", tmp_path / "built", "--parser", "official")
     assert built.exit_code == 0, built.output
-    result = EvaluationResult.load(tmp_path / "built")
-    assert result.scoring == {"parser": "official", "bootstrap": 100, "margin": 1 / 3}
+    result = Result.load(tmp_path / "built")
+    assert result.scoring == {"parser": "official", "bootstrap": 100}
     assert {"accuracy", "f1", "random/accuracy", "adversarial/f1"} <= set(result.methods[0].metrics)
-    questions = [json.loads(line) for line in (tmp_path / "built" / "questions.jsonl").read_text().splitlines()]
+    questions = [json.loads(line) for line in (tmp_path / "built" / "samples.jsonl").read_text().splitlines()]
     assert questions[0]["prompt"] == f"{questions[0]['reference']['question']} yes or no"
     # The same questions from files in the published form give the same answers.
     (tmp_path / "files").mkdir()
@@ -136,10 +117,7 @@ def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path:
     refused(rudder(*base, "--data", tmp_path / "files", "--out", tmp_path / "c"), "--images")
     read = rudder(*base, "--data", tmp_path / "files", "--images", coco / "examples", "--out", tmp_path / "read")
     assert read.exit_code == 0, read.output
-    answers = [
-        [json.loads(line)["answer"] for line in (tmp_path / name / "samples.jsonl").read_text().splitlines()]
-        for name in ("built", "read")
-    ]
+    answers = [[answer for *_, answer in texts(tmp_path / name)] for name in ("built", "read")]
     assert answers[0] == answers[1]
     file = tmp_path / "files" / "coco_pope_random.json"
     file.write_text("\n".join(file.read_text().splitlines()[:-2]))
@@ -158,24 +136,26 @@ def test_unreadable_images_are_an_error_or_counted(model: Path, tmp_path: Path) 
     refused(rudder(*base, "--out", tmp_path / "a"), "3 of 4 images cannot be read")
     skipped = rudder(*base, "--out", tmp_path / "b", "--skip-unreadable")
     assert skipped.exit_code == 0, skipped.output
-    assert "3 unreadable images were left out" in skipped.stdout
-    result = EvaluationResult.load(tmp_path / "b")
+    result = Result.load(tmp_path / "b")
     assert (result.samples, len(result.image_ids)) == (1, 1)
+    assert result.notes[0].startswith("3 unreadable images were left out")
     assert first.name in result.notes[0]
 
 
 def test_scores_comparison_and_tables(done: Path, coco: Path, tmp_path: Path) -> None:
-    again = command.rudder("score", done, "--lineage", "strict", "--bootstrap", 100)
+    before = Result.load(done)
+    again = command.rudder("score", done, "--lineage", "strict", "--bootstrap", 100, "--out", tmp_path / "strict")
     assert again.exit_code == 0, again.output
     assert "lineage strict" in again.stdout
-    assert EvaluationResult.load(done / "result-002.json").scoring["lineage"] == "strict"
+    assert Result.load(tmp_path / "strict").scoring["lineage"] == "strict"
+    assert Result.load(done) == before
     compared = command.rudder("score", f"{done}:vanilla", f"{done}:rudder-beta", "--bootstrap", 100)
     assert compared.exit_code == 0, compared.output
     assert "CHAIR_S ↓" in compared.stdout
     assert "p " in compared.stdout
     assert f"to {done}:vanilla cut to its recall" in compared.stdout
-    assert f"{done}:vanilla uncut" in compared.stdout or "cut to the same recall: " in compared.stdout
-    table = command.rudder("table", done, "--latex")
+    assert "whose recall is not higher: " in compared.stdout or "cut to the same recall: " in compared.stdout
+    table = command.rudder("score", done, "--table", "--latex")
     assert table.exit_code == 0, table.output
     assert table.stdout.count(r"\begin{tabular}") == 1
     captions = [{"image_id": scene.seed, "caption": "A dog."} for scene in split_scenes("examples")[:6]]
@@ -222,7 +202,7 @@ def test_scores_and_tables_of_what_is_not_there_are_refused(tmp_path: Path) -> N
     nowhere = tmp_path / "nowhere"
     refused(command.rudder("score", nowhere), f"There is no {nowhere}")
     refused(command.rudder("score", nowhere, "nothing"), "no results folder")
-    refused(command.rudder("table", nowhere), f"no result {nowhere}")
+    refused(command.rudder("score", nowhere, "--table"), f"no result {nowhere}")
 
 
 def test_settings_are_needed_and_checked(model: Path, tmp_path: Path) -> None:
@@ -235,31 +215,21 @@ def test_settings_are_needed_and_checked(model: Path, tmp_path: Path) -> None:
 
 def test_a_folder_of_another_run_is_refused(done: Path, model: Path, coco: Path) -> None:
     base = ("--model", model, "--task", "chair", "--data", coco, *QUICK)
-    refused(rudder(*base, "--methods", "vanilla", "--out", done), "this command has no methods.rudder-beta")
+    refused(rudder(*base, "--methods", "vanilla", "--out", done, "--seed", 3), "seed is 0 there and 3 here")
 
 
-@pytest.mark.parametrize(
-    ("more", "difference", "again"),
-    [
-        (("--lineage", "strict"), "has lineage strict", "--lineage strict --bootstrap 100"),
-        (("--bootstrap", 50, "--margin", 0.5), "has bootstrap 50, margin 0.5", "--bootstrap 50 --margin 0.5"),
-        (("--bootstrap", 10_000), "has bootstrap 10000", "--bootstrap 10000"),
-    ],
-)
-def test_a_finished_result_that_was_scored_otherwise_is_not_passed_off(
-    chair: tuple[object, ...], done: Path, more: tuple[object, ...], difference: str, again: str
-) -> None:
-    before = EvaluationResult.load(done)
-    same = rudder(*chair, "--out", done)
-    assert same.exit_code == 0, same.output
-    assert f"Written to {done}" in same.stdout
-    other = rudder(*chair, *more, "--out", done)
-    refused(other, f"this command {difference}.")
-    command_to_use = other.stderr.split("`")[1]
-    assert command_to_use == f"rudder score {done} {again}"
-    assert EvaluationResult.load(done) == before
-    scored = command.rudder(*command_to_use.split()[1:], "--out", done.parent / again)
-    assert scored.exit_code == 0, scored.output
+def test_a_method_is_added_to_a_finished_run(chair: tuple[object, ...], done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done, tmp_path / "run")
+    methods = chair.index("vanilla,rudder-beta")
+    added = rudder(*chair[:methods], "rudder-beta,peers", *chair[methods + 1 :], "--out", tmp_path / "run")
+    assert added.exit_code == 0, added.output
+    assert "vti is left out: " in added.stdout
+    names = [method.name for method in Result.load(tmp_path / "run").methods]
+    assert names[:2] == ["vanilla", "rudder-beta"]
+    assert "dola" in names
+    assert "vti" not in names
+    before, after = (Run(folder).answers() for folder in (done, tmp_path / "run"))
+    assert before.items() <= after.items()
 
 
 def test_scores_refuse_options_that_would_do_nothing(done: Path, coco: Path, tmp_path: Path) -> None:
@@ -275,9 +245,6 @@ def test_scores_refuse_options_that_would_do_nothing(done: Path, coco: Path, tmp
     "options",
     [
         ("evaluate", "--model", "x", "--temperature"),
-        ("evaluate", "--model", "x", "--margin"),
-        ("compare", "--model", "x", "--margin"),
-        ("score", "x", "--margin"),
     ],
 )
 @pytest.mark.parametrize("value", ["nan", "inf"])

@@ -18,7 +18,11 @@ def test_groups_are_replaced_by_their_members() -> None:
     assert parse_names("vcd,peers")[0] == "vcd"
     assert set(parse_names("vanilla, rudder,contrast,peers,controls")) == set(NAMES)
     assert parse_optional("vcd,peers") == set(GROUPS["peers"]) - {"vcd"}
-    assert parse_optional("vcd,opera") == set()
+    assert parse_optional("vcd,pai") == set()
+    assert parse_names("dola") == ["dola"]
+    for typed, meant in (("dolla", "dola"), ("rudder-bta", "rudder-beta"), ("Peer", "peers"), ("VCD", "vcd")):
+        with pytest.raises(ValueError, match=f"no method '{typed}'. Did you mean '{meant}'?"):
+            parse_names(typed)
     for wrong in ("", "everything", "vcd,vcd", "all,all"):
         with pytest.raises(ValueError, match="method"):
             parse_names(wrong)
@@ -33,12 +37,10 @@ def test_settings_are_written_as_in_json_or_in_python() -> None:
 
 def test_members_that_cannot_run_are_left_out_and_named_ones_refused() -> None:
     made, left_out = make_methods(parse_names("all"), loaded(), optional=parse_optional("all"))
-    assert [method.name for method in made] == [n for n in NAMES if n not in ("opera", "vti")]
-    assert [note.split(" ")[0] for note in left_out] == ["vti", "opera"]
-    made, _ = make_methods(["vanilla", "opera"], loaded(), decoding="beam")
-    assert [method.name for method in made] == ["vanilla", "opera"]
-    with pytest.raises(ValueError, match="greedy"):
-        make_methods(["vanilla", "opera"], loaded())
+    assert [method.name for method in made] == [n for n in NAMES if n != "vti"]
+    assert [note.split(" ")[0] for note in left_out] == ["vti"]
+    with pytest.raises(ValueError, match="directions"):
+        make_methods(["vanilla", "vti"], loaded())
     with pytest.raises(ValueError, match="settings for 'vcd'"):
         make_methods(["vanilla"], loaded(), {"vcd": {"alpha": 1}})
 
@@ -47,7 +49,7 @@ def test_many_methods_are_rows_of_the_run_table(tmp_path: Path) -> None:
     made, _ = make_methods(["vanilla", "vcd", "vista-sla", "pai"], loaded())
     assert run_task(tmp_path / "run", scenes(2), made) is not None
     text = (tmp_path / "run" / "table.md").read_text()
-    for name in ("Vanilla", "vcd", "vista-sla", "pai"):
+    for name in ("vanilla", "vcd", "vista-sla", "pai"):
         assert f"\n| {name} |" in text
 
 

@@ -6,24 +6,25 @@ import dataclasses
 import json
 import re
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+from rudder_hf import RudderConfig
 from rudder_hf.evaluate import tables
-from rudder_hf.evaluate.folder import compare_runs, rescore, save_rescored, score_captions
-from rudder_hf.evaluate.result import FORMAT, EvaluationResult
+from rudder_hf.evaluate.evaluate import save_result
+from rudder_hf.evaluate.result import FORMAT, Result
+from rudder_hf.evaluate.run import Run
+from rudder_hf.evaluate.score import compare_runs, score_captions
 from rudder_hf.evaluate.scoring import Scoring, score_answers
 from rudder_hf.evaluate.tables import paper_rows, paper_value
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
-from rudder_hf.methods import get
+from rudder_hf.methods import NAMES, get
 from rudder_hf.metrics.chair import CAPTION_COLUMNS
 from rudder_hf.metrics.errors import InputError
-from rudder_hf.runtime.store import Store
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
-from tests.support.evaluating import SCORING, damage, run_task
+from tests.support.evaluating import SCORING, SETTINGS, damage, loaded, run_task
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"
 CHAIR_CAPTIONS = ["A dog and a cat.", "There is a bus.", "Nothing is here.", "A person with a dog. A dog."]
@@ -42,7 +43,7 @@ def test_a_result_says_how_it_came_about(run: Path) -> None:
     assert record["task"], record["kind"] == ("scenes", "chair")
     assert record["model"]["revision"] == "test"
     assert record["decoding"] == {"name": "greedy", "max_new_tokens": 6}
-    assert record["scoring"] == {"lineage": "pattern", "bootstrap": 200, "margin": 1 / 3}
+    assert record["scoring"] == {"lineage": "pattern", "bootstrap": 200}
     assert record["prompt"] == "Please help me describe the image in detail"
     assert len(record["image_ids"]) == record["samples"] == 5
     assert record["image_ids"] == sorted(record["image_ids"])
@@ -65,46 +66,39 @@ def test_a_result_says_how_it_came_about(run: Path) -> None:
 
 
 def test_a_result_is_read_back_as_it_was(run: Path, tmp_path: Path) -> None:
-    result = EvaluationResult.load(run)
+    result = Result.load(run)
     assert result.to_json() == (run / "result.json").read_text()
     for content, word in (("{}", FORMAT), ("[", "is damaged"), (json.dumps({"format": FORMAT}), "lacks")):
         (tmp_path / "other.json").write_text(content)
         with pytest.raises(ValueError, match=word):
-            EvaluationResult.load(tmp_path / "other.json")
+            Result.load(tmp_path / "other.json")
     with pytest.raises(ValueError, match="no method 'vcd'"):
         result.method("vcd")
 
 
 def test_scoring_again_needs_neither_model_nor_data(run: Path, tmp_path: Path) -> None:
-    result = EvaluationResult.load(run)
-    again = rescore(run, SCORING)
+    result = Result.load(run)
+    again = Run(run).result(SCORING)
     assert (again.methods, again.image_ids) == (result.methods, result.image_ids)
-    strict = rescore(run, Scoring(lineage="strict", bootstrap=200))
+    strict = Run(run).result(Scoring(lineage="strict", bootstrap=200))
     assert strict.scoring["lineage"] == "strict"
-    paths = [save_rescored(strict, run, own=True) for _ in range(2)]
-    assert [path.name for path in paths] == ["result-002.json", "result-003.json"]
-    assert EvaluationResult.load(run) == result
-    Store(tmp_path, "calibrate").start({"model": {"name": "tiny"}})
-    for folder, words in ((tmp_path, "a calibration of tiny"), (run, "an evaluation of toy")):
-        with pytest.raises(InputError, match=f"holds {words}: choose another folder"):
-            save_rescored(strict, folder)
+    assert save_result(strict, tmp_path) == strict
+    assert Result.load(tmp_path) == strict
+    assert Result.load(run) == result
+    # The same numbers again leave the file as it was.
+    before = (run / "result.json").stat().st_mtime_ns
+    assert save_result(again, run) == result
+    assert (run / "result.json").stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        (lambda lines: lines[1:], "1 of 5 answers of 'vanilla' are missing"),
-        (lambda lines: [*lines, lines[0]], "two answers"),
-        (lambda lines: [*lines, lines[0].replace('"id": "', '"id": "9')], "which the run does not have"),
-        (lambda lines: [lines[0][:-5], *lines[1:]], "Line 1 of"),
-    ],
-)
-def test_damaged_answers_are_refused(run: Path, tmp_path: Path, change: object, word: str) -> None:
+def test_answers_that_are_missing_are_counted(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
-    file = tmp_path / "run" / "samples.jsonl"
-    file.write_text("\n".join(change(file.read_text().splitlines())) + "\n")  # type: ignore[operator]
-    with pytest.raises(ValueError, match=word):
-        rescore(tmp_path / "run", SCORING)
+    file = tmp_path / "run" / "answers" / "0.jsonl"
+    damage(file, ["rows", 0], ...)
+    asked = Run(run).variants()
+    with pytest.raises(InputError, match="1 of 5 answers of 'rudder-add' are missing"):
+        Run(tmp_path / "run").result(SCORING, asked)
+    assert [variant.label for variant in Run(tmp_path / "run").variants()] == ["vanilla"]
 
 
 @pytest.mark.parametrize(
@@ -112,54 +106,44 @@ def test_damaged_answers_are_refused(run: Path, tmp_path: Path, change: object, 
     [
         ("result.json", ["methods"], {}, "methods is {}, but has to be a list"),
         ("result.json", ["methods", 0], None, r"methods\[0\] is null, but has to be an object"),
-        ("result.json", ["methods", 0, "metrics"], [], r"methods\[0\]\.metrics is \[\], but has to be an object"),
-        (
-            "result.json",
-            ["methods", 0, "metrics", "chair_s"],
-            {},
-            r"methods\[0\]\.metrics\.chair_s lacks label, value",
-        ),
-        (
-            "result.json",
-            ["methods", 1, "metrics", "recall", "value"],
-            "high",
-            'value is "high", but has to be a number',
-        ),
-        ("result.json", ["seed"], True, "seed is true, but has to be a whole number"),
+        ("result.json", ["methods", 0, "metrics", "chair_s"], {}, r"metrics\.chair_s lacks label, value"),
+        ("result.json", ["methods", 1, "metrics", "recall", "value"], "high", 'value is "high", but has to be a num'),
         ("result.json", ["colour"], 3, "has colour, which is not known"),
-        ("plan.json", ["plan", "methods"], ["vanilla"], "methods is .*, but has to be an object"),
-        ("plan.json", ["plan", "kind"], ..., "lacks kind"),
+        ("plan.json", ["plan"], [], "plan"),
         ("samples.jsonl", [], None, "it is null, but has to be an object"),
-        ("samples.jsonl", ["answer"], None, "answer is null, but has to be a text"),
-        ("samples.jsonl", ["tokens"], "3", 'tokens is "3", but has to be a whole number'),
-        ("samples.jsonl", ["id"], ..., "lacks id"),
-        ("questions.jsonl", ["reference"], [], "reference is \\[\\], but has to be an object"),
-        ("questions.jsonl", ["image_id"], ..., "lacks image_id"),
-        ("batches/process-0000.jsonl", ["rows"], 3, "rows is 3, but has to be a list"),
-        ("batches/process-0000.jsonl", ["method"], ..., "lacks method"),
+        ("samples.jsonl", ["image_id"], ..., "lacks image_id"),
+        ("answers/0.jsonl", [], 3, "it is 3, but has to be an object"),
+        ("answers/0.jsonl", ["rows"], ..., "lacks rows"),
+        ("answers/0.jsonl", ["key"], 3, "key is 3, but has to be a text"),
     ],
 )
 def test_damaged_files_are_named(
     run: Path, tmp_path: Path, file: str, place: list[str | int], value: object, words: str
 ) -> None:
-    """Whatever reads the folder: scoring it again, comparing it, or repeating the command."""
+    """Whatever reads the folder: its result, scoring it again, or comparing it."""
     shutil.copytree(run, tmp_path / "run")
     damage(tmp_path / "run" / file, place, value)
-    read = partial(run_task, batch_size=5) if file.startswith("batches") else partial(rescore, scoring=SCORING)
-    with pytest.raises(InputError, match=rf"{re.escape(file)} is damaged.*{words}"):
-        read(tmp_path / "run")
+    with pytest.raises(InputError, match=rf"{re.escape(file)}.*damaged.*{words}"):
+        Result.load(tmp_path / "run") if file == "result.json" else Run(tmp_path / "run").result(SCORING)
+
+
+@pytest.mark.parametrize("name", ["rudder-evaluation-2", "rudder-comparison-1", None])
+def test_results_of_earlier_versions_are_refused_in_one_sentence(tmp_path: Path, name: str | None) -> None:
+    (tmp_path / "result.json").write_text(json.dumps({"format": name, "methods": []}))
+    with pytest.raises(InputError, match=rf"result\.json is not a result of this version of rudder \({FORMAT}\)\.$"):
+        Result.load(tmp_path)
 
 
 def test_comparing_within_a_run_is_what_the_run_says(run: Path) -> None:
-    result = EvaluationResult.load(run)
+    result = Result.load(run)
     (pair,) = compare_runs(f"{run}:vanilla", f"{run}:rudder-add", SCORING)
     assert (pair.left, pair.right) == (f"{run}:vanilla", f"{run}:rudder-add")
     assert pair.differences == result.method("rudder-add").differences
     assert pair.control == result.method("rudder-add").control
     # Two runs: methods that both have are compared each with itself, and equal ones do not differ.
-    for pair in compare_runs(str(run), str(run), SCORING):
-        assert pair.control is not None
-        for differences in (pair.differences, pair.control.differences):
+    for same in compare_runs(str(run), str(run), SCORING):
+        assert same.control is not None
+        for differences in (same.differences, same.control.differences):
             assert all((d.value, d.low, d.high, d.p_value) == (0, 0, 0, 1) for d in differences.values())
 
 
@@ -175,12 +159,12 @@ def test_comparing_different_things_is_refused(run: Path, tmp_path: Path) -> Non
     for text, word in (
         (f"{run}:vcd", "no method 'vcd'"),
         ("nowhere", "no results folder"),
-        (str(tmp_path), "plan.json"),
+        (str(tmp_path), "has no plan.json"),
     ):
         with pytest.raises(ValueError, match=word):
             compare_runs(text, str(run), SCORING)
     # POPE on scenes: each split by itself and their plain mean.
-    scored = EvaluationResult.load(tmp_path / "pope").methods[0].metrics
+    scored = Result.load(tmp_path / "pope").methods[0].metrics
     mean = sum(scored[f"{split}/accuracy"].value for split in ("random", "popular", "adversarial")) / 3
     assert scored["accuracy"].value == pytest.approx(mean)
 
@@ -208,10 +192,10 @@ def test_mme_runs_with_images_from_its_folder(tmp_path: Path) -> None:
 
 def test_answers_and_reference_captions_are_read_in_the_same_lineage() -> None:
     sample = Sample("1", 1, "1.jpg", "describe", {"objects": ["person"], "captions": ["Two men wear ties."]})
-    row = {"answer": "A person wears ties.", "log_likelihood": None}
+    row = {"answer": "A person wears ties."}
     for lineage, found in (("pattern", 1), ("strict", 2)):
         totals = score_answers("chair", "chair", [sample], [row], Scoring(lineage)).counts.total()
-        assert (totals["truth"], totals["found"], totals["hallucinated_mentions"]) == (found, found, 0)
+        assert [int(totals[name]) for name in ("truth", "found", "hallucinated_mentions")] == [found, found, 0]
 
 
 def test_captions_of_other_programs_are_scored(tmp_path: Path) -> None:
@@ -236,9 +220,57 @@ def test_captions_of_other_programs_are_scored(tmp_path: Path) -> None:
 # Tables
 
 
-def as_llava(run: Path, decoding: str = "greedy") -> EvaluationResult:
+def many(run: Path, count: int) -> Result:
+    """The result as if it had more methods, with the longest numbers that there can be."""
+    result = Result.load(run)
+    vanilla, steered = result.methods
+    longest = {
+        name: dataclasses.replace(change, value=-100.0, low=-100.0, high=-90.0, p_value=0.001)
+        for name, change in steered.differences.items()
+    }
+    full = {name: dataclasses.replace(metric, value=100.0) for name, metric in steered.metrics.items()}
+    others = [dataclasses.replace(steered, name=name, differences=longest, metrics=full) for name in NAMES[1:count]]
+    return dataclasses.replace(result, methods=[vanilla, *others])
+
+
+@pytest.mark.parametrize("count", [3, 8, 20])
+def test_a_terminal_of_80_columns_shows_every_cell(run: Path, count: int) -> None:
+    result = many(run, count)
+    table = tables.short_table(result)
+    assert [name.split(" ")[0] for name in table.headings] == ["", "CHAIR_S", "CHAIR_I", "Recall", "F1", "Len"]
+    lines = table.text(80).splitlines()
+    assert max(map(len, lines)) <= 80
+    words = " ".join(lines).split()
+    assert words.count("-100.0*") == 5 * (count - 1)
+    assert {method.name for method in result.methods} <= set(words)
+    assert len(lines) < 2 * (count + 4)
+
+
+def test_a_terminal_shows_five_columns_with_throughput_where_it_was_measured(run: Path) -> None:
+    result = Result.load(run)
+    costs = [dataclasses.replace(method, cost={"throughput": 0.5}) for method in result.methods]
+    table = tables.short_table(dataclasses.replace(result, methods=costs))
+    assert [heading.split(" ")[0] for heading in table.headings[1:]] == [
+        "CHAIR_S", "CHAIR_I", "Recall", "F1", "Throughput",
+    ]  # fmt: skip
+    assert [row[-1] for row in table.rows] == ["0.50", "0.50"]
+
+
+def test_pope_has_the_share_of_yes_and_says_why_nothing_can_change(tmp_path: Path) -> None:
+    pope, config = make_task("scenes-pope", DataOptions(limit=2)), loaded().settings[""]
+    methods = [get(name, config=config) for name in ("rudder-beta", "rudder-add")]
+    first = get("rudder-add", config=RudderConfig(**{**SETTINGS, "steer_first_token": True, "alpha_max": 900.0}))
+    result = run_task(tmp_path, pope, [get("vanilla"), *methods, first], batch_size=12)
+    assert result is not None
+    assert "Yes" in tables.short_table(result).headings
+    assert "Yes (change)" in tables.paper_table([result]).markdown()
+    (said,) = [line for line in tables.summary(result) if "nothing can change" in line]
+    assert said.startswith("rudder-beta, rudder-add: nothing can change, because a yes or no is the first token")
+
+
+def as_llava(run: Path, decoding: str = "greedy") -> Result:
     """The tiny model's result under the name of a model of the paper."""
-    result = EvaluationResult.load(run)
+    result = Result.load(run)
     return dataclasses.replace(
         result, model={**result.model, "name": LLAVA}, decoding={"name": decoding, "max_new_tokens": 512}
     )
@@ -248,18 +280,18 @@ def test_papers_numbers_stand_beside_ours_where_the_model_is_the_same(run: Path)
     results = [as_llava(run), as_llava(run, "beam")]
     table = tables.paper_table(results).markdown()
     value = results[0].method("rudder-add").metrics["chair_s"].value
-    assert f"| Greedy | RUDDER-Add | {value:.1f} (42.1) |" in table
-    assert f"| Beam Search | RUDDER-Add | {value:.1f} (35.2) |" in table
+    assert f"| Greedy | rudder-add | {value:.1f} (42.1) |" in table
+    assert f"| Beam Search | rudder-add | {value:.1f} (35.2) |" in table
     assert "ours (paper)" in table.splitlines()[0]
-    other = tables.paper_table([EvaluationResult.load(run)]).markdown()
+    other = tables.paper_table([Result.load(run)]).markdown()
     assert "(42.1)" not in other
     assert "(-)" in other
-    assert "paper" not in tables.run_markdown(EvaluationResult.load(run))
-    assert "(42.1)" in tables.run_markdown(as_llava(run))
+    assert "paper" not in tables.markdown(Result.load(run))
+    assert "(42.1)" in tables.markdown(as_llava(run))
 
 
 def test_latex_has_as_many_cells_in_every_row(run: Path) -> None:
-    results = [as_llava(run), as_llava(run, "nucleus"), EvaluationResult.load(run)]
+    results = [as_llava(run), as_llava(run, "nucleus"), Result.load(run)]
     text = tables.paper_latex(results)
     columns = len(re.search(r"begin\{tabular\}\{(\w+)\}", text).group(1))  # type: ignore[union-attr]
     assert columns == 2 + 2 * len(CAPTION_COLUMNS)
@@ -278,8 +310,6 @@ def test_tables_do_not_mix_what_cannot_be_compared(run: Path) -> None:
         tables.paper_table([as_llava(run), dataclasses.replace(as_llava(run), scoring={"lineage": "wordnet"})])
     with pytest.raises(ValueError, match="same cell"):
         tables.paper_table([as_llava(run), as_llava(run)])
-    with pytest.raises(ValueError, match="no result"):
-        tables.paper_latex([])
 
 
 def test_paper_numbers() -> None:

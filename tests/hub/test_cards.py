@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rudder_hf import RudderConfig, get_preset, list_presets
-from rudder_hf.core.configuration import CALL_SETTINGS
+from rudder_hf.core.settings import CALL_SETTINGS
 from rudder_hf.hub.card import Provenance, is_rendered, render_card
 from rudder_hf.hub.push import repo_files
 from tools.model_cards import card_files
@@ -64,7 +64,8 @@ def test_metadata_of_presets(name: str) -> None:
 def test_the_snippets_are_python_and_name_the_repository(name: str) -> None:
     text = render_card(get_preset(name).config(), "org/somewhere")
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(snippets) == 4
+    assert len(snippets) == 1
+    assert len(text.splitlines()) <= 100
     for snippet in snippets:
         compile(snippet, "card", "exec")
         assert '"org/somewhere"' in snippet
@@ -72,7 +73,7 @@ def test_the_snippets_are_python_and_name_the_repository(name: str) -> None:
 
 
 def test_the_table_has_every_setting_as_it_is() -> None:
-    config = RudderConfig(layer=3, alpha_max=7.5, norm_cap=2.0, mode="add", steer_first_token=True)
+    config = RudderConfig(layer=3, alpha_max=7.5, norm_cap=2.0, mode="add", steer_first_token=True, contrast=0.4)
     text = render_card(config)
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))
     assert set(rows) == {"layer", *CALL_SETTINGS}
@@ -127,9 +128,8 @@ RESULTS = {
     "held_out": HELD_OUT,
     "held_out_minus_truncated": {"chair_s": change(0.5, 0.433, -0.1, -0.03, p_value=0.01)},
     "held_out_images": list(range(40)),
-    "held_out_looks": 2,
 }
-MACHINE_ONLY = {"baseline": 0.705882, "result": 0.7, "won_draws": 0.5, "out_of_bag_change": [0.02, -0.04, 0.05],
+MACHINE_ONLY = {"baseline": 0.705882, "result": 0.7,
                 "grid": {"k": [1.0]}, "versions": {"torch": "2"}}  # fmt: skip
 
 
@@ -159,31 +159,26 @@ def test_held_out_images_are_a_table_and_a_sentence() -> None:
     shown = "show lower CHAIR_S and higher F1, and leave open a change of CHAIR_I, recall, broken sentences."
     assert f"Against vanilla these images {shown}" in text
     assert "Against vanilla cut to the same recall these images show lower CHAIR_S." in text
-    assert "2 calibrations have looked at these held-out images: " in text
     assert "was not measured" not in text
-    assert not [
-        word for word in ("p_value", "left 0", "0.705882", "-0.04", "held out looks", "torch 2") if word in text
-    ]
+    assert not [word for word in ("p_value", "left 0", "0.705882", "torch 2") if word in text]
 
 
 def test_vanilla_uncut_needs_no_column() -> None:
     more = {**HELD_OUT, "recall": change(0.6, 0.6, -0.01, 0.01)}
-    text = render_card(calibrated(**{**RESULTS, "held_out": more, "held_out_looks": 1}))
+    text = render_card(calibrated(**{**RESULTS, "held_out": more}))
     assert "| CHAIR_S | 57.3 to 43.3 (-14.0 [-18.0, -10.0]) |\n" in text
     assert "vanilla's captions need not be cut to the same recall" in text
-    assert "one calibration has looked at these held-out images." in text
     # A record from before the control, or without anything that the card knows.
     old = render_card(calibrated(held_out=HELD_OUT))
     assert "On the held-out images, in percent:" in old
     assert "cut to the same recall" not in old
-    assert "have looked" not in old
     for nothing in ({}, None, 3, {"chair_s": 3}, {"chair_s": {"left": "x"}}):
         assert "held-out images" not in render_card(calibrated(held_out=nothing))
 
 
 def test_a_card_promises_only_what_was_shown() -> None:
     promise, none = "\nFewer objects that are not in the image", "**These settings were not shown to help.**"
-    shown, refused = calibrated(**RESULTS), calibrated(**RESULTS, refusal="CHAIR_I is not shown to fall")
+    shown, refused = calibrated(**RESULTS), calibrated(**RESULTS, refusal="CHAIR_I does not fall significantly")
     for config, helps in ((shown, True), (refused, False), (RudderConfig(), False)):
         assert (promise in render_card(config), none in render_card(config)) == (helps, not helps)
     assert "was not measured" not in render_card(refused)

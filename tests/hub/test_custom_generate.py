@@ -91,7 +91,7 @@ def test_streamer(case: Case) -> None:
 
 
 def test_overrides(case: Case) -> None:
-    for rudder in ({"alpha_max": 2.0, "mode": "add"}, {"alpha_max": [0.0, 9.0]}, [None, False]):
+    for rudder in ({"alpha_max": 2.0, "mode": "add"}, {"alpha_max": [0.0, 9.0]}):
         assert_same(case.run(rudder=rudder), run(case.wrapper, case.inputs, rudder=rudder))
     assert_same(case.run(rudder=False), run(case.stock, case.inputs))
 

@@ -1,4 +1,4 @@
-"""Images as people have them: turned by EXIF, of 16 bits or floating point, behind a URL, in base64, damaged."""
+"""Images as people have them: turned by EXIF, behind a URL, in base64, damaged."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from PIL import Image
 
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.evaluate.tasks.captions import images_task
-from rudder_hf.hub.images import as_rgb, read_image
-from rudder_hf.hub.processing import encode
+from rudder_hf.hub.encoding import encode_prompts
+from rudder_hf.hub.images import read_image
 from tests.support.toy import toy_processor
 
 ORIENTATION = 0x0112
@@ -45,10 +45,10 @@ def test_the_orientation_in_exif_is_followed_once(turned: Path, upright: Image.I
     image = read_image(turned)
     assert image.mode == "RGB"
     assert image.tobytes() == upright.tobytes()
-    assert as_rgb(image).tobytes() == upright.tobytes()
+    assert read_image(image).tobytes() == upright.tobytes()
     # As a user opens it, and as `convert` leaves it: the orientation stays with the image.
     for opened in (Image.open(turned), Image.open(turned).convert("RGB")):
-        assert as_rgb(opened).tobytes() == upright.tobytes()
+        assert read_image(opened).tobytes() == upright.tobytes()
 
 
 def test_every_command_and_pipeline_sees_it_upright(turned: Path, upright: Image.Image) -> None:
@@ -58,40 +58,10 @@ def test_every_command_and_pipeline_sees_it_upright(turned: Path, upright: Image
     processor = toy_processor()
 
     def pixels(image: Any) -> Any:
-        return encode(processor, [image], ["What is this?"])["pixel_values"]
+        return encode_prompts(processor, [image], ["What is this?"])["pixel_values"]
 
     assert pixels(Image.open(turned)).equal(pixels(upright))
     assert not pixels(upright.transpose(Image.Transpose.ROTATE_90)).equal(pixels(upright))
-
-
-RAMP = numpy.linspace(0, 1, 64).reshape(8, 8)
-
-
-@pytest.mark.parametrize(
-    ("pixels", "suffix"),
-    [
-        ((RAMP * 65535).astype(numpy.uint16), "png"),
-        ((RAMP * 65535).astype(numpy.uint16), "tiff"),
-        ((RAMP * 255).astype(numpy.int32), "tiff"),
-        ((RAMP * 65535).astype(numpy.int32), "tiff"),
-        ((RAMP * 2e9 - 1e9).astype(numpy.int32), "tiff"),
-        (RAMP.astype(numpy.float32), "tiff"),
-        ((RAMP * 255).astype(numpy.float32), "tiff"),
-        ((RAMP * 8 - 4).astype(numpy.float32), "tiff"),
-        (numpy.where(RAMP == 0, numpy.nan, RAMP).astype(numpy.float32), "tiff"),
-    ],
-)
-def test_many_bits_are_scaled_and_not_clipped(pixels: Any, suffix: str, tmp_path: Path) -> None:
-    path = tmp_path / f"ramp.{suffix}"
-    Image.fromarray(pixels).save(path)
-    seen = numpy.asarray(read_image(path))
-    assert seen.shape == (8, 8, 3)
-    assert numpy.abs(seen[:, :, 0] - RAMP * 255).max() <= 1.01
-
-
-def test_one_colour_stays_one_colour() -> None:
-    for value in (0.0, 1.0, 1e6):
-        assert numpy.unique(numpy.asarray(as_rgb(Image.new("F", (4, 4), value)))).size == 1
 
 
 @pytest.fixture
@@ -113,11 +83,11 @@ def test_urls_and_base64(address: str, turned: Path, upright: Image.Image) -> No
     encoded = base64.b64encode(turned.read_bytes()).decode()
     for text in (encoded, f"data:image/png;base64,{encoded}"):
         assert read_image(text).tobytes() == upright.tobytes()
-    with pytest.raises(ValueError, match=f"{address}/none.png cannot be fetched: .*404"):
+    with pytest.raises(ValueError, match=f"{address}/none.png cannot be read"):
         read_image(f"{address}/none.png")
-    with pytest.raises(ValueError, match=f"{address}/page.html is not an image"):
+    with pytest.raises(ValueError, match=f"{address}/page.html cannot be read"):
         read_image(f"{address}/page.html")
-    with pytest.raises(ValueError, match=r"http://127\.0\.0\.1:9/a//b\.png cannot be fetched"):
+    with pytest.raises(ValueError, match=r"http://127\.0\.0\.1:9/a//b\.png cannot be read"):
         read_image("http://127.0.0.1:9/a//b.png", timeout=5)
 
 
@@ -126,9 +96,9 @@ def test_what_is_no_image_is_refused_by_name(turned: Path) -> None:
     cut.write_bytes(turned.read_bytes()[:80])
     for source, words in (
         (turned.with_name("none.png"), r"there is no image .*none\.png"),
-        (cut, r"cut\.png (cannot be read|is not an image)"),
+        (cut, r"cut\.png cannot be read"),
         (turned.parent, "cannot be read"),
-        (3, "not int"),
+        (3, "3 cannot be read"),
         ("x" * 5000, r"there is no image x{40}\.\.\."),
         ("cats", "there is no image cats"),
     ):

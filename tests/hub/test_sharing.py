@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import pickle
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoModelForMultimodalLM,
     AutoProcessor,
+    AutoTokenizer,
     LlavaProcessor,
     StaticCache,
     TorchAoConfig,
@@ -25,7 +28,7 @@ from transformers import (
 
 import rudder_hf
 from rudder_hf import RudderConfig, RudderForConditionalGeneration, attach, write_repo
-from rudder_hf.core.compat import OLDEST_TRANSFORMERS
+from rudder_hf.core.version import OLDEST_TRANSFORMERS
 from rudder_hf.hub.push import repo_files
 from tests.support.hub import Elsewhere
 from tests.support.repos import inputs_for, make_base, make_settings, picture
@@ -54,9 +57,62 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
 # What is written
 
 
-def test_a_repository_holds_four_files(repo: Path) -> None:
+def test_a_repository_holds_six_files(repo: Path) -> None:
     written = {path.relative_to(repo).as_posix() for path in repo.rglob("*") if path.is_file()}
-    assert written == {"README.md", "config.json", "modeling_rudder.py", "custom_generate/generate.py"}
+    code = {"modeling_rudder.py", "pipeline_rudder.py", "custom_generate/generate.py"}
+    assert written == {"README.md", "config.json", *code, "custom_generate/requirements.txt"}
+
+
+def test_settings_without_code(repo: Path, tmp_path: Path) -> None:
+    """Two small files, loaded by the installed package without a trust flag."""
+    config = RudderConfig.from_pretrained(repo)
+    written = write_repo(config, tmp_path, code=False)
+    assert sorted(path.name for path in written) == ["README.md", "config.json"]
+    assert sum(path.stat().st_size for path in written) < 6000
+    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+    assert "pip install rudder_hf" in (tmp_path / "README.md").read_text()
+    for way in (*AUTO_MODELS, RudderForConditionalGeneration):
+        assert way.from_pretrained(tmp_path).config.alpha_max == config.alpha_max
+    assert type(AutoProcessor.from_pretrained(tmp_path)).__name__ == "LlavaProcessor"
+    # Code that an earlier version of the folder held is taken away.
+    write_repo(config, tmp_path)
+    write_repo(config, tmp_path, code=False)
+    assert not list(tmp_path.rglob("*.py"))
+
+
+def test_a_base_whose_config_is_a_list(repo: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match="is not a JSON object"):
+        RudderForConditionalGeneration.from_pretrained(repo, base_model_name_or_path=str(tmp_path))
+
+
+def test_the_tokenizer_needs_no_processor(base: Path, tmp_path: Path) -> None:
+    """As for a base whose image processor cannot be loaded here."""
+    bare = tmp_path / "bare"
+    shutil.copytree(base, bare)
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        (bare / name).unlink(missing_ok=True)
+    settings = make_settings(tmp_path / "on-bare", bare)
+    assert (
+        AutoTokenizer.from_pretrained(settings)("this").input_ids
+        == AutoTokenizer.from_pretrained(bare)("this").input_ids
+    )
+
+
+def test_forms_of_settings(base: Path) -> None:
+    """A dictionary or keywords, for a folder and for a loaded model; without any, the error says what to do."""
+    make = RudderForConditionalGeneration.from_base
+    given = {"layer": 1, "alpha_max": 7.0}
+    for model in (make(base, given), make(base, **given), make(make(base, given).unwrap(), **given)):
+        assert (model.config.layer, model.config.alpha_max) == (1, 7.0)
+        assert "RUDDER: RudderConfig(layer=1, alpha_max=7.0)" in str(model)
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(model)
+    for source in (base, model.unwrap()):
+        with pytest.raises(ValueError, match=r"rudder calibrate --model .*starting point is layer=\d"):
+            make(source)
+        with pytest.raises(ValueError, match="starting point"):
+            make(source, alpha_max=3.0)
 
 
 def test_config_is_whole(base: Path) -> None:
@@ -87,7 +143,7 @@ def test_writing_again_gives_the_same_and_leaves_the_rest(tmp_path: Path, repo: 
     for _ in range(2):
         write_repo(RudderConfig.from_pretrained(repo), tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    for path in (each for each in repo.rglob("*") if each.is_file()):
+    for path in (each for each in repo.rglob("*") if each.is_file() and each.name != "README.md"):
         assert (tmp_path / path.relative_to(repo)).read_bytes() == path.read_bytes()
     assert not list(tmp_path.rglob("*.part"))
 
@@ -123,7 +179,7 @@ def test_settings_do_not_replace_their_base(base: Path) -> None:
     assert {path.name: path.read_bytes() for path in base.iterdir()} == before
 
 
-def test_a_trace_beside_the_settings_is_no_model(repo: Path, tmp_path: Path) -> None:
+def test_other_files_beside_the_settings_are_no_model(repo: Path, tmp_path: Path) -> None:
     (tmp_path / "trace.safetensors").touch()
     for _ in range(2):
         write_repo(RudderConfig.from_pretrained(repo), tmp_path)
@@ -132,9 +188,8 @@ def test_a_trace_beside_the_settings_is_no_model(repo: Path, tmp_path: Path) -> 
 
 def test_nothing_is_written_if_the_settings_are_wrong(tmp_path: Path, repo: Path) -> None:
     config = RudderConfig.from_pretrained(repo)
-    config.alpha_max = -1.0
-    with pytest.raises(ValueError, match="alpha_max"):
-        write_repo(config, tmp_path / "new")
+    with pytest.raises(ValueError, match="evaluation"):
+        write_repo(config, tmp_path / "new", evaluation=[{"metric": 1.0}])
     assert not (tmp_path / "new").exists()
 
 
@@ -194,18 +249,6 @@ def test_quantization_arrives(way: Any, repo: Path) -> None:
     assert model.model.config.quantization_config == quantization
 
 
-def test_loading_info(repo: Path) -> None:
-    model, info = RudderForConditionalGeneration.from_pretrained(repo, output_loading_info=True)
-    assert type(model) is RudderForConditionalGeneration
-    assert not info["missing_keys"]
-
-
-@pytest.mark.parametrize("way", [AutoModel, RudderForConditionalGeneration])
-def test_typo(way: Any, repo: Path) -> None:
-    with pytest.raises(ValueError, match=r"\['alpha'\] are neither RUDDER settings .* Did you mean alpha_max\?"):
-        way.from_pretrained(repo, alpha=3.0)
-
-
 @pytest.mark.parametrize("way", [AutoModel, AutoConfig, RudderForConditionalGeneration, RudderConfig])
 def test_wrong_override(way: Any, repo: Path) -> None:
     with pytest.raises(ValueError, match=r"`alpha_max` is -1, but has to be a number in \[0"):
@@ -257,13 +300,11 @@ def test_a_name_that_leads_to_no_model(repo: Path) -> None:
 
 
 def test_from_base_takes_settings_too(base: Path) -> None:
-    """Beside the base's arguments; a typo among them is told before anything is loaded."""
+    """Beside the base's arguments."""
     given = {"dtype": torch.bfloat16, "subfolder": base.name, "attn_implementation": "eager"}
     model = RudderForConditionalGeneration.from_base(base.parent, RudderConfig(layer=1), alpha_max=7.0, **given)
     assert (model.config.layer, model.config.alpha_max, model.dtype) == (1, 7.0, torch.bfloat16)
     assert model.model.config.text_config._attn_implementation == "eager"
-    with pytest.raises(ValueError, match="Did you mean alpha_max"):
-        RudderForConditionalGeneration.from_base(base, RudderConfig(layer=1), alpha=7.0)
 
 
 def test_a_config_of_another_kind(repo: Path, base: Path) -> None:
@@ -335,15 +376,12 @@ print(json.dumps(seen))
     seen = elsewhere.run(code).value
     assert (seen.pop("config"), seen.pop("processor"), seen.pop("package")) == (3.0, "LlavaProcessor", False)
     assert list(seen.values()) == [["RudderForConditionalGeneration", 11.0, "torch.bfloat16", "eager"]] * 3
-    for path in (each for each in repo.rglob("*") if each.is_file()):
+    for path in (each for each in repo.rglob("*") if each.is_file() and each.name != "README.md"):
         assert (elsewhere.work / "again" / path.relative_to(repo)).read_bytes() == path.read_bytes()
 
 
 def test_errors_elsewhere(elsewhere: Elsewhere, repo: Path) -> None:
     load = f"from transformers import AutoModel\nAutoModel.from_pretrained({str(repo)!r}, %s)"
-    typo = elsewhere.run(load % "trust_remote_code=True, alpha=3")
-    assert typo.status == 1
-    assert "Did you mean alpha_max?" in typo.err
     untrusted = elsewhere.run(load % "trust_remote_code=False")
     assert untrusted.status == 1
     assert "trust_remote_code=True" in untrusted.err

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rudder_hf import RudderConfig, RudderForConditionalGeneration
 from rudder_hf.core.trust import check_base_name, check_revision, is_on_hub
 
-NEWER = {"model_type": "rudder", "rudder_version": "99.1.0"}
+SETTINGS = {"model_type": "rudder", "alpha_max": 3.0}
 ESCAPING = [
     *("../secret", "..", ".", "./base", "a/../b", "a/b/c", "base/", "~/model", "~root/model", "", " ", "a b", "-x/y"),
     *("file:///etc", "https://example.com/model", "hf://org/name", "org/name@main", "org/name?x=1", "org/na#me"),
@@ -101,21 +101,9 @@ def test_a_folder_of_that_name_comes_before_the_hub(tmp_path: Path, monkeypatch:
     assert not is_on_hub("org/name")
 
 
-def test_keys_of_a_newer_version_warn_and_others_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING", logger="rudder_hf"):
-        config = RudderConfig.from_pretrained(stored(tmp_path, {**NEWER, "alpha_max": 3.0, "phase": {"shift": 2}}))
-    assert config.alpha_max == 3.0
-    assert not hasattr(config, "phase")
-    assert [("phase" in record.message, "99.1.0" in record.message) for record in caplog.records] == [(True, True)]
-    for version in ({}, {"rudder_version": "0.0.1"}, {"rudder_version": "new"}):
-        with pytest.raises(ValueError, match=r"\['alfa_max'\] are no RUDDER settings"):
-            RudderConfig.from_pretrained(stored(tmp_path, {"model_type": "rudder", **version, "alfa_max": 3.0}))
-
-
 def test_what_describes_weights_does_not_pass(tmp_path: Path) -> None:
     """A stranger's config sets nothing of how the base is loaded."""
     hostile = {
-        "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
         "dtype": "float16",
         "torch_dtype": "float16",
         "_attn_implementation": "other-org/kernel",
@@ -124,12 +112,12 @@ def test_what_describes_weights_does_not_pass(tmp_path: Path) -> None:
         "trust_remote_code": True,
         "_base_config": {"model_type": "llava"},
         "__class__": "os",
-        "text_config": {"a": 1},
     }
-    with pytest.raises(ValueError, match="text_config"):
-        RudderConfig.from_pretrained(stored(tmp_path, {"model_type": "rudder", **hostile}))
-    plain = RudderConfig.from_pretrained(stored(tmp_path, NEWER))
-    loaded = RudderConfig.from_pretrained(stored(tmp_path, {**NEWER, **hostile}))
+    for name in ("text_config", "quantization_config", "phase", "alfa_max"):
+        with pytest.raises(ValueError, match=f"'{name}' is not a RUDDER setting"):
+            RudderConfig.from_pretrained(stored(tmp_path, {**SETTINGS, **hostile, name: {"a": 1}}))
+    plain = RudderConfig.from_pretrained(stored(tmp_path, SETTINGS))
+    loaded = RudderConfig.from_pretrained(stored(tmp_path, {**SETTINGS, **hostile}))
     assert loaded.to_dict() == plain.to_dict()
     assert loaded.dtype is None
     assert type(loaded) is RudderConfig
@@ -153,7 +141,7 @@ KEYS = st.sampled_from(
         *(
             "sub_configs",
             "to_dict",
-            "validate_settings",
+            "override",
             "__class__",
             "__init__",
             "configuration_files",
@@ -169,7 +157,7 @@ JSON = st.recursive(
 )
 CONFIGS = st.builds(
     lambda start, more: {**start, **more},
-    st.sampled_from([{}, {"model_type": "rudder"}, {**NEWER, "base_model_name_or_path": "org/name"}]),
+    st.sampled_from([{}, {"model_type": "rudder"}, {**SETTINGS, "base_model_name_or_path": "org/name"}]),
     st.dictionaries(KEYS | st.text(max_size=8), JSON, max_size=4),
 )
 
@@ -183,7 +171,7 @@ def test_any_json_gives_settings_or_a_clean_error(tmp_path: Path, config: Any) -
     except (ValueError, OSError):
         return
     # What was accepted is valid, and survives a round trip.
-    loaded.validate_settings()
+    RudderConfig(**loaded.settings())
     loaded.save_pretrained(tmp_path / "again")
     again = RudderConfig.from_pretrained(tmp_path / "again")
     for name in ("layer", "alpha_max", "k", "mode", "base_model_name_or_path", "base_model_revision"):

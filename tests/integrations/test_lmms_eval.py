@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -15,6 +19,9 @@ import pytest
 
 from rudder_hf.runtime.answers import synthetic_image
 from tests.support.evaluating import loaded
+from tests.support.repos import make_base, make_settings
+
+ROOT = Path(__file__).parent.parent.parent
 
 INSTALLED = importlib.util.find_spec("lmms_eval") is not None
 
@@ -85,11 +92,15 @@ def model(integration: types.ModuleType, tmp_path_factory: pytest.TempPathFactor
 
 
 def requests(**options: Any) -> list[Request]:
-    def images(document: dict[str, Any]) -> list[Any]:
-        return [document["image"]]
+    def messages(word: str) -> Any:
+        def of(document: dict[str, Any]) -> list[dict[str, Any]]:
+            text = {"type": "text", "text": f"<image>describe the {word}"}
+            return [{"role": "user", "content": [{"type": "image", "url": document["image"]}, text]}]
+
+        return of
 
     return [
-        Request((f"describe the {word}", {"max_new_tokens": 5, **options}, images, number, "task", "test"))
+        Request((f"describe the {word}", messages(word), {"max_new_tokens": 5, **options}, number, "task", "test"))
         for number, word in enumerate(("picture", "dog", "red car"))
     ]
 
@@ -97,7 +108,7 @@ def requests(**options: Any) -> list[Request]:
 def test_manifest_names_the_class(integration: types.ModuleType) -> None:
     manifest = integration.manifest()
     assert manifest.model_id == "rudder_hf"
-    module, name = manifest.simple_class_path.rsplit(".", 1)
+    module, name = manifest.chat_class_path.rsplit(".", 1)
     assert getattr(sys.modules[module], name) is integration.RudderHF
     project = (Path(__file__).parent.parent.parent / "pyproject.toml").read_text()
     assert (
@@ -121,31 +132,28 @@ def test_answers_are_steered_and_cut(model: Any, integration: types.ModuleType) 
     assert model.generate_until(requests(until=[word]))[0] == steered[0].split(word)[0].strip()
 
 
-def test_yes_no_tasks_have_the_published_settings_for_them(model: Any, integration: types.ModuleType) -> None:
-    """VISTA is published with another strength for yes/no questions than for captions."""
-    images = model.task_dict["task"]["test"]
-
-    def answers(task: str, **settings: float) -> list[str]:
-        tested = integration.RudderHF(pretrained=model.loaded.name, method="vista", device="cpu", **settings)
-        tested.task_dict = {task: {"test": images}}
-        asked = [Request((*request.args[:4], task, "test")) for request in requests()]
-        return list(tested.generate_until(asked))
-
-    for task, strength in (("captions", 0.17), ("mmerealworld", 0.17), ("pope_adv", 0.01), ("mme", 0.01)):
-        assert answers(task) == answers("other", strength=strength), task
-    assert answers("pope", strength=3.0) == answers("other", strength=3.0)
-    assert answers("pope") != answers("other", strength=3.0)
-
-
 def test_what_it_cannot_do_is_said(model: Any) -> None:
     with pytest.raises(NotImplementedError, match="generative task"):
         model.loglikelihood([])
     with pytest.raises(NotImplementedError, match="single questions"):
         model.generate_until_multi_round([])
-    with pytest.raises(ValueError, match="takes images, not str"):
-        model.generate_until([Request(("a", {}, lambda document: ["video.mp4"], 0, "task", "test"))])
+    for part, shown in (({"type": "image", "url": "a.png"}, "str"), ({"type": "video", "url": "a.mp4"}, "video")):
+        messages = [{"role": "user", "content": [part]}]
+        with pytest.raises(ValueError, match=f"takes images, not {shown}"):
+            model.generate_until([Request(("a", lambda document, m=messages: m, {}, 0, "task", "test"))])
     with pytest.raises(ValueError, match="sample from beams"):
         model.generate_until(requests(temperature=1.0, num_beams=2))
+
+
+def test_a_processor_without_chat_template_takes_one_image(integration: types.ModuleType) -> None:
+    processor = copy.copy(loaded().processor)
+    processor.chat_template = None
+    image = {"type": "image", "image": synthetic_image(0, size=40)}
+    chat = [{"role": "user", "content": [image, {"type": "text", "text": "what is this"}]}]
+    inputs = integration.conversation_inputs(processor, [chat])
+    assert inputs["pixel_values"].shape[0] == 1
+    with pytest.raises(ValueError, match="exactly one image"):
+        integration.conversation_inputs(processor, [[{"role": "user", "content": [image, image]}]])
 
 
 @pytest.mark.skipif(not INSTALLED, reason="lmms-eval is not installed")
@@ -156,3 +164,61 @@ def test_the_real_registry_accepts_it(integration: types.ModuleType) -> None:
     registry.register_manifest(integration.manifest())
     for name in ("rudder_hf", "rudder"):
         assert registry.get_model_class(name) is integration.RudderHF
+
+
+TASK = """
+dataset_path: json
+dataset_kwargs: {data_files: {test: DATA}}
+task: scenes_of_a_test
+test_split: test
+output_type: generate_until
+doc_to_visual: !function scenes.images
+doc_to_text: question
+doc_to_target: answer
+generation_kwargs: {max_new_tokens: 4, temperature: 0}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+"""
+FUNCTIONS = """
+from rudder_hf.runtime.answers import synthetic_image
+def images(doc): return [synthetic_image(doc["number"], size=40)]
+"""
+
+
+@pytest.mark.skipif(not INSTALLED, reason="lmms-eval is not installed")
+@pytest.mark.parametrize("way", ["plug-in", "settings repository"])
+def test_the_real_evaluation_runs(way: str, tmp_path: Path) -> None:
+    """`lmms-eval` itself on a task of two questions, with the plug-in, and with its own class and no plug-in."""
+    base = make_base(tmp_path / "base")
+    settings = make_settings(tmp_path / "settings", base)
+    rows = [{"number": n, "question": f"what is this {n}", "answer": "a"} for n in range(2)]
+    (tmp_path / "data.json").write_text(json.dumps(rows))
+    (tmp_path / "scenes.py").write_text(FUNCTIONS)
+    (tmp_path / "scenes.yaml").write_text(TASK.replace("DATA", str(tmp_path / "data.json")))
+    model = {
+        "plug-in": ("rudder_hf", f"pretrained={settings},device=cpu"),
+        "settings repository": (
+            "huggingface", f"pretrained={settings},trust_remote_code=True,device=cpu,device_map=cpu"
+        ),
+    }[way]  # fmt: skip
+    environment = {
+        **os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+        "LMMS_EVAL_PLUGINS": "", "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT), str(tmp_path)]),
+    }  # fmt: skip
+    code = [
+        "import lmms_eval.models as known",
+        "from rudder_hf.integrations.lmms_eval import manifest",
+        "known.MODEL_REGISTRY_V2.register_manifest(manifest(), overwrite=True)",
+        "from lmms_eval.__main__ import cli_evaluate",
+        "cli_evaluate()",
+    ]
+    arguments = ["--model", model[0], "--model_args", model[1], "--tasks", "scenes_of_a_test", "--batch_size", "1",
+                 "--include_path", str(tmp_path), "--log_samples", "--output_path", str(tmp_path / "out")]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(code if way == "plug-in" else code[3:]), *arguments],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    (samples,) = (tmp_path / "out").rglob("*samples*.jsonl")
+    answers = [json.loads(line)["filtered_resps"] for line in samples.read_text().splitlines()]
+    assert len(answers) == 2
+    assert all(str(answer) for answer in answers)

@@ -111,7 +111,7 @@ def test_settings_of_one_request(client: Any, lone: dict[str, list[str]]) -> Non
 
 
 def test_the_request_of_the_page(client: Any) -> None:
-    codes = re.findall(r"```python server\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    codes = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (code,) = [code for code in codes if "generation_config" in code]
     place = "data:image/png;base64,..."
     assert place in code

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rudder_hf import RudderConfig, write_repo
-from rudder_hf.core.configuration import CALL_SETTINGS
+from rudder_hf.core.call import resolve_settings
+from rudder_hf.core.settings import CALL_SETTINGS
+from rudder_hf.integrations.vllm import settings as vllm_settings
 from rudder_hf.integrations.vllm.settings import (
     REQUEST_SETTINGS,
     EngineSettings,
@@ -24,9 +26,10 @@ from rudder_hf.integrations.vllm.settings import (
     decide,
     engine_settings,
     longest_push,
-    operator_row,
+    other_files,
     request_settings,
 )
+from rudder_hf.runtime.models import files_digest
 
 ENGINE = engine_settings({"layer": 3, "alpha_max": 8.0, "k": 4.0})
 
@@ -69,14 +72,30 @@ def test_what_becomes_of_a_request() -> None:
 
 @pytest.mark.parametrize("name", ["ruder", "RUDDER", "Rudder", "rudder-alpha_max", "rudderless", "ruder_alpha_max"])
 def test_a_key_that_is_almost_rudders(name: str) -> None:
-    with pytest.raises(ValueError, match=f"'{name}' in the engine's is not understood"):
-        check_keys(["cudagraph", name], "the engine's")
-    with pytest.raises(ValueError, match="not understood"):
+    with pytest.raises(ValueError, match=f"'{name}' in additional_config is not understood"):
+        check_keys(["cudagraph", name], of_engine=True)
+    with pytest.raises(ValueError, match=f"'{name}' in the request is not understood"):
         request_settings(ENGINE, {name: 1})
 
 
+@pytest.mark.parametrize("name", ["rudder_layer", "rudder_settings", "rudder_hf", "rudder_alpha_max"])
+def test_an_engine_has_one_key(name: str) -> None:
+    """vLLM would ignore others in silence, and the engine would answer unsteered."""
+    with pytest.raises(ValueError, match=f"'{name}' in additional_config is not understood"):
+        check_keys([name], of_engine=True)
+
+
+@pytest.mark.parametrize("name", ["alpha_max", "k", "layer", "mode", "force", "contrast", "steer_first_token"])
+def test_a_setting_without_its_prefix(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' has no effect: RUDDER takes 'rudder_{name}'"):
+        request_settings(ENGINE, {name: 1})
+    check_keys([name], of_engine=True)  # belongs to whoever reads it there
+
+
 def test_keys_of_others_are_let_pass() -> None:
-    check_keys(["rudder", "rudder_alpha_max", "runner", "render", "under", "kv_transfer_params", ""], "the request")
+    others = ["rudder", "runner", "render", "under", "kv_transfer_params", ""]
+    check_keys([*others, "rudder_alpha_max"])
+    check_keys(others, of_engine=True)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +138,7 @@ def test_settings_survive_as_plain_values() -> None:
         (None, "Leave it out for an engine without RUDDER"),
         ({}, "needs the layer"),
         ({"layer": 1, "alpha": 3}, "'alpha' is not a RUDDER setting"),
+        ({"layer": 1, "alpha_max": True}, "`alpha_max` is True"),
         ({"layer": 1, "alpha_max": -3}, "`alpha_max` is -3"),
         ({"layer": 1.5}, "`layer` is 1.5"),
         ({"layer": 1, "g_min": 0.8, "g_max": 0.2}, "g_min <= g_max"),
@@ -170,7 +190,7 @@ def test_flat_and_nested_settings_mean_the_same(
     flat = request_settings(ENGINE, {f"rudder_{name}": value for name, value in chosen.items()})
     assert nested == flat
     assert nested is not None
-    row = operator_row(nested)
+    row = nested.push_rows()[0]
     assert row[0] == alpha_max
     assert row[3:5] == ((1.0, 1.0) if mode == "add" else tuple(gates))
     assert row[5] == (math.inf if cap is None else cap)
@@ -196,6 +216,9 @@ def test_flat_and_nested_settings_mean_the_same(
         ({"rudder_span": "everything"}, "`span` is 'everything'"),
         ({"rudder_force": 2}, "`force` is 2"),
         ({"rudder_steer_first_token": "perhaps"}, "`steer_first_token` is 'perhaps'"),
+        ({"rudder_alpha_max": True}, "`alpha_max` is True"),
+        ({"rudder": {"k": False}}, "`k` is False"),
+        ({"rudder_alpha_max": [3.0]}, r"`alpha_max` is \[3.0\]"),
     ],
 )
 def test_bad_requests(extra_args: dict[str, Any], said: str) -> None:
@@ -210,14 +233,10 @@ def test_bad_requests(extra_args: dict[str, Any], said: str) -> None:
 def test_a_push_that_the_dtype_has_no_room_for(dtype: torch.dtype, factor: float | None, longest: float) -> None:
     text_config = SimpleNamespace(**({} if factor is None else {"residual_multiplier": factor}))
     room = longest_push(SimpleNamespace(dtype=dtype, hf_text_config=text_config))
-    strongest = request_settings(ENGINE, {"rudder_alpha_max": longest})
-    assert strongest is not None
-    check_strength(strongest, room)
+    check_strength(longest, room)
     if longest < 1e6:
-        beyond = request_settings(ENGINE, {"rudder_alpha_max": longest + 1})
-        assert beyond is not None
         with pytest.raises(ValueError, match=f"`alpha_max` is {longest + 1:g}, but .* up to {longest:g}: choose less"):
-            check_strength(beyond, room)
+            check_strength(longest + 1, room)
 
 
 def test_a_gate_is_checked_against_the_engines() -> None:
@@ -233,7 +252,81 @@ def test_the_engines_own_values_may_be_repeated() -> None:
 
 def test_the_contrast_is_refused_by_name() -> None:
     assert engine_settings({"layer": 3, "contrast": 0.0}).config.contrast == 0.0
-    with pytest.raises(ValueError, match=r"`contrast` is 0\.6, but vLLM shares"):
-        engine_settings({"layer": 3, "contrast": 0.6})
-    with pytest.raises(ValueError, match=r"`contrast` is 0\.5, but vLLM shares"):
-        request_settings(engine_settings({"layer": 3}), {"rudder_contrast": 0.5})
+    for name, value in (("contrast", 0.6), ("contrast_after", 3), ("contrast_first_layer", 1)):
+        with pytest.raises(ValueError, match=f"`{name}` is {value}, but vLLM shares"):
+            engine_settings({"layer": 3, name: value})
+        with pytest.raises(ValueError, match=f"`{name}` is {value}, but vLLM shares"):
+            request_settings(ENGINE, {f"rudder_{name}": value})
+
+
+@pytest.mark.parametrize("wrong", [{"rudder_alpha": 1}, {"rudderless": 1}, {"alpha_max": 1}])
+def test_messages_offer_what_works(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="steer_first_token") as request:
+        request_settings(ENGINE, wrong)
+    with pytest.raises(ValueError, match="steer_first_token") as engine:
+        engine_settings({"layer": 1, "alpha": 1})
+    assert "contrast" not in str(request.value) + str(engine.value)
+
+
+def test_equal_requests_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The front end, the scheduler (at its coming, at preemption, at its end) and the runner ask."""
+    parsed = []
+
+    def resolve(*args: Any, **kwargs: Any) -> Any:
+        parsed.append(args)
+        return resolve_settings(*args, **kwargs)
+
+    monkeypatch.setattr(vllm_settings, "resolve_settings", resolve)
+    engine = engine_settings({"layer": 3, "alpha_max": 8.0})
+    first = request_settings(engine, {"rudder_alpha_max": 3.0})
+    for _ in range(4):
+        assert request_settings(engine, {"rudder_alpha_max": 3.0}) is first
+    assert len(parsed) == 1
+    assert request_settings(engine, {"rudder_alpha_max": 4.0}) != first
+    # What looks alike is not taken for the same.
+    with pytest.raises(ValueError, match="`steer_first_token` is 2"):
+        request_settings(engine, {"rudder_steer_first_token": 2})
+    assert request_settings(engine, {"rudder_steer_first_token": 1}).steer_first_token
+    assert request_settings(engine, {"rudder_steer_first_token": True}).steer_first_token
+    with pytest.raises(ValueError, match="`k` is True"):
+        request_settings(engine, {"rudder_k": True})
+    assert request_settings(engine, {"rudder_k": 1}).rows["k"] == [1.0]
+
+
+def test_where_the_settings_come_from(tmp_path: Path) -> None:
+    """The log and the metric name the repository and its revision, also in processes that do not read it again."""
+    write_repo(RudderConfig(layer=2), tmp_path)
+    found = engine_settings({"settings": str(tmp_path), "alpha_max": 3.0})
+    (tmp_path / "config.json").unlink()
+    for settings in (found, engine_settings(json.loads(json.dumps(found.to_dict())))):
+        assert (settings.repository, settings.revision) == (str(tmp_path), "")
+        assert f"settings: {tmp_path}" in str(settings)
+    assert "alpha_max=8.0" in str(ENGINE)
+    assert "settings: given one by one" in str(ENGINE)
+    assert "settings: org/name abc" in str(EngineSettings(ENGINE.config, repository="org/name", revision="abc"))
+
+
+def test_other_files_than_those_of_the_record(tmp_path: Path) -> None:
+    base = tmp_path / "snapshots" / "0123"
+    base.mkdir(parents=True)
+    (base / "config.json").write_text("{}")
+    name = "llava-hf/llava-1.5-7b-hf"
+
+    def told(recorded: str | None, commit: str | None, served: str = str(base), digest: str | None = None) -> str:
+        calibration = None if digest is None else {"model": {"name": name, "revision": digest}}
+        config = RudderConfig(
+            base_model_name_or_path=name, base_model_revision=recorded, calibration=calibration
+        )  # fmt: skip
+        return other_files(config, served, commit)
+
+    digest = files_digest(base)
+    assert told(None, None, digest=digest) == ""
+    (base / "config.json").write_text('{"changed": 1}')
+    assert f"found with {name} at {digest}, but {base} is at files-sha256:" in told(None, None, digest=digest)
+    one, two = "1" * 40, "2" * 40
+    assert told(one, one, served=name) == ""
+    assert f"but {name} is at {two}" in told(one, two, served=name)
+    assert "is at 0123" in told(one, None)
+    # Where nothing is recorded, or nothing can be compared, nothing is said.
+    assert told(None, two, served=name) == told(one, None, served="/models/x") == ""
+    assert told(None, one, served=name, digest="unknown") == ""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax, softmax
+from torch.nn.functional import kl_div, log_softmax, softmax, softplus
 
-from rudder_hf import RudderConfig
+from rudder_hf import RudderConfig, UnsupportedModelError
 from rudder_hf.methods import get
 from rudder_hf.methods.base import sample_normal
 from rudder_hf.methods.contrast import collect_deviations
@@ -22,7 +23,7 @@ from rudder_hf.methods.controls import collect_cards
 from rudder_hf.methods.dola import candidate_layers
 from rudder_hf.methods.vista import late_blocks
 from rudder_hf.methods.vti import textual_directions
-from tests.support.helpers import LAYER, OTHER_ROW, ROW, direction, prompt_updates
+from tests.support.helpers import LAYER, OTHER_ROW, ROW, direction, prompt_updates, settings
 from tests.support.methods import (
     DIRECTIONS,
     DONORS,
@@ -36,6 +37,7 @@ from tests.support.methods import (
     image_free,
     method,
     run,
+    slow_beam_search,
     stock,
     stock_logits,
 )
@@ -83,7 +85,7 @@ def test_vcd(family: str) -> None:
 def test_dola(family: str) -> None:
     model, inputs = built(family), batch(family)
     layers = (0, 1, 2, 3)
-    output = run(method("dola-low", layers=layers, relative_top=0.01), model, inputs, output_logits=True)
+    output = run(method("dola", layers=layers, relative_top=0.01), model, inputs, output_logits=True)
     head = model.get_output_embeddings()
 
     @torch.no_grad()
@@ -243,8 +245,6 @@ def test_vti(family: str) -> None:
 
 @every_family
 def test_vti_directions(family: str) -> None:
-    from tests.support.zoo import Row
-
     model = built(family)
     pairs = [(batch(family, [Row(seed, 7)]), batch(family, [Row(seed + 10, 8)])) for seed in (1, 2, 3)]
     directions = textual_directions(model, pairs)
@@ -264,6 +264,87 @@ def test_vti_directions(family: str) -> None:
     fits = (data - mean) @ axis
     axis = axis * fits[fits.abs().argmax()].sign()
     torch.testing.assert_close(directions.flatten(), (mean + axis).float(), rtol=1e-3, atol=1e-4)
+
+
+def released(family: str, inputs: dict[str, Any]) -> Any:
+    """The released form of RUDDER from bare hooks: its logits for given answer tokens."""
+    model, config = built(family), settings()
+    module = model.get_submodule(FAMILIES[family].layers)[LAYER].self_attn
+    seen: list[Tensor] = []
+
+    def differ(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        seen.append(output[0] - (args[0] if args else kwargs["hidden_states"]))
+
+    hook = module.register_forward_hook(differ, with_kwargs=True)
+    stock_logits(model, inputs, inputs["input_ids"][:, :0])
+    hook.remove()
+    rows = []
+    for row, mask in zip(seen[0], inputs["attention_mask"].bool(), strict=True):
+        rows.append(sum(d.norm() * d for d in row[mask]))
+    directions = [v / v.norm() for v in rows]
+
+    def steer(index: int, output: Any) -> Any:
+        steered = output[0].clone()
+        for row, v in enumerate(directions):
+            for position, update in enumerate(output[0][row]):
+                cosine = update @ v / update.norm().clamp_min(1e-12)  # padding may have no update
+                up, down = (softplus(torch.tensor(config.c) + sign * config.k * cosine) for sign in (1, -1))
+                gate = min(max(float(up / (up + down)), config.g_min), config.g_max)
+                steered[row, position] = update + config.alpha_max * gate * v
+        return (steered, *output[1:])
+
+    def expected(answer: Tensor) -> Tensor:
+        with changed_outputs([module], steer):
+            return stock_logits(model, inputs, answer)
+
+    return expected
+
+
+def boosted(family: str, inputs: dict[str, Any]) -> Any:
+    """First logit boosting with a weight of 1.5 that is reached at a rate of 0.7."""
+
+    def expected(answer: Tensor) -> Tensor:
+        first, logits = (stock_logits(built(family), inputs, tokens) for tokens in (answer[:, :0], answer))
+        return cut(logits + 1.5 * (1 - math.exp(-0.7 * answer.shape[1])) * first, logits, 0.1)
+
+    return expected
+
+
+def plausible(family: str, inputs: dict[str, Any]) -> Any:
+    """The cut-off alone."""
+
+    def expected(answer: Tensor) -> Tensor:
+        logits = stock_logits(built(family), inputs, answer)
+        return cut(logits, logits, 0.1)
+
+    return expected
+
+
+REFERENCES = {"rudder-released": released, "flb": boosted, "plausibility": plausible}
+
+
+@every_family
+@pytest.mark.parametrize("name", REFERENCES)
+def test_methods_without_branch_in_a_batch_and_with_beams(family: str, name: str) -> None:
+    inputs = batch(family)
+    output = run(method(name), built(family), inputs, output_logits=True)
+    check_steps(output, inputs["input_ids"].shape[1], REFERENCES[name](family, inputs))
+    beams = run(method(name), built(family), inputs, num_beams=3, output_scores=True, max_new_tokens=3)
+    for index, row in enumerate((ROW, OTHER_ROW)):
+        tokens, value = slow_beam_search(REFERENCES[name](family, batch(family, [row])), beams=3, steps=3)
+        assert beams.sequences[index, -3:].tolist() == tokens
+        assert abs(float(beams.sequences_scores[index]) - value) < 1e-3
+
+
+def test_the_released_form_is_refused_where_layers_are_not_pre_norm() -> None:
+    """Sandwich norms, a factor on the update, and a norm after attention."""
+    opt = FAMILIES["blip-2"]
+    text_config = {**opt.config["text_config"], "do_layer_norm_before": False}
+    post_norm = replace(opt, config={**opt.config, "text_config": text_config})
+    for family in (FAMILIES["gemma3"], FAMILIES["granite4_vision"], post_norm):
+        model = family.build()
+        with pytest.raises(UnsupportedModelError, match=f"rudder-released cannot run on '{family.model_type}'"):
+            run(method("rudder-released"), model, family.inputs(model, [ROW]))
 
 
 def cards(family: str, name: str, **changes: Any) -> Tensor:
@@ -322,8 +403,6 @@ def test_text_only_card_is_that_of_the_prompt_without_image(family: str) -> None
 
 
 def test_collected_cards_are_those_that_rudder_reads() -> None:
-    from tests.support.helpers import settings
-
     model, inputs = built("llava"), batch("llava", [ROW])
     collected = collect_cards(model, settings(), [inputs, batch("llava")])
     expected = direction(prompt_updates(FAMILIES["llava"], model, inputs), inputs["attention_mask"]).float()

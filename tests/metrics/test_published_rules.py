@@ -91,9 +91,9 @@ def test_chair_counts_as_its_published_rules_do(lineage: Any) -> None:
     assert 50 < result.totals["hallucinated_captions"] < 200
     # The original program's formulas.
     totals = result.totals
-    assert result.scores.chair_s == totals["hallucinated_captions"] / 200
-    assert result.scores.chair_i == totals["hallucinated_mentions"] / totals["mentions"]
-    assert result.scores.recall == totals["found"] / totals["truth"]
+    assert result.scores["chair_s"] == totals["hallucinated_captions"] / 200
+    assert result.scores["chair_i"] == totals["hallucinated_mentions"] / totals["mentions"]
+    assert result.scores["recall"] == totals["found"] / totals["truth"]
 
 
 ANSWERS = [  # label, answer, and whether the official and OPERA's program take it for yes

@@ -1,4 +1,4 @@
-"""The progress bar: what is being done, counts, and silence where nobody watches."""
+"""Progress: a bar on a terminal with counts, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rudder_hf.runtime.progress import Progress, ProgressBar, consecutive, followed, stages
+from rudder_hf.runtime.progress import LINE_SECONDS, ProgressBar, followed
 
 
 class Terminal(io.StringIO):
@@ -47,41 +47,30 @@ def test_a_stage_may_begin_again() -> None:
     assert "layer 4" in text
 
 
-def test_nothing_is_shown_without_a_terminal_or_in_another_process() -> None:
+def test_nothing_is_shown_by_another_process() -> None:
     assert shown([("answers", 1, 2)], shown=False) == ""
-    assert shown([("answers", 1, 2)], io.StringIO()) == ""
 
 
-def reported(work: Any) -> list[tuple[str, int, int]]:
-    """What `work` reports to the progress that it is called with."""
+def test_a_log_has_a_plain_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    stream = io.StringIO()
+    with redirect_stderr(stream), ProgressBar() as bar:
+        for done in range(101):
+            bar("scenes, vcd", done, 100)
+            now += 7.0
+    lines = stream.getvalue().splitlines()
+    # 700 seconds, with a line at most every 60, on a step of 7.
+    assert len(lines) == int(700 / (9 * 7.0)) == 11
+    assert LINE_SECONDS == 60
+    assert lines[0] == "scenes, vcd: 9 of 100, about 11 minutes left"
+    assert lines[-1] == "scenes, vcd: 99 of 100, about 0 minutes left"
+
+
+def test_items_are_reported_before_each_and_at_the_end() -> None:
     calls: list[tuple[str, int, int]] = []
-    work(lambda *call: calls.append(call))
-    return calls
-
-
-def test_stages_are_counted_unless_there_is_one() -> None:
-    def work(progress: Progress, names: tuple[str, ...]) -> None:
-        for stage in stages(progress, names):
-            stage("vcd", 1, 2)
-
-    assert reported(lambda progress: work(progress, ("", "tuning", ""))) == [
-        ("1 of 3: vcd", 1, 2),
-        ("2 of 3: tuning, vcd", 1, 2),
-        ("3 of 3: vcd", 1, 2),
-    ]
-    assert reported(lambda progress: work(progress, ("",))) == [("vcd", 1, 2)]
-
-
-def test_pieces_share_a_bar_that_reaches_its_end() -> None:
-    def work(progress: Progress) -> None:
-        for number, piece in enumerate(consecutive(progress, [2, 0, 3])):
-            size = [2, 0, 3][number]
-            assert list(followed(range(size), f"piece {number}", piece)) == list(range(size))
-
-    assert [call[1:] for call in reported(work)] == [(0, 5), (1, 5), (2, 5), (2, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
-    text = shown(reported(work))
-    assert "100%" in text
-    assert text.count("  0%") == 1  # one bar
+    assert list(followed("ab", "letters", lambda *call: calls.append(call))) == ["a", "b"]
+    assert calls == [("letters", 0, 2), ("letters", 1, 2), ("letters", 2, 2)]
 
 
 def test_what_an_earlier_run_has_done_does_not_count_for_the_time_left() -> None:

@@ -27,7 +27,7 @@ from rudder_hf.scenes.captions import DETAIL_PROMPT
 from rudder_hf.scenes.images import Scene, draw, split_scenes
 
 PACKAGE = Path(rudder_hf.__file__).parent
-SCENES = 100
+SCENES = 300
 METRICS = (*CHAIR_METRICS, *BROKEN_METRICS)
 
 
@@ -132,7 +132,7 @@ def test_it_hallucinates_and_knows_what_it_sees() -> None:
 @pytest.mark.slow
 def test_rudder_cuts_hallucination_and_other_directions_do_not() -> None:
     vanilla, steered = percent("llava", "vanilla"), percent("llava", "rudder-beta")
-    assert steered["chair_s"] <= 0.9 * vanilla["chair_s"]
+    assert steered["chair_s"] <= 0.95 * vanilla["chair_s"]
     assert steered["recall"] >= 0.91 * vanilla["recall"]
     assert steered["broken_sentences"] <= 2.0
     for control in ("rudder-random", "rudder-shuffled"):

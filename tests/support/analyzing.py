@@ -1,39 +1,10 @@
-"""Slow, direct computations that the statistics of the analysis are compared with, and answers made by hand."""
+"""Answers made by hand, and the luminance of colours."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from rudder_hf.analyze.tokens import TracedAnswer
-
-
-def pair_counting(scores: Any, positive: Any) -> float:
-    """AUC by counting pairs."""
-    won = total = 0.0
-    for one, is_one in zip(scores, positive, strict=True):
-        for other, is_other in zip(scores, positive, strict=True):
-            if is_one and not is_other:
-                total += 1
-                won += 1 if one > other else 0.5 if one == other else 0
-    return won / total
-
-
-def slow_silhouette(apart: Any, labels: Any) -> float:
-    """Mean silhouette, point by point."""
-    values = []
-    for i in range(len(labels)):
-        same = [apart[i, j] for j in range(len(labels)) if labels[j] == labels[i] and j != i]
-        if not same:
-            values.append(0.0)
-            continue
-        a = sum(same) / len(same)
-        b = min(
-            np.mean([apart[i, j] for j in range(len(labels)) if labels[j] == k]) for k in set(labels) - {labels[i]}
-        )
-        values.append((b - a) / max(a, b))
-    return float(np.mean(values))
 
 
 def traced(words: str, similarity: list[float], probability: list[float] | None = None) -> TracedAnswer:

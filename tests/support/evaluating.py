@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rudder_hf import RudderConfig
-from rudder_hf.evaluate.result import EvaluationResult
-from rudder_hf.evaluate.run import RunOptions, evaluate
+from rudder_hf.evaluate.evaluate import evaluate
+from rudder_hf.evaluate.result import Result
+from rudder_hf.evaluate.run import Run, RunOptions
 from rudder_hf.evaluate.scoring import Scoring
 from rudder_hf.evaluate.tasks import DataOptions, Task, make_task
 from rudder_hf.methods import Generate, Method, get
@@ -83,19 +84,19 @@ def damage(path: Path, place: Sequence[str | int], value: object) -> None:
 def run_task(
     out: Path, task: Task | None = None, methods: list[Method] | None = None, decoding: str = "greedy",
     batch_size: int = 2, process: Process | None = None, progress: Progress = no_progress, seed: int = 0,
-) -> EvaluationResult | None:  # fmt: skip
+) -> Result | None:  # fmt: skip
     """Evaluate the tiny model."""
     model = loaded()
     if methods is None:
         methods = [get("vanilla"), get("rudder-add", config=model.settings[""])]
-    return evaluate(
-        task or scenes(),
-        model,
-        methods,
-        Decoding(decoding, NEW, num_beams=3),
-        out,
-        options=RunOptions(batch_size, seed, command="test"),
-        scoring=SCORING,
-        process=process,
-        progress=progress,
+    run = Run(out, process).begin(
+        task or scenes(), model, Decoding(decoding, NEW, num_beams=3), RunOptions(batch_size, seed, command="test")
     )
+    return evaluate(run, methods, SCORING, progress)
+
+
+def texts(folder: Path) -> list[tuple[str, str, str]]:
+    """Method, sample and answer of everything in a run, in the order of variants and samples."""
+    run = Run(folder)
+    done = run.answers()
+    return [(v.label, sample.id, done[v.key, sample.id]["answer"]) for v in run.variants() for sample in run.samples()]

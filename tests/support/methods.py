@@ -27,13 +27,13 @@ DONORS = nn.functional.normalize(torch.randn(6, WIDTH, generator=torch.Generator
 
 # Settings without which a method cannot run, or with which it visibly acts on a tiny model.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "dola-low": {"layers": (0, 1, 2)},
+    "dola": {"layers": (0, 1, 2)},
     "pai": {"alpha": 2.0, "gamma": 2.0},
     "pai-attention": {"alpha": 2.0},
     "vista": {"strength": 0.5},
     "vista-vsv": {"strength": 0.5},
+    "flb": {"gamma": 1.5, "rate": 0.7},
     "vti": {"directions": DIRECTIONS, "alpha": 8.0},
-    "opera": {"candidates": 3},
     "rudder-shuffled": {"donors": DONORS},
     "rudder-mean": {"donors": DONORS},
     "contrast": {"contrast": 2.0, "contrast_after": 1},
@@ -120,6 +120,19 @@ def check_steps(
     assert len(output.logits) == answer.shape[1] > 2
     for step, logits in enumerate(output.logits):
         torch.testing.assert_close(logits, expected(answer[:, :step]), rtol=tolerance, atol=tolerance)
+
+
+def slow_beam_search(score: Callable[[Tensor], Tensor], beams: int, steps: int) -> tuple[list[int], float]:
+    """Beam search without any cache: `score` gives the logits, (1, vocabulary), after given tokens, (1, n)."""
+    running: list[tuple[float, list[int]]] = [(0.0, [])]
+    for _ in range(steps):
+        continued = []
+        for total, tokens in running:
+            logits = score(torch.tensor([tokens], dtype=torch.long))
+            for token, value in enumerate(nn.functional.log_softmax(logits[0], dim=-1).tolist()):
+                continued.append((total + value, [*tokens, token]))
+        running = sorted(continued, key=lambda beam: -beam[0])[:beams]
+    return running[0][1], running[0][0] / steps
 
 
 @contextmanager

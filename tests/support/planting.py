@@ -7,19 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from rudder_hf import RudderConfig, attach
-from rudder_hf.calibrate import (
-    CalibrationData,
-    Grid,
-    Setting,
-    data_source,
-    find_data,
-    layer_statistics,
-)
+from rudder_hf.calibrate import CalibrationData, Grid, data_source, find_data, layer_statistics
 from rudder_hf.evaluate.run import encode_samples
 from rudder_hf.evaluate.tasks import DataOptions, Sample
+from rudder_hf.methods import Method
 from rudder_hf.metrics.chair import chair
 from rudder_hf.metrics.coco import Caption
 from tests.support.evaluating import loaded
@@ -27,17 +18,17 @@ from tests.support.evaluating import loaded
 NEW = 8
 LAYER = 2
 GRID = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
-PLACE = 2  # in the grid's settings: the stronger push with the flatter gate
+PLACE = 2  # in the grid's candidates: the stronger push with the flatter gate
 
 
-def planted_setting(data: CalibrationData, grid: Grid = GRID) -> Setting:
-    """The setting of the grid that has to win, in the absolute numbers of these images."""
+def planted_method(data: CalibrationData, grid: Grid = GRID) -> Method:
+    """The candidate of the grid that has to win, in the absolute numbers of these images."""
     inputs = encode_samples(loaded(), data.task, data.choosing)
     norm = next(s.hidden_norm for s in layer_statistics(loaded().model, [inputs]) if s.layer == LAYER)
-    return grid.settings(LAYER, norm)[PLACE]
+    return grid.candidates(LAYER, norm)[PLACE]
 
 
-def planted(data: CalibrationData, winner: Setting) -> CalibrationData:
+def planted(data: CalibrationData, winner: Method) -> CalibrationData:
     """The same images with other annotations: the objects that the winner names, and no others."""
 
     def labelled(samples: list[Sample]) -> list[Sample]:
@@ -49,12 +40,12 @@ def planted(data: CalibrationData, winner: Setting) -> CalibrationData:
     return replace(data, choosing=labelled(data.choosing), checking=labelled(data.checking))
 
 
-def answer(data: CalibrationData, sample: Sample, setting: Setting, new: int = NEW) -> str:
-    """What `attach` and `generate` write about an image, alone in its batch."""
+def answer(data: CalibrationData, sample: Sample, method: Method, new: int = NEW) -> str:
+    """What a method writes about an image, alone in its batch."""
     model = loaded()
     inputs = encode_samples(model, data.task, [sample])
-    with attach(model.model, RudderConfig(**setting.record())):
-        written: Any = model.model.generate(**inputs, max_new_tokens=new, do_sample=False)
+    with method.applied(model.model) as generate:
+        written: Any = generate(**inputs, max_new_tokens=new, do_sample=False)
     text = model.processor.tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     return str(text).strip()
 
@@ -64,26 +55,14 @@ def objects(text: str) -> frozenset[str]:
     return chair([Caption(1, text)], {1: frozenset()}).details[0].objects
 
 
-def assert_same(one: Any, other: Any, where: str = "") -> None:
-    """Equal, up to the last digits of likelihoods, which another batch may change."""
-    assert type(one) is type(other), where
-    if isinstance(one, dict | list):
-        keys = one if isinstance(one, dict) else range(len(one))
-        assert len(one) == len(other), where
-        for key in keys:
-            assert_same(one[key], other[key], f"{where}/{key}")
-    else:
-        assert one == (pytest.approx(other, abs=1e-3) if isinstance(one, float) else other), where
-
-
-def planted_scenes(count: int, check: int) -> tuple[CalibrationData, Setting]:
+def planted_scenes(count: int, check: int) -> tuple[CalibrationData, Method]:
     """Planted annotations on the embedded scenes."""
     data = find_data(DataOptions(), count, check)
-    winner = planted_setting(data)
+    winner = planted_method(data)
     return planted(data, winner), winner
 
 
-def planted_folder(folder: Path, count: int, check: int) -> Setting:
+def planted_folder(folder: Path, count: int, check: int) -> Method:
     """The same as files in COCO's layout, for the command line."""
     images = folder / "toy2014"
     images.mkdir(parents=True)
@@ -92,7 +71,7 @@ def planted_folder(folder: Path, count: int, check: int) -> Setting:
         source.task.image(sample).save(images / f"{number}.png")
     _annotate(folder, {number: [] for number in range(count + check)})
     data = find_data(DataOptions(folder), count, check)
-    winner = planted_setting(data)
+    winner = planted_method(data)
     labelled = planted(data, winner)
     _annotate(folder, {int(s.image_id): s.reference["objects"] for s in (*labelled.choosing, *labelled.checking)})
     return winner

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-from transformers import CLIPImageProcessorPil, LlavaProcessor, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    CLIPImageProcessorPil,
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
-from rudder_hf.benchmark.models import IMAGE_SIZE, PATCH_SIZE, SHAPES, build_model
-
+WIDTH, VOCABULARY = 32, 128
+IMAGE_SIZE, PATCH_SIZE = 32, 8
+IMAGE_TOKENS = (IMAGE_SIZE // PATCH_SIZE) ** 2
 LAYER = 2  # a layer to steer, and a strength that changes answers
 ALPHA_MAX = 12.0
 
@@ -31,18 +42,41 @@ _CHAT_TEMPLATE = (
 
 def words() -> list[str]:
     """The words that the tokenizer knows."""
-    return _WORDS.split()[: SHAPES["tiny"].vocabulary - len(_SPECIAL)]
+    return _WORDS.split()[: VOCABULARY - len(_SPECIAL)]
 
 
-def toy_model(seed: int = 0) -> PreTrainedModel:
-    """A tiny LLaVA whose random weights are large enough for answers that vary."""
-    return build_model(SHAPES["tiny"], seed=seed, initializer_range=0.3)
+def toy_model(seed: int = 0, hidden_size: int = WIDTH, initializer_range: float = 0.3) -> PreTrainedModel:
+    """A LLaVA of four layers whose random weights are large enough for answers that vary and do not end."""
+    vision = CLIPVisionConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=IMAGE_SIZE,
+        patch_size=PATCH_SIZE, initializer_range=initializer_range,
+    )  # fmt: skip
+    text = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=hidden_size, intermediate_size=2 * hidden_size, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=4096, pad_token_id=0, bos_token_id=1,
+        eos_token_id=2, initializer_range=initializer_range,
+    )  # fmt: skip
+    config = LlavaConfig(vision_config=vision, text_config=text, image_token_index=3, image_seq_length=IMAGE_TOKENS)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlavaForConditionalGeneration(config).eval()
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+def random_prompt(tokens: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Inputs of the toy's `generate`: a random image and random words, `tokens` positions in all."""
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randint(len(_SPECIAL), VOCABULARY, (1, tokens - 1 - IMAGE_TOKENS), generator=generator)
+    input_ids = torch.cat([torch.tensor([[1] + [3] * IMAGE_TOKENS]), text], dim=1)
+    pixels = torch.randn(1, 3, IMAGE_SIZE, IMAGE_SIZE, generator=generator)
+    return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "pixel_values": pixels}
 
 
 def toy_processor() -> Any:
     """A LLaVA processor with a tokenizer that knows one id per word."""
-    size = SHAPES["tiny"].vocabulary
-    vocabulary = {word: index for index, word in enumerate([*_SPECIAL, *_WORDS.split()][:size])}
+    vocabulary = {word: index for index, word in enumerate([*_SPECIAL, *_WORDS.split()][:VOCABULARY])}
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     words.normalizer = normalizers.Lowercase()
     words.pre_tokenizer = pre_tokenizers.Whitespace()

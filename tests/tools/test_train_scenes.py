@@ -15,10 +15,12 @@ from rudder_hf.scenes import captions, embedded
 from rudder_hf.scenes.images import draw, split_scenes, train_scene
 from rudder_hf.scenes.world import NAMES
 from tools.train_scenes import card
-from tools.train_scenes.__main__ import Recipe, decoder_stage, vision_stage
+from tools.train_scenes.__main__ import Recipe, decoder_stage, lens_stage, vision_stage
 from tools.train_scenes.batches import WordIds, make_batch, pixel_values
 from tools.train_scenes.drift import NONE, STRONG, drawn_brief_caption, drifting_caption
 from tools.train_scenes.families import FAMILIES, Family
+from tools.train_scenes.lens import LENS_WEIGHT, lens_losses
+from tools.train_scenes.losses import decoder_losses
 from tools.train_scenes.stages import run_stage
 from tools.train_scenes.tokenizer import prompt
 
@@ -86,14 +88,34 @@ def test_processor_and_training_see_the_same(family: Family, processor: Any):
     assert processor.apply_chat_template(chat, add_generation_prompt=True) == prompt(captions.DETAIL_PROMPT)
 
 
+def test_lens_losses_average_over_the_layers_that_are_read():
+    states = [torch.tensor(float(layer)) for layer in range(1, 13)]
+    found = lens_losses(states, patch_loss=lambda state: state, object_loss=lambda state: 10 * state)
+    assert found["lens_patch"] == pytest.approx(LENS_WEIGHT * 8)  # layers 4 to 12
+    assert found["lens_object"] == pytest.approx(LENS_WEIGHT * 95)  # layers 8 to 11: the last one has its own loss
+
+
+def test_lens_losses_replace_the_loss_of_the_patches_at_the_output(family: Family, processor: Any):
+    words, model = WordIds(family, processor.tokenizer), family.model(0, processor.tokenizer)
+    batch = make_batch([train_scene(0, 0)], words, STRONG)
+    plain, lens = (decoder_losses(family, model, batch, words, lens=lens) for lens in (False, True))
+    assert set(plain) - set(lens) == {"patch"}
+    assert set(lens) - set(plain) == {"lens_patch", "lens_object"}
+    for name in set(plain) & set(lens):
+        torch.testing.assert_close(plain[name], lens[name])
+    torch.stack([lens["lens_patch"], lens["lens_object"]]).sum().backward()
+    gradients = [layer.self_attn.v_proj.weight.grad for layer in family.decoder(model).layers]
+    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients[:-1])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("make_stage", [vision_stage, decoder_stage])
+@pytest.mark.parametrize("make_stage", [vision_stage, decoder_stage, lens_stage])
 def test_a_stopped_run_goes_on_as_if_it_had_not_stopped(
     family: Family, processor: Any, make_stage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("tools.train_scenes.stages.SAVE_EVERY", 2)
     words = WordIds(family, processor.tokenizer)
-    recipe = Recipe(family=family.name, vision_steps=4, vision_batch=2, steps=4, batch=2)
+    recipe = Recipe(family=family.name, vision_steps=4, vision_batch=2, steps=4, batch=2, lens_from=2, lens_steps=4)
 
     def run(folder: Path, stop: int | None) -> dict[str, torch.Tensor]:
         model = family.model(0, processor.tokenizer)

@@ -1,4 +1,4 @@
-"""The tests that need vLLM, in a virtual environment of its own (docs/serving.md has its commands).
+"""The tests that need vLLM, in a virtual environment of its own (benchmarks/vllm/README.md has its commands).
 
     python -m tests.vllm                           # every configuration, the client, the refusals
     python -m tests.vllm parity eager native-llava # some configurations
@@ -6,7 +6,7 @@
     python -m tests.vllm client
     python -m tests.vllm load --repeats 9
     python -m tests.vllm memory --requests 2000
-    python -m tests.vllm table                     # puts the recorded results into docs/serving.md
+    python -m tests.vllm table                     # puts the recorded results into benchmarks/vllm/README.md
 
 Results are JSON, one file for each part and release of vLLM, in benchmarks/vllm; a result is replaced only when its
 part has ended. A run that was stopped goes on where it was: what has passed with the same code and versions is not run
@@ -144,8 +144,6 @@ def _holds(result: dict[str, Any], options: argparse.Namespace) -> bool:
 def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
     """Every configuration in turn; a result is on disk as soon as it is there."""
     from tests.support.toy import words
-    from tests.vllm.cases import make_cases
-    from tests.vllm.checkpoints import CHECKPOINTS
     from tests.vllm.engines import CONFIGURATIONS, compare, wanted
     from tests.vllm.environment import release
 
@@ -160,8 +158,7 @@ def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
             continue
         configuration = CONFIGURATIONS[name]
         folder = checkpoint(configuration.checkpoint)
-        cases = make_cases(words(), placeholder=CHECKPOINTS[configuration.checkpoint].placeholder)
-        want = wanted(configuration, folder, cases, store)
+        want = wanted(configuration, folder, configuration.cases(words()), store)
         if options.part == _FIRST:
             continue
         try:

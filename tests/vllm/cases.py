@@ -15,7 +15,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf.core.configuration import ROW_SETTINGS
+from rudder_hf.core.settings import ROW_SETTINGS
 
 # A request's `rudder` argument, in turn. None says nothing, so that the engine's settings hold.
 OVERRIDES: tuple[Any, ...] = (
@@ -64,18 +64,27 @@ def make_image(seed: int) -> Image.Image:
     return Image.fromarray(rows).resize((32, 32), Image.Resampling.NEAREST)
 
 
-def make_cases(words: Sequence[str], count: int = 26, seed: int = 0, placeholder: str = "<image>") -> list[Case]:
-    """Cases in which text alone, every override, and short and long prompts and answers occur."""
+def make_cases(
+    words: Sequence[str], count: int = 26, seed: int = 0, placeholder: str = "<image>", images: int | None = None
+) -> list[Case]:
+    """Cases in which text alone, every override, and short and long prompts and answers occur.
+
+    With a number of `images`, so many alternate, and prompts with the same image begin with the same words: a prompt
+    that was read before is found in the prefix cache with its image.
+    """
     draw = random.Random(seed)
+    openings = [" ".join(draw.choices(words, k=40)) + " " for _ in range(images or 0)]
     cases = []
     for number in range(count):
         text = " ".join(draw.choices(words, k=draw.randint(2, 100)))
+        if images is not None:
+            text = openings[number % images] + text
         text_only = number % 9 == 5
         override = {"force": True, "alpha_max": 24.0} if number == 14 else OVERRIDES[number % len(OVERRIDES)]
         cases.append(
             Case(
                 text if text_only else f"{placeholder} {text}",
-                None if text_only else number,
+                None if text_only else number if images is None else number % images,
                 draw.randint(4, 28),
                 override,
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +20,42 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from rudder_hf.benchmark.models import Shape, build_model
-from tests.support.toy import toy_processor, words
+from tests.support.toy import VOCABULARY, toy_model, toy_processor, words
 
-# vLLM's attention on a CPU wants heads of 32 and more.
-SERVED = Shape("served", hidden_size=128, intermediate_size=256, heads=4, layers=4, vocabulary=128)
+# Folders inside of the LLaVA's: a LoRA adapter, and the model that it is merged into.
+ADAPTER, MERGED = "adapter", "merged"
+WIDTH = 128  # with four heads: vLLM's attention on a CPU wants heads of 32 and more
 
 
 def llava(folder: Path, seed: int = 0, initializer_range: float = 0.15) -> Path:
     """Write a LLaVA that answers at length, and differently to different images."""
-    model = build_model(SERVED, seed=seed, initializer_range=initializer_range)
+    model = toy_model(seed, hidden_size=WIDTH, initializer_range=initializer_range)
     model.save_pretrained(folder)
     toy_processor().save_pretrained(folder)
+    _write_adapter(folder)
     _publish(folder / "model.safetensors")
     return folder
+
+
+def _write_adapter(folder: Path, rank: int = 8, scale: float = 4.0) -> None:
+    """Write a LoRA adapter, as peft does, and a copy of the model that it is merged into."""
+    weights = load_file(folder / "model.safetensors")
+    draw = torch.Generator().manual_seed(7)
+    adapter = {}
+    for name in [
+        name for name in weights if name.endswith(("q_proj.weight", "v_proj.weight")) and "vision" not in name
+    ]:
+        outputs, inputs = weights[name].shape
+        down, up = (torch.randn(shape, generator=draw) * 0.1 for shape in ((rank, inputs), (outputs, rank)))
+        weights[name] += scale * up @ down
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        adapter |= {f"{module}.lora_A.weight": down, f"{module}.lora_B.weight": up}
+    shutil.copytree(folder, folder / MERGED, ignore=shutil.ignore_patterns("*.safetensors"))
+    save_file(weights, folder / MERGED / "model.safetensors", metadata={"format": "pt"})
+    (folder / ADAPTER).mkdir()
+    save_file(adapter, folder / ADAPTER / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": scale * rank, "target_modules": ["q_proj", "v_proj"]}
+    (folder / ADAPTER / "adapter_config.json").write_text(json.dumps(config))
 
 
 def _publish(path: Path) -> None:
@@ -66,16 +90,16 @@ def qwen2_5_vl(folder: Path, seed: int = 0, initializer_range: float = 0.15) -> 
             "num_heads": 2,
             "patch_size": patch,
             "window_size": 16,
-            "out_hidden_size": SERVED.hidden_size,
+            "out_hidden_size": WIDTH,
             "fullatt_block_indexes": [1],
             "initializer_range": initializer_range,
         },
         text_config={
-            "vocab_size": SERVED.vocabulary,
-            "hidden_size": SERVED.hidden_size,
-            "intermediate_size": SERVED.intermediate_size,
-            "num_hidden_layers": SERVED.layers,
-            "num_attention_heads": SERVED.heads,
+            "vocab_size": VOCABULARY,
+            "hidden_size": WIDTH,
+            "intermediate_size": 2 * WIDTH,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "max_position_embeddings": 4096,
             "initializer_range": initializer_range,
@@ -96,7 +120,7 @@ def qwen2_5_vl(folder: Path, seed: int = 0, initializer_range: float = 0.15) -> 
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     model.save_pretrained(folder)
-    vocabulary = {word: index for index, word in enumerate([*_SPECIAL, *words()][: SERVED.vocabulary])}
+    vocabulary = {word: index for index, word in enumerate([*_SPECIAL, *words()][:VOCABULARY])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -37,6 +37,8 @@ _BAD: tuple[tuple[dict[str, Any], str], ...] = (
     ({"rudderless": 1}, "rudderless"),
     ({"ruder": 0}, "ruder"),
     ({"RUDDER": 0}, "RUDDER"),
+    ({"alpha_max": 1}, "rudder_alpha_max"),
+    ({"rudder_contrast_after": 3}, "contrast_after"),
 )
 _SCRIPT = Path(__file__).parent.parent.parent / "examples" / "serving" / "client.py"
 
@@ -174,6 +176,13 @@ def counters(address: str) -> dict[str, int]:
     return {outcome: int(float(value)) for outcome, value in found}
 
 
+def info(address: str) -> dict[str, str]:
+    """The labels of the metric that names the settings."""
+    with urllib.request.urlopen(address.removesuffix("v1") + "metrics", timeout=60) as page:
+        found = re.findall(r"^vllm:rudder_info\{(.*)\} 1.0$", page.read().decode(), re.MULTILINE)
+    return dict(re.findall(r'(\w+)="([^"]*)"', found[0])) if found else {}
+
+
 def right_counters(cases: Sequence[Case]) -> dict[str, int]:
     """What they have to be after a session: all cases twice, the steered ones twice more, and the bad requests."""
     steered = sum(not case.says_no for case in cases)
@@ -223,6 +232,7 @@ def compare_client(folder: Path, cases: Sequence[Case], store: Path, log: Path) 
     with server(folder, log, SETTINGS) as address:
         found = asyncio.run(_session(address, cases, wanted))
         found["counted"] = counters(address)
+        found["info"] = info(address)
         found["the page's client, right"] = sum(
             run_script(address, image, case) == text for case, text in zip(asked, told, strict=True)
         )
@@ -240,6 +250,7 @@ def compare_client(folder: Path, cases: Sequence[Case], store: Path, log: Path) 
         found["right"] == found["right after the aborts"] == len(cases)
         and found["answered with 400 and the reason"] == found["bad requests"]
         and found["counted"] == right_counters(cases)
+        and found["info"] == {"layer": "2", "alpha_max": "24", "settings": "", "revision": ""}
         and found["the page's client, right"] == len(asked) == len(set(told))
         and choice[0] == 200
         and choice[1].strip() in ("cat", "dog")

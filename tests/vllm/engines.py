@@ -6,15 +6,17 @@ import gc
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from transformers import AutoProcessor
 
 from rudder_hf import RudderConfig, write_repo
-from tests.vllm.cases import OVERRIDES, Case, Plain, second_turns
+from tests.vllm.cases import OVERRIDES, Case, Plain, make_cases, second_turns
+from tests.vllm.checkpoints import ADAPTER, CHECKPOINTS, MERGED
 
 SETTINGS: dict[str, Any] = {"layer": 2, "alpha_max": 24.0, "k": 3.0}
 # Few rows and small blocks (the least that attention on a CPU takes): more requests than slots, and full blocks.
@@ -46,6 +48,10 @@ class Configuration:
         proof: Metrics of vLLM that have to be above zero, so that what is tested did happen.
         stored: Whether the engine reads its settings from a repository; it is given the strength beside it.
         control: Whether it is broken on purpose and has to give wrong answers.
+        requests: Number of requests, and the seed that they are drawn with.
+        images: Number of different images; None for one of each request's own.
+        ahead: Whether the scheduler runs ahead of the model, as on GPUs, which vLLM switches off on a CPU.
+        adapter: Whether the requests use a LoRA adapter. All do: on a CPU vLLM applies it to others in the batch too.
     """
 
     name: str
@@ -56,8 +62,18 @@ class Configuration:
     proof: tuple[str, ...] = ()
     stored: bool = False
     control: bool = False
+    requests: tuple[int, int] = (26, 0)
+    images: int | None = None
+    ahead: bool = False
+    adapter: bool = False
+
+    def cases(self, words: Sequence[str]) -> list[Case]:
+        """The requests of its first round."""
+        count, seed = self.requests
+        return make_cases(words, count, seed, CHECKPOINTS[self.checkpoint].placeholder, self.images)
 
 
+_FORTY = (40, 30)
 _CACHE = {"enable_prefix_caching": True}
 # 12 blocks of 32 tokens hold about four of the eight requests that may run.
 _SCARCE = {"num_gpu_blocks_override": 12}
@@ -78,6 +94,37 @@ CONFIGURATIONS: dict[str, Configuration] = {
             {**_CACHE, **_SCARCE, "max_num_batched_tokens": 40},
             rounds=3,
             proof=(*_HITS, *_PREEMPTED),
+        ),
+        # An encoder cache of 24 tokens holds one of the three images, all of which may be in the prefix cache.
+        Configuration(
+            "repeated-images-preemption",
+            {**_CACHE, **_SCARCE, "max_num_batched_tokens": 24},
+            rounds=3,
+            proof=(*_HITS, *_PREEMPTED),
+            requests=_FORTY,
+            images=3,
+        ),
+        Configuration(
+            "async-scheduling",
+            {**_CACHE, "max_num_batched_tokens": 64},
+            rounds=3,
+            proof=_HITS,
+            requests=_FORTY,
+            ahead=True,
+        ),
+        Configuration(
+            "async-scheduling-preemption",
+            {**_CACHE, **_SCARCE},
+            proof=_PREEMPTED,
+            requests=_FORTY,
+            images=5,
+            ahead=True,
+        ),
+        Configuration(
+            "lora",
+            {**_NATIVE, **_CACHE, "enable_lora": True, "max_lora_rank": 8},
+            requests=_FORTY,
+            adapter=True,
         ),
         Configuration("text-span-norm-pool", _CACHE, {"span": "text", "pool": "norm"}, rounds=3, proof=_HITS),
         Configuration("compiled", {"enforce_eager": False}),
@@ -120,6 +167,21 @@ CONFIGURATIONS: dict[str, Configuration] = {
 
 
 @contextmanager
+def running_ahead() -> Iterator[None]:
+    """Switch on asynchronous scheduling, after vLLM has switched it off for CPUs."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    stock = CpuPlatform.check_and_update_config
+
+    def check(platform: Any, vllm_config: Any) -> None:
+        stock(vllm_config)
+        vllm_config.scheduler_config.async_scheduling = True
+
+    with patch.object(CpuPlatform, "check_and_update_config", classmethod(check)):
+        yield
+
+
+@contextmanager
 def engine(folder: Path, options: dict[str, Any], rudder: dict[str, Any] | None) -> Iterator[Any]:
     """A vLLM engine, shut down at the end."""
     from vllm import LLM
@@ -147,9 +209,15 @@ def params(case: Case) -> Any:
     return SamplingParams(temperature=0.0, max_tokens=case.length, ignore_eos=True, extra_args=extra)
 
 
-def answers(llm: Any, cases: Sequence[Case]) -> list[list[int]]:
-    """What the engine answers, all cases at once."""
-    outputs = llm.generate([prompt(case) for case in cases], [params(case) for case in cases], use_tqdm=False)
+def answers(llm: Any, cases: Sequence[Case], adapter: Path | None = None) -> list[list[int]]:
+    """What the engine answers, all cases at once, with the adapter if there is one."""
+    lora = None
+    if adapter is not None:
+        from vllm.lora.request import LoRARequest
+
+        lora = LoRARequest("adapter", 1, str(adapter))
+    prompts = [prompt(case) for case in cases]
+    outputs = llm.generate(prompts, [params(case) for case in cases], use_tqdm=False, lora_request=lora)
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
@@ -222,10 +290,12 @@ class Wanted:
 
 def wanted(configuration: Configuration, folder: Path, cases: Sequence[Case], store: Path) -> Wanted:
     """Ask plain transformers, or the file."""
-    expected = Expected(folder, {**SETTINGS, **configuration.settings}, store)
+    settings = {**SETTINGS, **configuration.settings}
+    expected = Expected(folder / MERGED if configuration.adapter else folder, settings, store)
     rounds = rounds_of(configuration, cases, expected)
     unsteered = [expected.answers([replace(case, rudder=False) for case in batch]) for batch in rounds]
-    return Wanted(rounds, [expected.answers(batch) for batch in rounds], unsteered)
+    right = [expected.answers(batch) for batch in rounds]
+    return Wanted(rounds, right, unsteered)
 
 
 def compare(configuration: Configuration, folder: Path, want: Wanted) -> dict[str, Any]:
@@ -236,10 +306,18 @@ def compare(configuration: Configuration, folder: Path, want: Wanted) -> dict[st
         write_repo(RudderConfig(**{**settings, "alpha_max": 1.0}, base_model_name_or_path=str(folder)), repository)
         settings = {"settings": str(repository), "alpha_max": settings["alpha_max"]}
     started = time.time()
-    with engine(folder, configuration.options, settings) as llm:
-        got = [answers(llm, batch) for batch in want.rounds]
+    adapter = folder / ADAPTER if configuration.adapter else None
+    with ExitStack() as stack:
+        if configuration.ahead:
+            stack.enter_context(running_ahead())
+        llm = stack.enter_context(engine(folder, configuration.options, settings))
+        got = [answers(llm, batch, adapter) for batch in want.rounds]
         metrics = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
+        core = getattr(llm.llm_engine.engine_core, "engine_core", None)
+        scheduler = type(core.scheduler).__name__
+        del llm, core
     outcome: dict[str, Any] = {"name": configuration.name, "seconds": round(time.time() - started, 1)}
+    outcome["scheduler"] = scheduler
     outcome["rounds"] = [
         {
             "requests": len(batch),
@@ -255,6 +333,7 @@ def compare(configuration: Configuration, folder: Path, want: Wanted) -> dict[st
     outcome["proof"] = {name: metrics.get(name) for name in (*_PREEMPTED, *_HITS)}
     all_right = all(found["right"] == found["requests"] for found in outcome["rounds"])
     happened = all(metrics.get(name) for name in configuration.proof)
+    happened &= ("Async" in scheduler) == configuration.ahead
     # Answers that steering does not change would prove nothing.
     happened &= all(2 * found["steered that differ from unsteered"] > found["steered"] for found in outcome["rounds"])
     outcome["passed"] = not all_right if configuration.control else all_right and happened

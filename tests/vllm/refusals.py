@@ -29,7 +29,15 @@ REFUSED: tuple[tuple[str, dict[str, Any], Any, str], ...] = (
     ("typo in the key", {"additional_config": {"ruder": SETTINGS}}, None, "'ruder' in additional_config"),
     ("key in capitals", {"additional_config": {"RUDDER": SETTINGS}}, None, "'RUDDER' in additional_config"),
     ("settings of another model", {}, _OF_ANOTHER, "The RUDDER settings are for 'someone/another'"),
-    ("settings as a model", {"model": _OF_ANOTHER}, SETTINGS, "holds RUDDER settings, not a model"),
+    ("setting as a key", {"additional_config": {"rudder_layer": 4}}, None, "'rudder_layer' in additional_config"),
+    (
+        "settings as a key",
+        {"additional_config": {"rudder_settings": "x"}},
+        None,
+        "'rudder_settings' in additional_config",
+    ),
+    ("package as a key", {"additional_config": {"rudder_hf": SETTINGS}}, None, "'rudder_hf' in additional_config"),
+    ("contrast", {}, {**SETTINGS, "contrast_after": 3}, "`contrast_after` is 3, but vLLM shares"),
     (
         "speculative decoding",
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}},
@@ -40,7 +48,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], Any, str], ...] = (
         "KV connector",
         {"kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}},
         SETTINGS,
-        "KV connectors",
+        "A KV connector",
     ),
     ("data parallel", {"data_parallel_size": 2}, SETTINGS, "data_parallel_size=2"),
     ("another worker", {"worker_cls": "vllm.v1.worker.cpu_worker.CPUWorker"}, SETTINGS, "--worker-cls"),
@@ -92,8 +100,13 @@ def check_refusals(folder: Path) -> dict[str, Any]:
             failed.append(name)
     for name, (told, reason) in {
         "changed internals": (_of_changed_internals(), "has no _model_forward. It is tested with vLLM"),
-        "untested release": (_of_untested_release(), "RUDDER is tested with vLLM"),
-        "plugin switched off": (_of_plugin_off(folder), "RUDDER's plugin is switched off"),
+        "checks that are not run": (_of_checks_not_run(), "it does not run the checks in MODELS_CONFIG_MAP"),
+        "untested release": (_of_untested_release(), "is 0.99.0. Install one of these, or set RUDDER_UNTESTED_VLLM=1"),
+        "untested release, allowed": (_of_untested_release("1"), "Compare some answers"),
+        "batch invariance": (_of_batch_invariance(folder), "VLLM_BATCH_INVARIANT is not handled"),
+        "plugin that cannot be imported": (_of_broken_plugin(), "RUDDER cannot be imported beside this vLLM"),
+        "plugin switched off": (_of_plugin_off(folder, {"rudder": SETTINGS}), "RUDDER's plugin is switched off"),
+        "plugin switched off, misspelled key": (_of_plugin_off(folder, {"ruder": SETTINGS}), "Leave it out"),
         "request too strong for the dtype": (_of_strong_request(folder), "a push up to 65504"),
     }.items():
         said[name] = told
@@ -132,30 +145,76 @@ def _of_strong_request(folder: Path) -> str:
     return "not refused"
 
 
-def _of_untested_release() -> str:
-    """What the log says of the tested releases (nothing) and of the next one."""
+def _of_untested_release(allowed: str = "0") -> str:
+    """What is said of the tested releases (nothing) and of the next one."""
     from rudder_hf.integrations.vllm import engine
 
-    told = []
-    with patch.object(engine.logger, "warning", lambda text, *values: told.append(text % values)):
+    told: list[str] = []
+    environment = patch.dict(os.environ, {engine.UNTESTED: allowed})
+    with environment, patch.object(engine.logger, "warning", told.append):
         engine.check_version()
         if told:
             return "a tested release is warned of"
         with patch.object(engine, "__version__", "0.99.0"):
-            engine.check_version()
+            try:
+                engine.check_version()
+            except ValueError as error:
+                return str(error)
     return " ".join(told)
 
 
-def _of_plugin_off(folder: Path) -> str:
+def _of_checks_not_run() -> str:
+    """What is said where vLLM reads its table of checks in another way than RUDDER knows."""
+    from vllm.config import VllmConfig
+
+    from rudder_hf.integrations.vllm.engine import register_checks
+
+    register_checks()
+    try:
+        with patch.object(VllmConfig, "try_verify_and_update_config", lambda config: None):
+            register_checks()
+    except RuntimeError as error:
+        return str(error)
+    return "not refused"
+
+
+def _of_batch_invariance(folder: Path) -> str:
+    """What an engine says that promises answers that do not depend on their batch."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    arguments = EngineArgs(str(folder), dtype="float32", max_model_len=256, additional_config={"rudder": SETTINGS})
+    try:
+        with patch.dict(os.environ, {"VLLM_BATCH_INVARIANT": "1"}):
+            arguments.create_engine_config()
+    except ValueError as error:
+        return str(error)
+    return "not refused"
+
+
+def _of_broken_plugin() -> str:
+    """What vLLM says when it loads its plugins and a module that RUDDER imports is not as it was."""
+    script = """
+import sys
+sys.modules["rudder_hf.hub.modeling"] = None
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+"""
+    return _last_words(script, {})
+
+
+def _of_plugin_off(folder: Path, additional: dict[str, Any]) -> str:
     """What an engine says that was given RUDDER's worker and settings, but no plugin."""
     script = f"""
 from vllm import LLM
 LLM({str(folder)!r}, dtype="float32", max_model_len=256, max_num_seqs=8, enforce_eager=True, model_impl="transformers",
     distributed_executor_backend="uni", worker_cls="rudder_hf.integrations.vllm.worker.RudderWorker",
-    additional_config={{"rudder": {SETTINGS!r}}})
+    scheduler_cls="rudder_hf.integrations.vllm.scheduler.RudderScheduler", additional_config={additional!r})
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "VLLM_PLUGINS": "none"}, capture_output=True, text=True
-    )
+    return _last_words(script, {"VLLM_PLUGINS": "none"})
+
+
+def _last_words(script: str, environment: dict[str, str]) -> str:
+    """The last line that a program which fails writes."""
+    done = subprocess.run([sys.executable, "-c", script], env=os.environ | environment, capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1:]
     return last[0] if done.returncode and last else "not refused"

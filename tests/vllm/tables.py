@@ -11,7 +11,7 @@ from rudder_hf.integrations.vllm import TESTED
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "vllm"
-PAGE = ROOT / "docs" / "serving.md"
+PAGE = RESULTS / "README.md"
 
 
 def recorded(part: str, release: str = TESTED[-1]) -> dict[str, Any]:

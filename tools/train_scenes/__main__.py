@@ -1,15 +1,17 @@
 """Train an embedded model: `python -m tools.train_scenes [--family llava] --seed 0 --out FOLDER`.
 
-Two stages. First the vision tower and the connector learn to name what each patch shows, in the embeddings of
+Three stages. First the vision tower and the connector learn to name what each patch shows, in the embeddings of
 the decoder, as in LLaVA's first stage. Then the tower is frozen and connector and decoder learn captions and
-questions. Schedules are in steps and data follow from the step, so a seed gives one model where matrix products are
-rounded alike, and a run that was stopped goes on from its last checkpoint.
+questions. At last the decoder's layers also learn to be read as words (see `lens`). Schedules are in steps and data
+follow from the step, so a seed gives one model where matrix products are rounded alike, and a run that was stopped
+goes on from its last checkpoint.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,11 @@ class Recipe:
     decay: int = 350
     vision_decay: int = 500
     phases: tuple[tuple[int, Drift], ...] = ((0, MILD), (450, STRONG))  # from which step how much drift
+    lens_from: int | None = None  # from which step of the decoder its layers learn to be read as words
+    lens_steps: int = 250  # of a stage of its own
+    lens_rate: float = 1e-3
+    lens_warmup: int = 30
+    lens_decay: int = 120
 
 
 def vision_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Stage:
@@ -67,6 +74,26 @@ def vision_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Stag
 
 def decoder_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Stage:
     """Projector and decoder learn captions and questions; the drift starts mild."""
+
+    def drift(step: int) -> Drift:
+        return next(drift for start, drift in reversed(recipe.phases) if step >= start)
+
+    schedule = (recipe.steps, recipe.rate, recipe.warmup, recipe.decay)
+    start = recipe.steps if recipe.lens_from is None else recipe.lens_from
+    return _captions_stage("decoder", recipe, model, words, schedule, drift, seen=0, lens_from=start)
+
+
+def lens_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Stage:
+    """The decoder's layers also learn to be read as words, on new scenes and from a raised rate."""
+    schedule = (recipe.lens_steps, recipe.lens_rate, recipe.lens_warmup, recipe.lens_decay)
+    return _captions_stage("lens", recipe, model, words, schedule, lambda step: STRONG, seen=recipe.steps, lens_from=0)
+
+
+def _captions_stage(
+    name: str, recipe: Recipe, model: PreTrainedModel, words: WordIds, schedule: tuple[int, float, int, int],
+    drift: Callable[[int], Drift], seen: int, lens_from: int,
+) -> Stage:  # fmt: skip
+    """A stage on captions and questions, with steps, rate, warm-up and decay, after `seen` other steps on them."""
     family = FAMILIES[recipe.family]
     decoder: Any = family.decoder(model)
     learned = [*family.connector(model).parameters(), *decoder.parameters()]
@@ -74,14 +101,11 @@ def decoder_stage(recipe: Recipe, model: PreTrainedModel, words: WordIds) -> Sta
     slow = dict.fromkeys(family.connector(model).parameters(), family.connector_rate)
 
     def losses(step: int) -> dict[str, Tensor]:
-        drift = next(drift for start, drift in reversed(recipe.phases) if step >= start)
-        first = recipe.vision_steps * recipe.vision_batch + step * recipe.batch
+        first = recipe.vision_steps * recipe.vision_batch + (seen + step) * recipe.batch
         scenes = [train_scene(recipe.seed, number) for number in range(first, first + recipe.batch)]
-        return decoder_losses(family, model, make_batch(scenes, words, drift), words)
+        return decoder_losses(family, model, make_batch(scenes, words, drift(step)), words, step >= lens_from)
 
-    return Stage(
-        "decoder", model, learned, losses, recipe.steps, recipe.rate, recipe.warmup, recipe.decay, matrices, slow
-    )
+    return Stage(name, model, learned, losses, *schedule, matrices, slow)
 
 
 def _start(recipe: Recipe, out: Path) -> None:
@@ -106,7 +130,7 @@ def save(model: PreTrainedModel, processor: ProcessorMixin, out: Path) -> None:
 
 
 def train(recipe: Recipe, out: Path) -> dict[str, Any]:
-    """Both stages, then the measurements of the model as it was saved."""
+    """All stages, then the measurements of the model as it was saved."""
     _start(recipe, out)
     family = FAMILIES[recipe.family]
     processor: Any = family.processor()
@@ -114,7 +138,8 @@ def train(recipe: Recipe, out: Path) -> dict[str, Any]:
     model = family.model(recipe.seed, processor.tokenizer)
     seconds = run_stage(vision_stage(recipe, model, words), out)
     family.tower(model).requires_grad_(False)
-    seconds += run_stage(decoder_stage(recipe, model, words), out)
+    for make_stage in (decoder_stage, lens_stage):
+        seconds += run_stage(make_stage(recipe, model, words), out)
     save(model, processor, out)
     saved: Any = AutoModelForImageTextToText.from_pretrained(out)
     reader: Any = AutoProcessor.from_pretrained(out)  # type: ignore[no-untyped-call]
@@ -139,6 +164,8 @@ def main() -> None:
         seed=arguments.seed,
         vision_steps=arguments.vision_steps or family.vision_steps,
         steps=arguments.steps or family.steps,
+        lens_from=family.lens_from,
+        lens_steps=family.lens_steps,
     )
     metrics = train(recipe, arguments.out)
     print(json.dumps(metrics["vanilla"], indent=2))

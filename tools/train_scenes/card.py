@@ -21,6 +21,7 @@ from rudder_hf.scenes.coco import data_hash
 from rudder_hf.scenes.images import SPLITS, Scene, draw, split_scenes, train_scene
 
 from .families import FAMILIES
+from .stages import BFLOAT16
 
 CAPTION_TOKENS = 120
 ANSWER_TOKENS = 8
@@ -93,17 +94,17 @@ def caption_scores(scenes: list[Scene], texts: list[str]) -> dict[str, float]:
         **scores(broken(texts, ids), BROKEN_METRICS),
     }
     return {
-        "chair_s": 100 * found.scores.chair_s,
-        "chair_i": 100 * found.scores.chair_i,
-        "chair_i_distinct": 100 * found.scores.chair_i_distinct,
-        "recall": 100 * found.scores.recall,
-        "precision": 100 * found.scores.precision,
-        "f1": 100 * found.scores.f1,
+        "chair_s": 100 * found.scores["chair_s"],
+        "chair_i": 100 * found.scores["chair_i"],
+        "chair_i_distinct": 100 * found.scores["chair_i_distinct"],
+        "recall": 100 * found.scores["recall"],
+        "precision": 100 * found.scores["precision"],
+        "f1": 100 * found.scores["f1"],
         "false_places": 100 * mean(captions.place(t) != s.place for s, t in zip(scenes, texts, strict=True)),
         "broken": 100 * fluency["broken_sentences"],
         "repeated": 100 * fluency["repeated_sentences"],
-        "objects": found.scores.distinct_objects,
-        "words": found.scores.length,
+        "objects": found.scores["distinct_objects"],
+        "words": found.scores["length"],
     }
 
 
@@ -169,6 +170,7 @@ def finish(
         "parameters": model.num_parameters(),
         "training_seconds": round(seconds, 1),
         "threads": torch.get_num_threads(),
+        "precision": "bfloat16" if BFLOAT16 else "float32",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "data_sha256": data_hashes(int(recipe["seed"])),
         "vanilla": {split: measure(model, processor, split) for split in ("calibration", "evaluation")},

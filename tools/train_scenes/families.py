@@ -52,6 +52,8 @@ class Family(ABC):
     after: tuple[str, ...] = ()
     vision_steps: int = 700  # of the first stage of training
     steps: int = 900  # of the second
+    lens_from: int | None = None  # see `Recipe`
+    lens_steps: int = 250
     connector_rate: float = 1.0  # of the connector in the second stage, as a share of the decoder's
 
     @abstractmethod
@@ -215,7 +217,9 @@ class Idefics2(Family):
     before = ("<fake_token_around_image>",)
     after = ("<fake_token_around_image>",)
     vision_steps = 1100
-    steps = 1100
+    steps = 1400
+    lens_from = 1100
+    lens_steps = 0
     connector_rate = 0.1
 
     def tokenizer(self) -> PreTrainedTokenizerFast:

@@ -22,6 +22,7 @@ from .batches import (
     place_labels,
 )
 from .families import Family
+from .lens import lens_losses
 from .tokenizer import BACKGROUND_WORD
 
 PLACE_WEIGHT = 0.3
@@ -58,18 +59,17 @@ def vision_losses(
     }
 
 
-def object_losses(model: Any, batch: Batch, output: Tensor) -> dict[str, Tensor]:
+def object_divergence(model: Any, batch: Batch, output: Tensor) -> Tensor:
     """Divergence from the probabilities that the captions' objects were drawn from.
 
     The captions are drawn from known probabilities, so the model learns from these instead of from one draw of them:
     the same optimum with far less noise, and its value says how far the model still is from it.
     """
     logits = model.lm_head(output[batch.slots]).log_softmax(-1)
-    divergence = functional.kl_div(logits, batch.objects, reduction="batchmean")
-    return {"object": OBJECT_WEIGHT * divergence}
+    return functional.kl_div(logits, batch.objects, reduction="batchmean")
 
 
-def decoder_losses(family: Family, model: Any, batch: Batch, words: WordIds) -> dict[str, Tensor]:
+def decoder_losses(family: Family, model: Any, batch: Batch, words: WordIds, lens: bool = False) -> dict[str, Tensor]:
     """Captions, answers, answers at the object's word, alignment, and patches named at the output.
 
     The answer is also asked for where the question names the object: without it, answers stay at chance for long.
@@ -80,12 +80,15 @@ def decoder_losses(family: Family, model: Any, batch: Batch, words: WordIds) -> 
     start, stop = words.image_span.start, words.image_span.stop
     table = model.get_input_embeddings()
     embeddings = table(batch.ids)
-    output = family.decoder(model)(
+    decoder: Any = family.decoder(model)
+    outputs = decoder(
         inputs_embeds=torch.cat([embeddings[:, :start], projected, embeddings[:, stop:]], dim=1),
         attention_mask=batch.mask,
         position_ids=batch.positions,
         use_cache=False,
-    ).last_hidden_state
+        output_hidden_states=lens,
+    )
+    output = outputs.last_hidden_state
 
     def loss_at(kind: int) -> Tensor:
         chosen = (batch.kinds == kind) & ~batch.slots
@@ -94,11 +97,17 @@ def decoder_losses(family: Family, model: Any, batch: Batch, words: WordIds) -> 
     def patch_loss(logits: Tensor) -> Tensor:
         return functional.cross_entropy(logits.flatten(0, 1), batch.words.flatten())
 
-    return {
+    def named_patches(states: Tensor) -> Tensor:
+        return patch_loss(model.lm_head(states[:, start:stop]))
+
+    losses = {
         "caption": loss_at(CAPTION),
-        **object_losses(model, batch, output),
+        "object": OBJECT_WEIGHT * object_divergence(model, batch, output),
         "answer": loss_at(REPLY),
         "named": NAMED_WEIGHT * loss_at(NAMED),
         "align": ALIGN_WEIGHT * patch_loss(word_logits(table.weight, projected)),
-        "patch": PATCH_WEIGHT * patch_loss(model.lm_head(output[:, start:stop])),
     }
+    if not lens:
+        return {**losses, "patch": PATCH_WEIGHT * named_patches(output)}
+    states = [*(decoder.norm(state) for state in outputs.hidden_states[1:-1]), output]
+    return {**losses, **lens_losses(states, named_patches, lambda state: object_divergence(model, batch, state))}

@@ -19,27 +19,17 @@ from ...metrics.errors import InputError, listed
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Where samples come from, and which of them.
+    """Where samples come from, and which of them."""
 
-    Attributes:
-        data: COCO's folder or `instances_*.json` (chair, pope), POPE's question files (pope), MME's folder (mme).
-        captions: COCO's `captions_*.json`, if it is not beside the instances.
-        images: Folder of the images, if it is not in COCO's folder.
-        split: Of COCO ("val2014") or of the scenes ("evaluation").
-        prompt: What to ask, for questions with {question} in it; None is the task's own.
-        limit: How many images; None is the task's own number.
-        seed: Of the draw.
-        wanted: Exactly these images.
-    """
-
+    # COCO's folder or `instances_*.json` (chair, pope), POPE's question files (pope), MME's folder (mme)
     data: Path | None = None
-    captions: Path | None = None
-    images: Path | None = None
-    split: str | None = None
-    prompt: str | None = None
-    limit: int | None = None
-    seed: int = 0
-    wanted: Sequence[int | str] | None = None
+    captions: Path | None = None  # COCO's `captions_*.json`, if it is not beside the instances
+    images: Path | None = None  # Folder of the images, if it is not in COCO's folder
+    split: str | None = None  # Of COCO ("val2014") or of the scenes ("evaluation")
+    prompt: str | None = None  # What to ask, for questions with {question} in it; None is the task's own
+    limit: int | None = None  # How many images; None is the task's own number
+    seed: int = 0  # Of the draw
+    wanted: Sequence[int | str] | None = None  # Exactly these images
 
     def choose(self, ids: Iterable[int | str], limit: int | None = None) -> list[Any]:
         """The ids to use; `limit` is the task's own number."""
@@ -48,21 +38,13 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class Sample:
-    """One question about one image.
+    """One question about one image."""
 
-    Attributes:
-        id: Unique in the task; the seed of sampling is derived from it.
-        image_id: The image, as the data calls it.
-        image: The image's file name, or how it is made.
-        prompt: What the model is asked.
-        reference: What the answer is scored against, as JSON values.
-    """
-
-    id: str
-    image_id: int | str
-    image: str
-    prompt: str
-    reference: dict[str, Any] = field(default_factory=dict)
+    id: str  # Unique in the task; the seed of sampling is derived from it
+    image_id: int | str  # The image, as the data calls it
+    image: str  # The image's file name, or how it is made
+    prompt: str  # What the model is asked
+    reference: dict[str, Any] = field(default_factory=dict)  # What the answer is scored against, as JSON values
 
 
 def question_sample(
@@ -74,27 +56,16 @@ def question_sample(
 
 @dataclass
 class Task:
-    """A set of samples.
+    """A set of samples."""
 
-    Attributes:
-        name: What users type.
-        kind: How answers are scored: "chair", "pope" or "mme"; "images" if they are not.
-        samples: In a fixed order.
-        data: Where the samples come from, for the result.
-        image: The image of a sample, in RGB; raises InputError if it cannot be read.
-        max_new_tokens: Longest answer unless the user says otherwise.
-        prompt: The prompt of all samples, or its form with {question} in it.
-        notes: What users have to know about the data: counted warnings.
-    """
-
-    name: str
-    kind: str
-    samples: list[Sample]
-    data: dict[str, Any]
-    image: Callable[[Sample], Image.Image]
-    max_new_tokens: int
-    prompt: str
-    notes: list[str] = field(default_factory=list)
+    name: str  # What users type
+    kind: str  # How answers are scored: "chair", "pope" or "mme"; "images" if they are not
+    samples: list[Sample]  # In a fixed order
+    data: dict[str, Any]  # Where the samples come from, for the result
+    image: Callable[[Sample], Image.Image]  # The image of a sample, in RGB; raises InputError if it cannot be read
+    max_new_tokens: int  # Longest answer unless the user says otherwise
+    prompt: str  # The prompt of all samples, or its form with {question} in it
+    notes: list[str] = field(default_factory=list)  # What users have to know about the data: counted warnings
 
     def __post_init__(self) -> None:
         if not self.samples:
@@ -131,10 +102,6 @@ class Task:
         if not self.samples:
             raise InputError("none of the images can be read")
         self.notes.append(f"{len(broken)} unreadable images were left out: {', '.join(names)}")
-
-    def image_ids(self) -> list[int | str]:
-        """The images that are evaluated, each once, in order."""
-        return list(dict.fromkeys(sample.image_id for sample in self.samples))
 
 
 def images_in(folder: Path) -> Callable[[Sample], Image.Image]:

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...core.steering import StepConstants, step_constants, unit
-from .planning import BLOCK, STEER, Changes, Planner
+from .planning import STEER, Changes, Planner
 
 # alpha_max, k, c and the bounds of the gate.
 _SETTINGS = 5
 
 
+def to_device(values: Any, device: torch.device) -> Tensor:
+    """Return numbers of the host as a tensor on the device, without waiting for the device.
+
+    All that RUDDER sends to a device goes through here. torch keeps the pinned copy until it has been read.
+    """
+    host = torch.as_tensor(values)
+    return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+
+
 @lru_cache(maxsize=1024)
 def _folded(row: tuple[float, ...], multiplier: float) -> Tensor:
-    """What `steer_step` takes of a request's settings, beside CARD; requests rarely differ in them."""
+    """Return what `steer_step` takes of a request's settings, beside CARD; requests rarely differ in them."""
     folded = step_constants(torch.ones(1, 1), *torch.tensor(row, dtype=torch.float32).unsqueeze(-1).unbind())
     parts = (folded.push / multiplier, folded.k, folded.c, folded.low, folded.high)
     return torch.cat([part.flatten() for part in parts])
@@ -47,29 +57,18 @@ class Buffers:
         self.device = device
         self.by_norm = by_norm
         self.multiplier = multiplier
+        # The spare slot stands for "none": tokens may name it, but nothing is added to it.
         self.spare_slot = slots
-        self.sums = torch.zeros(slots + 1, hidden_size, dtype=torch.float32, device=device)
-        """Pooled updates of each slot."""
+        self.sums = torch.zeros(slots + 1, hidden_size, dtype=torch.float32, device=device)  # of each slot's updates
         self.cards = torch.zeros_like(self.sums)
-        """CARD of each slot."""
-        self.pushes = torch.zeros_like(self.sums)
-        """alpha_max times CARD."""
+        self.pushes = torch.zeros_like(self.sums)  # alpha_max times CARD
         self.settings = torch.zeros(slots + 1, _SETTINGS, dtype=torch.float32, device=device)
-        """What `step_constants` makes of a request's settings: the strength, k, c and the bounds of the gate."""
+        # For each token the slot it is read into, the slot it is steered by, and its block.
         self.tokens = torch.full((3, max_tokens), slots, dtype=torch.int64, device=device)
-        """For each token the slot it is read into, the slot it is steered by, and its block."""
-        self.block_sums: Tensor | None = None
-        """Pooled updates of each block of the prefix cache."""
+        self.block_sums: Tensor | None = None  # of the updates in each block of the prefix cache
+        # Whether a forward may leave out what it has no tokens for; a captured graph would always leave it out.
         self.branches = device.type == "cpu"
-        """Whether a forward may leave out what it has no tokens for; a captured graph would always leave it out."""
-        self.reads = self.fills = True
-        """Whether the coming forward reads any token into a slot, and adds any to the sum of a block."""
-        self.steered = torch.zeros(0, dtype=torch.int64, device=device)
-        """Places of the tokens that the coming forward steers, where it may branch."""
-        self.idle = False
-        """Whether it does none of this."""
-        self.whole: tuple[StepConstants, Tensor | None] | None = None
-        """While it holds: what `steer_step` needs for all tokens of a forward, and which are steered if not all."""
+        self.coming = Changes(reads=True, fills=True)  # what the coming forward has tokens for, where it may branch
         self._stale = True
 
     def keep_blocks(self, blocks: int) -> None:
@@ -78,52 +77,35 @@ class Buffers:
 
     def open_slot(self, slot: int, row: Sequence[float]) -> None:
         """Begin a request in a slot with its alpha_max, k, c, g_min, g_max and norm_cap."""
-        self.sums[slot] = 0.0
-        self.set_row(slot, row)
-
-    def set_row(self, slot: int, row: Sequence[float]) -> None:
-        """Change the settings of a slot, not what was read into it."""
-        self.settings[slot] = _folded(tuple(row), self.multiplier).to(self.device)
+        self.sums[slot].zero_()
+        self.settings[slot].copy_(to_device(_folded(tuple(row), self.multiplier), self.device))
         self._stale = True
 
     def refresh(self) -> None:
         """Make CARD of the sums, where these may have changed."""
-        if self._stale or self.reads:
+        if self._stale or self.coming.reads or not self.branches:
             torch.mul(self.settings[:, :1], self.cards.copy_(unit(self.sums)), out=self.pushes)
             self._stale = False
 
-    def of_tokens(self, start: int, stop: int) -> tuple[StepConstants, Tensor]:
-        """What `steer_step` needs for the tokens from `start` to `stop`, and which of them are steered."""
-        slots = self.tokens[STEER, start:stop]
-        return self.constants(slots), (slots != self.spare_slot)[:, None, None]
-
-    def constants(self, slot: Tensor) -> StepConstants:
-        """What `steer_step` needs for tokens that are steered by these slots."""
-        gate = self.settings[slot].view(-1, 1, 1, _SETTINGS).unbind(-1)[1:]
-        return StepConstants(self.cards[slot].unsqueeze(-1), self.pushes[slot].unsqueeze(1), *gate)
+    def of_tokens(self, span: slice) -> tuple[StepConstants, Tensor]:
+        """Return what `steer_step` needs for some tokens of the forward, and which of them are steered."""
+        slots = self.tokens[STEER, span]
+        gate = self.settings[slots].view(-1, 1, 1, _SETTINGS).unbind(-1)[1:]
+        constants = StepConstants(self.cards[slots].unsqueeze(-1), self.pushes[slots].unsqueeze(1), *gate)
+        return constants, (slots != self.spare_slot)[:, None, None]
 
     def apply(self, planner: Planner, changes: Changes, padded: int) -> None:
         """Bring the buffers to the state that a forward starts from."""
         if self.block_sums is not None:
             for slot, blocks in changes.hits:
-                self.sums[slot] += self.block_sums[torch.tensor(blocks, device=self.device)].sum(0)
+                self.sums[slot] += self.block_sums[to_device(blocks, self.device)].sum(0)
                 self._stale = True
             if changes.fresh_blocks:
-                self.block_sums[torch.tensor(changes.fresh_blocks, device=self.device)] = 0.0
-        rows = slice(BLOCK, None) if changes.same else slice(None)
-        self.tokens[rows, :padded] = torch.from_numpy(planner.tokens[rows, :padded])
-        if not changes.same:
-            self._leave_out(changes)
-
-    def _leave_out(self, changes: Changes) -> None:
-        """Take note of what the coming forwards need not do, where they may branch."""
-        self.whole = None
-        if self.branches:
-            self.reads, self.fills, self.steered = changes.reads, changes.fills, torch.from_numpy(changes.steered)
-            self.idle = not (changes.reads or changes.fills or len(changes.steered))
+                self.block_sums.index_fill_(0, to_device(changes.fresh_blocks, self.device), 0.0)
+        self.tokens[:, :padded].copy_(to_device(planner.tokens[:, :padded], self.device))
+        self.coming = changes
 
     def neutral(self, planner: Planner) -> None:
         """Make a forward that belongs to no request read and steer nothing."""
         planner.neutral(planner.tokens.shape[1])
-        self.tokens.copy_(torch.from_numpy(planner.tokens))
-        self._leave_out(Changes())
+        self.apply(planner, Changes(), planner.tokens.shape[1])

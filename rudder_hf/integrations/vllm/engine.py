@@ -8,21 +8,31 @@ answering unsteered.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from functools import reduce
+from types import SimpleNamespace
 from typing import Any
 
-from transformers import AutoConfig
-from vllm import __version__
+from packaging.version import Version
+from vllm import __version__, envs
+from vllm.config import VllmConfig
 from vllm.logger import init_logger
 from vllm.model_executor.models import ModelRegistry, config
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
-from vllm.transformers_utils.config import _CONFIG_REGISTRY
 
-from ...core.configuration import RudderConfig
 from ...core.families import REFUSED
 from . import TESTED, misfit
 from .layers import NATIVE, is_back_end
-from .settings import KEY, EngineSettings, check_base, check_keys, check_strength, engine_settings, longest_push
+from .settings import (
+    KEY,
+    check_base,
+    check_keys,
+    check_strength,
+    engine_settings,
+    longest_push,
+    other_files,
+)
 
 # Below vLLM's own logger: others are not shown.
 logger = init_logger("vllm.plugins.rudder_hf")
@@ -30,28 +40,35 @@ logger = init_logger("vllm.plugins.rudder_hf")
 _HERE = __name__.rpartition(".")[0]
 WORKER = f"{_HERE}.worker.RudderWorker"
 SCHEDULER = f"{_HERE}.scheduler.RudderScheduler"
+UNTESTED = "RUDDER_UNTESTED_VLLM"
+# Where a config says that something is in use, and the option that does.
+_NOT_HANDLED = (
+    ("speculative_config", "Speculative decoding", "--speculative-config"),
+    ("kv_transfer_config", "A KV connector", "--kv-transfer-config"),
+    ("ec_transfer_config", "An encoder connector", "--ec-transfer-config"),
+    ("cache_config.kv_offloading_size", "KV offloading", "--kv-offloading-size"),
+    ("cache_config.kv_sharing_fast_prefill", "A prefill that skips layers", "--kv-sharing-fast-prefill"),
+    ("parallel_config.use_ubatching", "Micro-batching", "--enable-dbo and --ubatch-size"),
+    ("compilation_config.pass_config.enable_sp", "Sequence parallelism", "enable_sp in the compilation config"),
+    ("model_config.enable_sleep_mode", "Sleep mode", "--enable-sleep-mode"),
+)
 
 
 def register_checks() -> None:
-    """Put RUDDER's check into vLLM's table; a second call changes nothing."""
+    """Put RUDDER's check into vLLM's table; a second call changes nothing.
+
+    Raises:
+        RuntimeError: vLLM does not run it: settings would be ignored in silence.
+    """
     if not isinstance(config.MODELS_CONFIG_MAP, _Checks):
         config.MODELS_CONFIG_MAP = _Checks(config.MODELS_CONFIG_MAP)
-        _CONFIG_REGISTRY[RudderConfig.model_type] = _NoModel
-
-
-class _NoModel(RudderConfig):
-    """What vLLM finds where it is given settings as a model."""
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Refuse, with what to do."""
-        # vLLM has just put this class in the place of the real one.
-        AutoConfig.register(RudderConfig.model_type, RudderConfig, exist_ok=True)
-        name, base = kwargs.get("name_or_path", "SETTINGS"), config_dict.get("base_model_name_or_path", "BASE")
-        raise ValueError(
-            f"{name!r} holds RUDDER settings, not a model. Serve the model and name the settings beside it: "
-            f'--model {base} --additional-config \'{{"{KEY}": "{name}"}}\''
-        )
+    # A misspelled key, which the check refuses.
+    probe = SimpleNamespace(architecture=next(iter(NATIVE)), is_hybrid=False, convert_type="none")
+    try:
+        VllmConfig.try_verify_and_update_config(SimpleNamespace(model_config=probe, additional_config={"ruder": 1}))
+    except ValueError:
+        return
+    raise RuntimeError(misfit("it does not run the checks in MODELS_CONFIG_MAP"))
 
 
 class _Checks(dict[str, Any]):
@@ -78,50 +95,61 @@ class _Check(VerifyAndUpdateConfig):  # type: ignore[misc]
         super().verify_and_update_config(vllm_config)
         given = vllm_config.additional_config
         if isinstance(given, dict):
-            check_keys(given, "additional_config")
+            check_keys(given, of_engine=True)
             if KEY in given:
                 prepare(vllm_config)
 
 
-def prepare(vllm_config: Any) -> EngineSettings:
+def prepare(vllm_config: Any) -> None:
     """Make an engine's config one that steers.
 
     Raises:
         ValueError: The settings are bad, or RUDDER cannot run beside another setting, which is named.
     """
-    from .metrics import show_counters
+    from .metrics import show_metrics
     from .requests import check_name
 
     settings = engine_settings(vllm_config.additional_config[KEY])
-    refuse(vllm_config)
-    check_base(settings, vllm_config.model_config.model)
     check_version()
+    refuse(vllm_config)
     model, parallel, scheduler = vllm_config.model_config, vllm_config.parallel_config, vllm_config.scheduler_config
+    check_base(settings, model.model)
+    if warning := other_files(settings.config, model.model, getattr(model.hf_config, "_commit_hash", None)):
+        logger.warning(warning)
     layer, count = settings.config.layer, model.hf_text_config.num_hidden_layers
     if not -count <= layer < count:
         raise ValueError(
             f"RUDDER setting `layer` is {layer}, but the model has {count} decoder layers: choose from {-count} to "
             f"{count - 1}."
         )
-    check_strength(settings.own, longest := longest_push(model))
+    check_strength(settings.config.alpha_max, longest := longest_push(model))
     # Resolved once: workers need no network, and compiled graphs are kept apart by what the settings are.
     vllm_config.additional_config[KEY] = settings.to_dict()
     parallel.worker_cls = WORKER if parallel.worker_cls == "auto" else parallel.worker_cls
     scheduler.scheduler_cls = scheduler.scheduler_cls or SCHEDULER
     model.logits_processors = [*(model.logits_processors or []), check_name(settings, longest)]
-    show_counters()
-    return settings
+    show_metrics(
+        {
+            "layer": str(layer),
+            "alpha_max": f"{settings.config.alpha_max:g}",
+            "settings": settings.repository,
+            "revision": settings.revision,
+        }
+    )
 
 
 def check_version() -> None:
-    """Warn of a vLLM that RUDDER was not tested with."""
-    oldest, newest = (tuple(map(int, release.split("."))) for release in TESTED)
-    numbers = [int(part) for part in __version__.split(".")[:2] if part.isdecimal()]
-    if not oldest <= tuple(numbers) <= newest:
-        logger.warning(
-            "RUDDER is tested with vLLM %s to %s, and this is %s: compare some answers with those of plain "
-            "transformers before you trust it.", *TESTED, __version__,
-        )  # fmt: skip
+    """Refuse a vLLM that RUDDER was not tested with, unless the environment allows it.
+
+    Raises:
+        ValueError: With how to allow it.
+    """
+    if Version(TESTED[0]).release <= Version(__version__).release[:2] <= Version(TESTED[1]).release:
+        return
+    told = f"RUDDER is tested with vLLM {TESTED[0]} to {TESTED[1]}, and this is {__version__}."
+    if os.environ.get(UNTESTED) != "1":
+        raise ValueError(f"{told} Install one of these, or set {UNTESTED}=1 to use it anyway.")
+    logger.warning(f"{told} Compare some answers with those of plain transformers before you trust it.")
 
 
 def require(stock: type, *names: str) -> None:
@@ -146,7 +174,7 @@ def refuse(vllm_config: Any) -> None:
 
 def refusals(vllm_config: Any) -> Iterator[str]:
     """What RUDDER does not handle in a config: one sentence for each, with what to do."""
-    model, parallel, cache = vllm_config.model_config, vllm_config.parallel_config, vllm_config.cache_config
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
     reason = REFUSED.get(str(getattr(model.hf_config, "model_type", "")))
     if reason is not None:
         yield f"It cannot work with {model.hf_config.model_type!r}: {reason}."
@@ -157,32 +185,26 @@ def refusals(vllm_config: Any) -> Iterator[str]:
         )
     if model.runner_type != "generate" or not model.is_multimodal_model:
         yield "It steers generation from images, which this model is not for."
-    if vllm_config.speculative_config is not None:
-        yield "Speculative decoding is not handled: leave out --speculative-config."
-    if vllm_config.kv_transfer_config is not None:
-        yield "KV connectors are not handled: leave out --kv-transfer-config."
-    if getattr(cache, "kv_offloading_size", None) is not None:
-        yield "KV offloading is not handled: leave out --kv-offloading-size."
-    if getattr(vllm_config, "ec_transfer_config", None) is not None:
-        yield "Encoder connectors are not handled: leave out --ec-transfer-config."
+    for place, what, option in _NOT_HANDLED:
+        # Some are only there once vLLM has made its config, when the worker asks again.
+        if reduce(lambda at, name: getattr(at, name, None), place.split("."), vllm_config):
+            yield f"{what} is not handled: leave out {option}."
     for name in ("prefill_context_parallel_size", "decode_context_parallel_size", "data_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             yield f"{name}={getattr(parallel, name)} is not handled: use tensor or pipeline parallel, or more engines."
-    if parallel.enable_dbo or parallel.use_ubatching:
-        yield "Micro-batches are not handled: leave out --enable-dbo and --ubatch-size."
-    if getattr(vllm_config.compilation_config.pass_config, "enable_sp", False):
-        yield "Sequence parallelism is not handled: leave out enable_sp in the compilation config."
-    if cache.kv_sharing_fast_prefill:
-        yield "--kv-sharing-fast-prefill leaves prompt tokens out of layers that RUDDER reads: leave it out."
-    if model.enable_sleep_mode:
-        yield "Sleep mode drops the sums of running requests: leave out --enable-sleep-mode."
+    if envs.VLLM_BATCH_INVARIANT:
+        yield (
+            "VLLM_BATCH_INVARIANT is not handled, since sums over a prompt depend on the chunks that it is cut into: "
+            "unset it."
+        )
     if vllm_config.use_v2_model_runner:
         yield "vLLM's second model runner is not handled: set VLLM_USE_V2_MODEL_RUNNER=0."
-    if parallel.worker_cls != "auto" and not _is_ours(parallel.worker_cls):
-        yield f"It needs a worker of its own: leave out --worker-cls {parallel.worker_cls}."
-    scheduler = vllm_config.scheduler_config.scheduler_cls
-    if scheduler is not None and not _is_ours(scheduler):
-        yield f"It needs a scheduler of its own: leave out --scheduler-cls {scheduler}."
+    for option, given in {
+        "worker": parallel.worker_cls,
+        "scheduler": vllm_config.scheduler_config.scheduler_cls,
+    }.items():
+        if given not in ("auto", None) and not _is_ours(given):
+            yield f"It needs a {option} of its own: leave out --{option}-cls {given}."
 
 
 def _is_ours(name: Any) -> bool:

@@ -22,29 +22,21 @@ NATIVE = {
     "LlavaForConditionalGeneration": ("LlamaDecoderLayer",),
     "Qwen2_5_VLForConditionalGeneration": ("Qwen2DecoderLayer",),
 }
-_BACK_END = "Transformers"
-# What stands for a layer that another stage of a pipeline has.
-_ELSEWHERE = "PPMissingLayer"
 
 
 def is_back_end(architecture: str) -> bool:
     """Whether it is a class of vLLM's transformers back end."""
-    return architecture.startswith(_BACK_END)
+    return architecture.startswith("Transformers")
 
 
 class Target:
-    """The target layer; carries h from the layer's input to the output of its self-attention, within one call.
+    """The target layer; carries h from the layer's input to the output of its self-attention, within one call."""
 
-    Attributes:
-        multiplier: Factor that the layer applies to what self-attention returned.
-        buffers: What the operator reads and writes, to be set before the first forward.
-    """
-
-    buffers: Buffers
+    buffers: Buffers  # to be set before the first forward
     h: Tensor | None = None
 
     def __init__(self, multiplier: float) -> None:
-        self.multiplier = multiplier
+        self.multiplier = multiplier  # factor that the layer applies to what self-attention returned
 
     # Each replaces a module's forward: a hook costs more than what it does. Of the instance, since transformers has
     # put one there for some modules, which would go before that of a class.
@@ -73,7 +65,7 @@ class Target:
         # A compiler takes it as one operator; without one, the way through torch's dispatcher would cost.
         if torch.compiler.is_compiling():
             return torch.ops.rudder_hf.steer(h, update)  # type: ignore[no-any-return]
-        return update if self.buffers.idle else read_and_steer(h, update, self.buffers)
+        return read_and_steer(h, update, self.buffers)
 
 
 def install(model: nn.Module, architecture: str, layer: int) -> Target | None:
@@ -93,7 +85,7 @@ def install(model: nn.Module, architecture: str, layer: int) -> Target | None:
     # The back end builds transformers' model without its head; vLLM's own classes have the language model inside.
     loop: Any = getattr(model, "model", None) if is_back_end(architecture) else getattr(model, "language_model", None)
     path, layers = decoder_layers(loop)
-    if type(layers[layer % len(layers)]).__name__ == _ELSEWHERE:
+    if type(layers[layer % len(layers)]).__name__ == "PPMissingLayer":
         return None
     module = layers[resolve_layer(Backbone(loop, loop, layers, path), layer)]
     update = attention_update(module)

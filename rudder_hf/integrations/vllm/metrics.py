@@ -1,4 +1,4 @@
-"""How many requests and answer tokens were steered: counters beside vLLM's own, at `/metrics` and `LLM.get_metrics()`.
+"""Metrics beside vLLM's own, at `/metrics` and `LLM.get_metrics()`: what was steered, and with which settings.
 
 The engine's process counts, and the server's process is asked. prometheus_client keeps counters of several processes
 in files of a folder and adds them up. vLLM has such a folder when it runs several API servers; otherwise RUDDER makes
@@ -23,39 +23,42 @@ _OWN = "RUDDER_METRICS_DIR"
 # What becomes of a request: steered, unsteered because it (or the engine's default) says so, unsteered for want of an
 # image, refused for its settings.
 OUTCOMES = ("steered", "unsteered", "no_image", "refused")
-REQUESTS, TOKENS = "vllm:rudder_requests", "vllm:rudder_tokens"
+REQUESTS, TOKENS, INFO = "vllm:rudder_requests", "vllm:rudder_tokens", "vllm:rudder_info"
 _HELP = {
     REQUESTS: "Requests by what RUDDER did with them.",
     TOKENS: "Answer tokens of ended requests by what RUDDER did with these.",
 }
 
 
-def show_counters() -> None:
-    """Make the counters part of what this process answers, and known to processes that it starts."""
+def show_metrics(info: dict[str, str]) -> None:
+    """Make the metrics part of what this process answers, and known to processes that it starts.
+
+    Args:
+        info: The labels of `INFO`.
+    """
     if _OF_VLLM not in os.environ:
         if _OWN not in os.environ:
             os.environ[_OWN] = tempfile.mkdtemp(prefix="rudder-metrics-")
             atexit.register(_remove, os.environ[_OWN], os.getpid())
         _collect(os.environ[_OWN])
     # The counters are there from the beginning, at zero.
-    _counters(os.getpid())
+    for name in _HELP:
+        for outcome in OUTCOMES:
+            count(name, outcome, 0)
+    key = mmap_key(INFO, INFO, tuple(info), tuple(info.values()), "1, with the settings of the engine as labels.")
+    _file("gauge_max", os.getpid()).write_value(key, 1.0, 0.0)
 
 
 def count(name: str, outcome: str, more: int = 1) -> None:
     """Add to the counter `REQUESTS` or `TOKENS` of one of `OUTCOMES`."""
-    counters, key = _counters(os.getpid()), _key(name, outcome)
+    counters, key = _file("counter", os.getpid()), _key(name, outcome)
     counters.write_value(key, counters.read_value(key)[0] + more, 0.0)
 
 
 @cache
-def _counters(process: int) -> MmapedDict:
-    """The file of a process: prometheus_client tells the kind of its counters by its name."""
-    folder = os.environ.get(_OF_VLLM) or os.environ[_OWN]
-    counters = MmapedDict(os.path.join(folder, f"counter_rudder{process}.db"))
-    for name in _HELP:
-        for outcome in OUTCOMES:
-            counters.read_value(_key(name, outcome))
-    return counters
+def _file(kind: str, process: int) -> MmapedDict:
+    """Open a file of a process: prometheus_client tells the kind of its metrics by its name."""
+    return MmapedDict(os.path.join(os.environ.get(_OF_VLLM) or os.environ[_OWN], f"{kind}_rudder{process}.db"))
 
 
 @cache

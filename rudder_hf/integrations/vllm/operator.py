@@ -16,7 +16,7 @@ from torch.library import Library
 
 from ...core.steering import steer_step
 from .buffers import Buffers
-from .planning import BLOCK, READ, STEER
+from .planning import BLOCK, READ
 
 LIBRARY: Any = Library("rudder_hf", "FRAGMENT")  # type: ignore[no-untyped-call]
 # Under this name vLLM's forward context holds the buffers, as it holds the KV cache of each attention layer.
@@ -36,79 +36,62 @@ def read_and_steer(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
     Returns:
         The steered update; rows that are not steered are `update` bit for bit.
     """
-    h, flat = _by_row(h), _by_row(update)
-    if buffers.reads or buffers.fills:
-        for start, part in _parts(flat):
-            _read(part.squeeze(1), start, buffers)
-    if buffers.whole is None:
-        # Everything is read before anything is steered: the last position of a prompt may be both.
-        buffers.refresh()
-        count = flat.shape[0]
-        if not buffers.branches:
-            return _push_all(h, flat, buffers).view(update.shape)
-        if count > min(ROWS, 2 * len(buffers.steered)):
-            return _push_some(h, flat, buffers).view(update.shape)
-        constants, mask = buffers.of_tokens(0, count)
-        buffers.whole = constants, None if len(buffers.steered) == count else mask
-    constants, some = buffers.whole
-    out = steer_step(h, flat, constants)
-    if some is not None:
-        out = torch.where(some, out, flat)
-    return out if flat is update else out.view(update.shape)
+    h, flat = (tokens.reshape(-1, 1, tokens.shape[-1]) for tokens in (h, update))
+    coming = buffers.coming
+    count = flat.shape[0]
+    for span in _slices(count):
+        if coming.reads or coming.fills or not buffers.branches:
+            _read(flat[span].squeeze(1), span, buffers)
+    # Everything is read before anything is steered: the last position of a prompt may be both.
+    buffers.refresh()
+    if buffers.branches and not coming.steers:
+        return update
+    out = torch.empty_like(flat)
+    for span in _slices(count):
+        constants, mask = buffers.of_tokens(span)
+        # Chosen, not multiplied by zero: padding may hold anything.
+        out[span] = torch.where(mask, steer_step(h[span], flat[span], constants), flat[span])
+    return out.view(update.shape)
 
 
-def _by_row(tokens: Tensor) -> Tensor:
-    """One token after the other as (tokens, 1, hidden size), which a single one often is already."""
-    fits = tokens.dim() == 3 and tokens.shape[1] == 1
-    return tokens if fits else tokens.reshape(-1, 1, tokens.shape[-1])
+def _slices(count: int) -> Iterator[slice]:
+    """Yield a few of the forward's tokens at a time."""
+    return (slice(start, min(start + ROWS, count)) for start in range(0, count, ROWS))
 
 
-def _parts(tokens: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """A few tokens at a time, with the place of the first."""
-    return ((start, tokens[start : start + ROWS]) for start in range(0, len(tokens), ROWS))
-
-
-def _read(update: Tensor, start: int, buffers: Buffers) -> None:
-    """Add the updates of a few tokens, the first of which is `start`, to the sums of their slots and blocks."""
-    places = slice(start, start + update.shape[0])
+def _read(update: Tensor, places: slice, buffers: Buffers) -> None:
+    """Add the updates of a few tokens to the sums of their slots and blocks."""
     delta = update.float()
     if buffers.by_norm:
         delta = delta * torch.linalg.vector_norm(delta, dim=-1, keepdim=True)
-    if buffers.reads:
-        buffers.sums.index_add_(0, buffers.tokens[READ, places], delta)
-    if buffers.fills and buffers.block_sums is not None:
-        buffers.block_sums.index_add_(0, buffers.tokens[BLOCK, places], delta)
+    _add(buffers.sums, buffers.tokens[READ, places], delta)
+    if buffers.block_sums is not None:
+        _add(buffers.block_sums, buffers.tokens[BLOCK, places], delta)
 
 
-def _push_all(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
-    """Eq. 3-5 for every token, those of nobody too."""
-    out = torch.empty_like(update)
-    for start, part in _parts(update):
-        stop = start + len(part)
-        constants, mask = buffers.of_tokens(start, stop)
-        # Chosen, not multiplied by zero: rows of nobody may hold anything.
-        out[start:stop] = torch.where(mask, steer_step(h[start:stop], part, constants), part)
-    return out
+def _add(sums: Tensor, rows: Tensor, delta: Tensor) -> None:
+    """Add each token's delta to its row of `sums`; the last row stands for "none" and is left alone.
 
-
-def _push_some(h: Tensor, update: Tensor, buffers: Buffers) -> Tensor:
-    """Eq. 3-5 for the tokens that are steered."""
-    out = update.clone()
-    for _, places in _parts(buffers.steered):
-        constants = buffers.constants(buffers.tokens[STEER, places])
-        out[places] = steer_step(h[places], update[places], constants)
-    return out
+    Instead of adding token by token, which on a GPU are atomic additions to few rows in no fixed order, each token
+    writes the whole sum of its row, so that equal rows are written with equal values.
+    """
+    wanted = (rows != len(sums) - 1)[:, None]
+    same = ((rows[:, None] == rows) & wanted).float()
+    # Chosen, not multiplied by zero: padding may hold anything.
+    sums[rows] = sums[rows] + same @ torch.where(wanted, delta, 0.0)
 
 
 def _steer(h: Tensor, update: Tensor) -> Tensor:
-    """`read_and_steer` with the buffers of the running forward."""
+    """Run `read_and_steer` with the buffers of the running forward."""
     from vllm.forward_context import get_forward_context
 
-    return read_and_steer(h, update, get_forward_context().no_compile_layers[CONTEXT_NAME])
+    out = read_and_steer(h, update, get_forward_context().no_compile_layers[CONTEXT_NAME])
+    # A compiler takes the output for memory of its own.
+    return out.clone() if out is update else out
 
 
 def define_operator() -> None:
-    """Make `torch.ops.rudder_hf.steer` known; harmless when it is."""
+    """Define `torch.ops.rudder_hf.steer`; harmless when it is there."""
     if hasattr(torch.ops.rudder_hf, "steer"):
         return
     LIBRARY.define("steer(Tensor h, Tensor update) -> Tensor")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,59 +25,32 @@ Positions = NDArray[np.int64]
 
 @dataclass
 class Planned:
-    """A request that the engine is working on.
-
-    Attributes:
-        prompt_length: Number of its prompt tokens.
-        steered: Whether it is steered.
-        first_token: Whether its last prompt position is steered.
-        counted: For each prompt position whether it is pooled; None if all are.
-        slot: Where its pooled sum and its settings are, chosen by the planner; the spare slot if it is not steered.
-    """
+    """A request that the engine is working on."""
 
     prompt_length: int
     steered: bool
-    first_token: bool = False
-    counted: NDArray[np.bool_] | None = None
-    slot: int = -1
+    first_token: bool = False  # whether its last prompt position is steered
+    counted: NDArray[np.bool_] | None = None  # for each position, of the answer too, whether it is in the pooled span
+    slot: int = -1  # of its pooled sum and its settings, chosen by the planner; the spare slot if it is not steered
 
 
 @dataclass
 class Changes:
-    """What has to happen to the buffers before a forward, in this order.
+    """What has to happen to the buffers before a forward, in this order."""
 
-    Attributes:
-        hits: Slot and cached blocks whose sums it starts with. These blocks were computed in earlier forwards.
-        fresh_blocks: Blocks that this forward begins to fill.
-        reads: Whether any token is read into a slot.
-        fills: Whether any token is added to the sum of its block.
-        steered: Places of the tokens that are steered, in the forward.
-        same: Whether it is like the last forward, blocks aside.
-    """
-
-    hits: list[tuple[int, list[int]]] = field(default_factory=list)
-    fresh_blocks: list[int] = field(default_factory=list)
-    reads: bool = False
-    fills: bool = False
-    steered: Positions = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    same: bool = False
+    hits: list[tuple[int, list[int]]] = field(default_factory=list)  # slot, and computed blocks whose sums it gets
+    fresh_blocks: list[int] = field(default_factory=list)  # blocks that this forward begins to fill
+    reads: bool = False  # whether any token is read into a slot
+    fills: bool = False  # whether any token is added to the sum of its block
+    steers: bool = False  # whether any token is steered
 
 
-@dataclass
-class _Steady:
-    """A forward with one answer token for each request; those that follow it with the same requests are alike.
-
-    Attributes:
-        requests: Its requests.
-        padded: Number of its positions.
-        shared: Rows of the requests whose blocks may be shared.
-        counted: For each row whether its token belongs to the pooled span.
-    """
+class _Steady(NamedTuple):
+    """A forward with one answer token for each request; those that follow it with the same requests are alike."""
 
     requests: list[str]
-    padded: int
-    shared: Positions
-    counted: NDArray[np.bool_]
+    size: tuple[int, int]  # its tokens, and its positions with padding
+    shared: Positions  # rows of the requests whose blocks may be shared
 
 
 class Planner:
@@ -98,20 +71,13 @@ class Planner:
         self._steady: _Steady | None = None
         self.tokens: Positions = np.zeros((3, max_tokens), dtype=np.int64)
         self.neutral(max_tokens)
-        # Whether answer tokens belong to the pooled span once they are part of a later prompt.
-        self.answers_count = True
         self._free = list(range(slots - 1, -1, -1))
         # Cached blocks of requests that begin with the coming forward, and of those that began with the last one.
         self._hits: dict[str, list[int]] = {}
         self._ripe_hits: dict[str, list[int]] = {}
 
-    @property
-    def free_slots(self) -> int:
-        """Number of slots that no request holds."""
-        return len(self._free)
-
     def neutral(self, stop: int, start: int = 0) -> None:
-        """Make the tokens from `start` to `stop` nobody's."""
+        """Mark the tokens from `start` to `stop` as unassigned: neither read nor steered."""
         self._steady = None
         self.tokens[READ, start:stop] = self.spare_slot
         self.tokens[STEER, start:stop] = self.spare_slot
@@ -137,34 +103,14 @@ class Planner:
             self._hits[request] = list(cached_blocks)
         return planned.slot
 
-    def extend(self, request: str, planned: Planned) -> int:
-        """Go on with a request whose prompt has grown: what was read stays, what comes is read too.
-
-        Returns:
-            Its slot; the spare one if it is not steered, now or from the beginning.
-        """
-        self._steady = None
-        planned.slot = self.requests[request].slot
-        self.requests[request] = planned
-        if not planned.steered:
-            self._give_back(request)
-        return planned.slot
-
     def release(self, request: str) -> None:
         """Give back the slot of a request that ended or was preempted; unknown ones are ignored."""
         self._steady = None
-        if request in self.requests:
-            self._give_back(request)
-            del self.requests[request]
-
-    def _give_back(self, request: str) -> None:
-        """Leave a request without a slot of its own."""
-        planned = self.requests[request]
         self._hits.pop(request, None)
         self._ripe_hits.pop(request, None)
-        if planned.slot != self.spare_slot:
+        planned = self.requests.pop(request, None)
+        if planned is not None and planned.slot != self.spare_slot:
             self._free.append(planned.slot)
-            planned.slot = self.spare_slot
 
     def plan(
         self,
@@ -188,14 +134,8 @@ class Planner:
         Returns:
             What to do to the buffers before the forward; None if nothing, as before most tokens of an answer.
         """
-        last = self._steady
-        if (
-            last is not None
-            and (total, padded) == (len(last.requests), last.padded)
-            and last.requests == requests
-            and not (self._hits or self._ripe_hits)
-        ):
-            return self._next_blocks(last, computed, blocks_of)
+        if self._is_like_last(requests, computed, (total, padded)):
+            return None
         hits = self._take_hits()
         live = [self.requests[request] for request in requests]
         lengths = np.array([counts[request] for request in requests], dtype=np.int64)
@@ -207,12 +147,16 @@ class Planner:
         first = np.array([planned.first_token for planned in live], dtype=bool)[rows]
         prompt, steered = self.classify(positions, prompts, first, lengths[rows])
         steered &= slots != self.spare_slot
-        counted = self._counted(live, positions, starts, starts + lengths)
+        # Answers are pooled once they are part of a later prompt.
+        counted = np.ones(total, dtype=bool)
+        for planned, start, count in zip(live, starts.tolist(), lengths.tolist(), strict=True):
+            if planned.counted is not None:
+                counted[start : start + count] = planned.counted[positions[start : start + count]]
         self.neutral(padded, total)
         self.tokens[READ, :total] = np.where(prompt & counted, slots, self.spare_slot)
         self.tokens[STEER, :total] = np.where(steered, slots, self.spare_slot)
-        reads = bool((self.tokens[READ, :total] != self.spare_slot).any())
-        changes = Changes(hits, reads=reads, steered=np.flatnonzero(steered))
+        reads = self.tokens[READ, :total] != self.spare_slot
+        changes = Changes(hits, reads=bool(reads.any()), steers=bool(steered.any()))
         # Blocks that hold the answer of a steered request are shared with nobody, so that nobody needs their sums.
         shared = prompt | (slots == self.spare_slot)
         if self.block_size is not None:
@@ -222,34 +166,15 @@ class Planner:
             changes.fills = bool((shared & counted).any())
             self.tokens[BLOCK, :total] = np.where(shared & counted, blocks, self.spare_block)
         if total == len(live) and not prompt.any():
-            self._steady = _Steady(list(requests), padded, np.flatnonzero(shared), counted)
+            self._steady = _Steady(list(requests), (total, padded), np.flatnonzero(shared))
         return changes
 
-    def _next_blocks(
-        self, last: _Steady, computed: Positions, blocks_of: Callable[[str], Sequence[int]]
-    ) -> Changes | None:
-        """What a forward like the last one changes: the blocks of answers that go on in a new one."""
-        size = self.block_size
-        if size is None or not len(last.shared):
-            return None
-        begun = last.shared[computed[last.shared] % size == 0]
-        if not len(begun):
-            return None
-        fresh = [blocks_of(last.requests[row])[computed[row] // size] for row in begun.tolist()]
-        self.tokens[BLOCK, begun] = np.where(last.counted[begun], fresh, self.spare_block)
-        return Changes(fresh_blocks=fresh, same=True)
-
-    def _counted(
-        self, live: Sequence[Planned], positions: Positions, starts: Positions, stops: Positions
-    ) -> NDArray[np.bool_]:
-        """For each token whether it belongs to the pooled span."""
-        counted = np.ones(len(positions), dtype=bool)
-        for planned, start, stop in zip(live, starts, stops, strict=True):
-            if planned.counted is not None:
-                of_prompt = positions[start:stop] < len(planned.counted)
-                counted[start:stop] = self.answers_count
-                counted[start:stop][of_prompt] = planned.counted[positions[start:stop][of_prompt]]
-        return counted
+    def _is_like_last(self, requests: Sequence[str], computed: Positions, size: tuple[int, int]) -> bool:
+        """Return whether the coming forward has the plan of the last: the same answers go on, in the same blocks."""
+        last = self._steady
+        if last is None or last.size != size or last.requests != requests or self._hits or self._ripe_hits:
+            return False
+        return self.block_size is None or bool((computed[last.shared] % self.block_size).all())
 
     def classify(
         self, positions: Positions, prompt_lengths: Positions, first: NDArray[np.bool_], counts: Positions

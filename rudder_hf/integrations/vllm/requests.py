@@ -37,7 +37,7 @@ class RequestCheck(LogitsProcessor):  # type: ignore[misc]
         try:
             settings = request_settings(cls.engine, sampling_params.extra_args)
             if settings is not None:
-                check_strength(settings, cls.longest)
+                check_strength(settings.rows["alpha_max"][0], cls.longest)
                 _refuse_beams(sampling_params)
         except ValueError:
             count(REQUESTS, "refused")
@@ -59,11 +59,9 @@ def _refuse_beams(params: Any) -> None:
     """Refuse a step of vLLM's beam search, which is known by its parameters alone."""
     if params.max_tokens == 1 and params.logprobs and not params.detokenize:
         raise ValueError(
-            "RUDDER does not steer vLLM's beam search: each step sends the answer so far as a prompt, so that prompt "
-            "and answer cannot be told apart. Use greedy decoding or sampling. For unsteered beam search the engine "
-            'has to be started with "steer_by_default": false, since vLLM keeps nothing of what a request with beam '
-            "search says of RUDDER, rudder=false included. If this is no beam search but asks for one token, which "
-            "RUDDER would not change: send rudder=false."
+            "RUDDER does not steer vLLM's beam search, which sends the answer so far as a prompt. Use sampling, or "
+            'start the engine with "steer_by_default": false: vLLM drops what a beam search says of it. If you asked '
+            "for one token, which RUDDER would not change, send rudder=false."
         )
 
 

@@ -14,7 +14,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from ...core.call import CallSettings
-from .engine import require
+from .engine import logger, require
 from .metrics import REQUESTS, TOKENS, count
 from .planning import private_hashes
 from .settings import KEY, decide, engine_settings
@@ -29,13 +29,16 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
         return super().__new__(RudderAsyncScheduler if ahead and cls is RudderScheduler else cls)
 
     def __init__(self, vllm_config: Any, *args: Any, hash_block_size: int, **kwargs: Any) -> None:
-        require(Scheduler, "add_request", "_preempt_request", "_free_request")
+        require(Scheduler, "add_request", "schedule", "_preempt_request", "_free_request")
         super().__init__(vllm_config, *args, hash_block_size=hash_block_size, **kwargs)
         self.hashed_tokens = hash_block_size
         self.engine = engine_settings(vllm_config.additional_config[KEY])
 
     def add_request(self, request: Any) -> None:
-        """Take up a request, and see to the names of its blocks if it is steered."""
+        """Count a request, and rename its blocks if it is steered."""
+        if request.resumable:
+            logger.warning_once("RUDDER leaves prompts that are streamed in parts unsteered.")
+            request.sampling_params.extra_args = {KEY: False}
         outcome, settings = self._decide(request)
         if request.request_id not in self.requests:
             count(REQUESTS, outcome)
@@ -48,6 +51,17 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
             request.skip_reading_prefix_cache = True
             self.separate(request, 0)
         super().add_request(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """Send the images of new requests to the workers, also those whose tokens are in the prefix cache.
+
+        vLLM leaves the pixels of these out. If such a request is preempted and then recomputed, as RUDDER lets steered
+        requests do, and the encoder's output was dropped meanwhile, the worker stops the engine for want of them.
+        """
+        output = super().schedule(*args, **kwargs)
+        for new in output.scheduled_new_reqs:
+            new.mm_features = self.requests[new.req_id].mm_features
+        return output
 
     def separate(self, request: Any, clean: int) -> None:
         """Give the blocks that reach beyond the first `clean` tokens names that only this request has."""

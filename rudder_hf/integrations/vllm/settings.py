@@ -6,58 +6,65 @@ Nothing here needs vLLM. The names, ranges and messages are those of `RudderConf
 from __future__ import annotations
 
 import difflib
-import math
+import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ...core.call import CallSettings, resolve_settings
-from ...core.configuration import CALL_SETTINGS, STEERING_ROWS, RudderConfig, check_setting
+from ...core.configuration import RudderConfig
+from ...core.settings import CALL_SETTINGS, CONTRAST_DEFAULTS, check_setting
 from ...hub.loading import read_settings
+from ...runtime.models import files_digest
 
 KEY = "rudder"
 PREFIX = "rudder_"
 
-# Of the engine alone: the pooled sums of the prefix cache are made once for all requests.
+# Settings of the engine alone: the pooled sums of the prefix cache are made once for all requests.
 ENGINE_ONLY = ("layer", "pool", "span")
-REQUEST_SETTINGS = (*(name for name in CALL_SETTINGS if name not in ENGINE_ONLY), "force")
-_FLAGS = ("steer_first_token", "force")
-# What `additional_config` may hold beside settings of RUDDER.
-_SOURCE = ("settings", "revision", "steer_by_default", "other_base")
+ENGINE_SETTINGS = ("layer", *(name for name in CALL_SETTINGS if name not in CONTRAST_DEFAULTS))
+REQUEST_SETTINGS = (*(name for name in ENGINE_SETTINGS if name not in ENGINE_ONLY), "force")
+# What `additional_config` may hold beside settings of RUDDER. `resolved` is for the processes of the engine.
+_SOURCE_KINDS = (
+    ("settings", str, "the id or folder of RUDDER settings"),
+    ("revision", str, "a revision of the settings' repository"),
+    ("steer_by_default", bool, "true or false"),
+    ("other_base", bool, "true or false"),
+)
+_SOURCE = (*(name for name, *_ in _SOURCE_KINDS), "resolved")
+_NO_CONTRAST = (
+    "vLLM shares cached blocks between requests, so that the values of an image cannot be edited for one of them. "
+    "Leave the contrast settings out, or use transformers."
+)
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What an engine steers with.
+    """What an engine steers with."""
 
-    Attributes:
-        config: RUDDER's settings; its layer may be negative.
-        steer_by_default: Whether a request that says nothing of RUDDER is steered.
-        other_base: Whether the engine may serve another model than the one that the settings name.
-    """
-
-    config: RudderConfig
-    steer_by_default: bool = True
-    other_base: bool = False
-
-    @cached_property
-    def own(self) -> CallSettings:
-        """What holds for a request that has no settings of its own, as most."""
-        return resolve_settings(self.config, None, batch=1)
+    config: RudderConfig  # its layer may be negative
+    steer_by_default: bool = True  # whether a request that says nothing of RUDDER is steered
+    other_base: bool = False  # whether the engine may serve another model than the one that the settings name
+    repository: str = ""  # where the settings were read, empty if they were given one by one
+    revision: str = ""  # the commit of the repository, empty for a folder
+    known: dict[str, CallSettings | None] = field(default_factory=dict, compare=False)  # by what requests sent
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, from which `engine_settings` makes the same settings."""
-        values = {name: getattr(self.config, name) for name in ("layer", *CALL_SETTINGS)}
-        return {**values, "steer_by_default": self.steer_by_default}
+        """Return plain JSON values, from which `engine_settings` makes the same settings without reading files."""
+        values = {name: getattr(self.config, name) for name in ENGINE_SETTINGS}
+        return {**values, "steer_by_default": self.steer_by_default, "resolved": [self.repository, self.revision]}
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self.config, name)!r}" for name in ENGINE_SETTINGS)
+        return f"{values}; settings: {self.repository or 'given one by one'} {self.revision}".rstrip()
 
 
 def engine_settings(given: Any) -> EngineSettings:
-    """Settings of an engine from what `additional_config["rudder"]` holds.
+    """Make the settings of an engine from what `additional_config["rudder"]` holds.
 
     Args:
         given: The id or folder of RUDDER settings; or a dictionary of settings, in which `"settings"` (and
@@ -76,14 +83,26 @@ def engine_settings(given: Any) -> EngineSettings:
             'dictionary such as {"settings": "org/name"} or {"layer": 30, "alpha_max": 20.0, "k": 5.0}. Leave it out '
             "for an engine without RUDDER."
         )
-    overrides = {name: check_setting(name, value) for name, value in given.items() if name not in _SOURCE}
-    by_default, other_base = given.get("steer_by_default", True), given.get("other_base", False)
-    for name, value in (("steer_by_default", by_default), ("other_base", other_base)):
-        if not isinstance(value, bool):
-            raise ValueError(f'"{name}" is {value!r}, but has to be true or false.')
+    overrides = {name: value for name, value in given.items() if name not in _SOURCE}
+    if unknown := [name for name in overrides if name not in ENGINE_SETTINGS and name not in CONTRAST_DEFAULTS]:
+        raise ValueError(
+            f"{', '.join(map(repr, unknown))} is not a RUDDER setting of an engine. Settings: "
+            f"{', '.join((*ENGINE_SETTINGS, *_SOURCE[:-1]))}."
+        )
+    for name, kind, allowed in _SOURCE_KINDS:
+        if given.get(name) is not None and not isinstance(given[name], kind):
+            raise ValueError(f'"{name}" is {given[name]!r}, but has to be {allowed}.')
+    repository, revision = given.get("resolved") or ("", "")
     if given.get("settings") is not None:
-        config = _stored_settings(given["settings"], given.get("revision"))
-        config.take(overrides)
+        repository, revision = given["settings"], given.get("revision") or ""
+        try:
+            stored = read_settings(repository, **({"revision": revision} if revision else {}))
+        except OSError as error:
+            raise ValueError(f"The RUDDER settings {repository!r} cannot be read: {error}") from error
+        if stored is None:
+            raise ValueError(f"{repository!r} holds a model, not RUDDER settings.")
+        config, revision = stored, getattr(stored, "_commit_hash", None) or revision
+        config.override(overrides)
     elif "layer" in overrides:
         config = RudderConfig(**overrides)
     else:
@@ -91,92 +110,100 @@ def engine_settings(given: Any) -> EngineSettings:
             "RUDDER needs the layer to steer: give the id or folder of RUDDER settings as "
             'additional_config={"rudder": "org/name"}, or at least {"rudder": {"layer": 30}}.'
         )
-    _refuse_contrast(config.contrast)
-    return EngineSettings(config, by_default, other_base)
+    for name, value in {"contrast": config.contrast, **overrides}.items():
+        if name in CONTRAST_DEFAULTS and value != CONTRAST_DEFAULTS[name]:
+            raise ValueError(f"RUDDER setting `{name}` is {value!r}, but {_NO_CONTRAST}")
+    return EngineSettings(
+        config, given.get("steer_by_default", True), given.get("other_base", False), repository, revision
+    )
 
 
-def check_keys(given: Iterable[str], where: str) -> None:
-    """Refuse a key that is almost RUDDER's, which vLLM would pass over in silence.
+def check_keys(given: Iterable[str], of_engine: bool = False) -> None:
+    """Refuse keys that are almost RUDDER's, which vLLM would ignore in silence.
 
     Raises:
-        ValueError: There is one (`ruder`, `RUDDER`, `rudder-alpha_max`).
+        ValueError: There is one: `ruder`, `RUDDER`, `rudder-alpha_max`, for a request `alpha_max` without its prefix,
+            and for an engine `rudder_layer`.
     """
+    flat = ", ".join(repr(PREFIX + setting) for setting in REQUEST_SETTINGS)
     for name in given:
-        if name == KEY or name.startswith(PREFIX):
+        if not of_engine and name in (*REQUEST_SETTINGS, *ENGINE_ONLY, *CONTRAST_DEFAULTS):
+            raise ValueError(f"{name!r} has no effect: RUDDER takes {PREFIX + name!r}. A request may have {flat}.")
+        if name == KEY or (name.startswith(PREFIX) and not of_engine):
             continue
-        word = re.split(r"[^A-Za-z]", name)[0]
-        if difflib.get_close_matches(word.lower(), [KEY], cutoff=0.75) or name.startswith(KEY):
-            flat = ", ".join(repr(PREFIX + setting) for setting in REQUEST_SETTINGS)
+        word = re.split(r"[^a-z]", name.lower())[0]
+        if difflib.get_close_matches(word, [KEY], cutoff=0.75) or name.startswith(KEY):
             raise ValueError(
-                f"{name!r} in {where} is not understood. RUDDER takes {KEY!r}, and of a request also {flat}."
+                f'{name!r} in additional_config is not understood. RUDDER takes {{"{KEY}": {{"layer": 30, ...}}}} or '
+                f'{{"{KEY}": "org/name"}}.'
+                if of_engine
+                else f"{name!r} in the request is not understood. RUDDER takes {KEY!r} and {flat}."
             )
 
 
 def check_base(settings: EngineSettings, served: str) -> None:
     """Refuse settings that were found for another model than the one that is served.
 
-    A folder is taken for the model if it is the one that the settings name, bears the name of its repository, or is
+    A folder is taken for the model if it is the one that the settings name, has the name of its repository, or is
     its place in the cache of the Hub.
 
     Raises:
-        ValueError: They are another's, and it was not said that they may be.
+        ValueError: They are another's, and `other_base` is not set.
     """
     base = settings.config.base_model_name_or_path
-    if base is None or settings.other_base:
+    if base is None or settings.other_base or Path(base).resolve() == Path(served).resolve():
         return
     name = base.rstrip("/").rpartition("/")[2]
-    same = base == served or Path(base).resolve() == Path(served).resolve()
-    if not (same or Path(served).name == name or f"models--{base.replace('/', '--')}" in Path(served).parts):
+    if not (Path(served).name == name or f"models--{base.replace('/', '--')}" in Path(served).parts):
         raise ValueError(
             f"The RUDDER settings are for {base!r}, but the engine serves {served!r}. Serve the former or, if the "
             f'settings suit the latter as well, say so: {{"{KEY}": {{"settings": ..., "other_base": true}}}}.'
         )
 
 
+def other_files(config: RudderConfig, served: str, commit: str | None) -> str:
+    """Return a warning if the served files are not those that the settings were found with; empty if unknown.
+
+    Args:
+        config: The settings, which may record the commit of their base or a digest of its files.
+        served: Folder or id of the served model.
+        commit: The commit that vLLM loads, if the model comes from the Hub.
+    """
+    recorded = config.base_model_revision or ((config.calibration or {}).get("model") or {}).get("revision")
+    folder = Path(served)
+    if str(recorded).startswith("files-sha256:"):
+        found = files_digest(folder) if folder.is_dir() else None
+    else:
+        found = folder.name if folder.parent.name == "snapshots" else commit
+    if recorded in (None, "unknown") or found in (None, recorded):
+        return ""
+    return (
+        f"The RUDDER settings were found with {config.base_model_name_or_path} at {recorded}, but {served} is at "
+        f"{found}: compare some answers with those of plain transformers before you trust it."
+    )
+
+
 def longest_push(model: Any) -> float:
-    """The largest `alpha_max` that the dtype of a served model (vLLM's config of it) has room for."""
+    """Return the largest `alpha_max` that the dtype of a served model (vLLM's config of it) has room for."""
     # The push is added before the layer applies its factor.
-    factor = float(getattr(model.hf_text_config, "residual_multiplier", 1.0))
-    return torch.finfo(model.dtype).max * factor
+    return torch.finfo(model.dtype).max * float(getattr(model.hf_text_config, "residual_multiplier", 1.0))
 
 
-def check_strength(settings: CallSettings, longest: float) -> None:
+def check_strength(alpha_max: float, longest: float) -> None:
     """Refuse a push that a half-precision model cannot hold, and that would end in tokens made of NaN.
 
     Raises:
         ValueError: `alpha_max` is larger than `longest`.
     """
-    if (strength := settings.rows["alpha_max"][0]) > longest:
+    if alpha_max > longest:
         raise ValueError(
-            f"RUDDER setting `alpha_max` is {strength:g}, but the served model's dtype has room for a push up to "
+            f"RUDDER setting `alpha_max` is {alpha_max:g}, but the served model's dtype has room for a push up to "
             f"{longest:g}: choose less, or start the engine with --dtype bfloat16."
         )
 
 
-def _refuse_contrast(strength: float) -> None:
-    """Raise for settings with a contrast of image values."""
-    if strength != 0:
-        raise ValueError(
-            f"RUDDER setting `contrast` is {strength!r}, but vLLM shares cached blocks between requests, so that the "
-            "values of an image cannot be edited for one of them. Set contrast to 0, or use transformers."
-        )
-
-
-def _stored_settings(repository: Any, revision: str | None) -> RudderConfig:
-    """The settings that a folder or repository holds; the base that they name is not loaded."""
-    if not isinstance(repository, str):
-        raise ValueError(f'"settings" is {repository!r}, but has to be the id or folder of RUDDER settings.')
-    try:
-        config = read_settings(repository, **({} if revision is None else {"revision": revision}))
-    except OSError as error:
-        raise ValueError(f"The RUDDER settings {repository!r} cannot be read: {error}") from error
-    if config is None:
-        raise ValueError(f"{repository!r} holds a model, not RUDDER settings.")
-    return config
-
-
 def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | None) -> CallSettings | None:
-    """Settings of a request, None if it is not to be steered.
+    """Return the settings of a request, None if it is not to be steered. Equal requests are parsed once.
 
     Args:
         engine: The engine's settings.
@@ -186,9 +213,16 @@ def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | Non
     Raises:
         ValueError: A setting is unknown, out of range, or one that a request cannot change.
     """
-    if not extra_args:
-        return engine.own if engine.steer_by_default else None
-    check_keys(extra_args, "the request")
+    sent = json.dumps(extra_args or {}, sort_keys=True, default=repr)
+    if sent not in engine.known:
+        if len(engine.known) >= 1024:
+            engine.known.clear()
+        engine.known[sent] = _parse(engine, extra_args or {})
+    return engine.known[sent]
+
+
+def _parse(engine: EngineSettings, extra_args: Mapping[str, Any]) -> CallSettings | None:
+    check_keys(extra_args)
     ours = {name: value for name, value in extra_args.items() if name.startswith(KEY)}
     asked = ours.pop(KEY, bool(ours) or engine.steer_by_default)
     overrides = {name.removeprefix(PREFIX): value for name, value in ours.items()}
@@ -196,19 +230,17 @@ def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | Non
         overrides |= asked
         asked = True
     steered = _flag(asked, KEY, "true, false or a dictionary of settings")
-    settings = engine.own
-    if overrides:
-        checked = {name: _value(engine, name, value) for name, value in overrides.items()}
-        settings = resolve_settings(engine.config, checked, batch=1)
+    checked = {name: _value(engine, name, value) for name, value in overrides.items()}
+    settings = resolve_settings(engine.config, checked, batch=1)
     return settings if steered else None
 
 
 def decide(
     engine: EngineSettings, extra_args: Mapping[str, Any] | None, features: Iterable[Any]
 ) -> tuple[str, CallSettings | None]:
-    """What becomes of a request with these multimodal features, and its settings if it is steered.
+    """Return what becomes of a request with these multimodal features, and its settings if it is steered.
 
-    Steered is what has an image or a video, or comes by force: `metrics.OUTCOMES` has the words.
+    Requests with an image or a video are steered, others by force: `metrics.OUTCOMES` has the words.
     """
     settings = request_settings(engine, extra_args)
     if settings is None:
@@ -218,21 +250,10 @@ def decide(
     return "no_image", None
 
 
-def operator_row(settings: CallSettings) -> tuple[float, ...]:
-    """`alpha_max`, `k`, `c`, `g_min`, `g_max`, `norm_cap` of one request as the operator takes them.
-
-    Mode "add" is a gate that is always open; no cap is an infinite one.
-    """
-    row = {name: column[0] for name, column in settings.rows.items()}
-    if settings.mode == "add":
-        row["g_min"] = row["g_max"] = 1.0
-    if row["norm_cap"] is None:
-        row["norm_cap"] = math.inf
-    return tuple(row[name] for name in STEERING_ROWS)
-
-
 def _value(engine: EngineSettings, name: str, value: Any) -> Any:
-    """One setting of a request, in the type that `resolve_settings` checks."""
+    """Check what only vLLM refuses, and read flags; `resolve_settings` checks the rest."""
+    if name in CONTRAST_DEFAULTS:
+        raise ValueError(f"RUDDER setting `{name}` is {value!r}, but {_NO_CONTRAST}")
     if name in ENGINE_ONLY:
         own = getattr(engine.config, name)
         if check_setting(name, value) != own:
@@ -240,16 +261,16 @@ def _value(engine: EngineSettings, name: str, value: Any) -> Any:
                 f"RUDDER setting `{name}` is {own!r} for the whole engine and cannot be {value!r} for one request. "
                 "Start another engine with it."
             )
-        return value
-    if name not in REQUEST_SETTINGS:
+    elif name not in REQUEST_SETTINGS:
         raise ValueError(f"{name!r} is not a RUDDER setting of a request. Settings: {', '.join(REQUEST_SETTINGS)}.")
-    if name == "contrast":
-        _refuse_contrast(check_setting(name, value))
-    return _flag(value, name) if name in _FLAGS else check_setting(name, value)
+    elif isinstance(value, list | tuple):
+        # `resolve_settings` would take it for the rows of a batch.
+        return check_setting(name, value)
+    return _flag(value, name) if name in ("steer_first_token", "force") else value
 
 
 def _flag(value: Any, name: str, allowed: str = "true or false") -> bool:
-    """A truth value; vLLM's HTTP server makes numbers of JSON's false and true."""
+    """Return a truth value; vLLM's HTTP server makes numbers of JSON's false and true."""
     words = {"true": True, "false": False}
     if isinstance(value, str) and value.lower() in words:
         return words[value.lower()]

@@ -114,7 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         self.body = self.rfile.read(length)
         parts = urlsplit(self.path)
-        self.query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        self.queries = parse_qs(parts.query)
+        self.query = {name: values[-1] for name, values in self.queries.items()}
         if self.hub.fault == "silent":
             self.hub.wait()
             self.close_connection = True
@@ -253,6 +254,26 @@ class _Handler(BaseHTTPRequestHandler):
                 "siblings": [{"rfilename": path} for path in sorted(commit.files)],
             }
         )
+
+    def listing(self) -> Any:
+        """Repositories with all of the tags asked for, which come from their cards; newest first."""
+        if self.query.get("sort") != "lastModified":
+            raise Refusal(400, "This Hub sorts by lastModified only")
+        found = []
+        for age, repo in enumerate(reversed(self.hub.store.repos.values())):
+            if repo.private and self.role() is None:
+                continue
+            commit = self.at(repo, "main")
+            card = self.hub.store.read(commit.files["README.md"]).decode() if "README.md" in commit.files else ""
+            match = re.match(r"^---\n(.*?)\n---\n", card, re.DOTALL)
+            data = yaml.safe_load(match.group(1)) if match else {}
+            tags = {*data.get("tags", []), f"base_model:{data.get('base_model')}"}
+            if tags.issuperset(self.queries["filter"]):
+                changed = f"2026-01-{28 - age:02}T00:00:00.000Z"
+                found.append(
+                    {"id": repo.name, "sha": commit.sha, "downloads": repo.downloads, "lastModified": changed}
+                )
+        return _ok(found[: int(self.query["limit"])])
 
     def preupload(self, name: str, revision: str) -> Any:
         repo = self.writable(name)
@@ -400,6 +421,7 @@ ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("GET", "/api/whoami-v2", _Handler.whoami),
     ("POST", "/api/validate-yaml", _Handler.validate_yaml),
     ("POST", "/api/repos/create", _Handler.create_repo),
+    ("GET", "/api/models", _Handler.listing),
     ("GET", _MODELS, _Handler.info),
     ("GET", "/api/models/([^/]+)", _Handler.info),  # nobody's, unless it has a namespace
     ("GET", rf"{_MODELS}/revision/([^/]+)", _Handler.info),

@@ -32,6 +32,7 @@ class Repo:
     name: str
     private: bool = False
     commits: dict[str, Commit] = field(default_factory=dict)
+    downloads: int = 0
     refs: dict[str, str] = field(default_factory=dict)
     """`refs/heads/main`, `refs/tags/v1`, `refs/pr/1` -> sha."""
 

@@ -1,0 +1,75 @@
+"""The example scenes: what all of them show, and which are shown, chosen by fixed rules and never by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..hub.modeling import RudderForConditionalGeneration
+from ..metrics.highlight import mentions
+from ..runtime.answers import encode, without_prompt
+from ..scenes.captions import DETAIL_PROMPT
+from ..scenes.embedded import draw, examples
+
+RULES = (
+    "First scene where vanilla names absent objects and RUDDER does not",
+    "First scene where RUDDER names more absent objects",
+    "First scene with the same answer",
+)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Answers to images of which it is known what is in them."""
+
+    present: Sequence[Collection[str]]  # categories in each image
+    vanilla: Sequence[str]
+    steered: Sequence[str]
+
+    @cached_property
+    def absent(self) -> list[tuple[int, int]]:
+        """How many absent objects vanilla and RUDDER name for each image, each object once."""
+        return [
+            (len(_named(before) - set(there)), len(_named(after) - set(there)))
+            for there, before, after in zip(self.present, self.vanilla, self.steered, strict=True)
+        ]
+
+    def chosen(self) -> dict[int, str]:
+        """The images to show, by place from 0 on, with the rule that chose each; a rule may choose none."""
+        same = [before == after for before, after in zip(self.vanilla, self.steered, strict=True)]
+        kept = (
+            [before > after == 0 for before, after in self.absent],
+            [after > before for before, after in self.absent],
+            same,
+        )
+        return {holds.index(True): rule for rule, holds in zip(RULES, kept, strict=True) if any(holds)}
+
+    def summary(self) -> str:
+        """One sentence about all images."""
+        before, after = (sum(column) for column in zip(*self.absent, strict=True))
+        objects = [sum(len(_named(text)) for text in texts) for texts in (self.vanilla, self.steered)]
+        fewer, more = (sum(sign * (b - a) > 0 for a, b in self.absent) for sign in (-1, 1))
+        return (
+            f"Absent objects named in all {len(self.present)} scenes: vanilla {before} of {objects[0]}, steered "
+            f"{after} of {objects[1]} objects; with RUDDER fewer in {fewer} scenes, more in {more}."
+        )
+
+
+def answer_examples(
+    model: RudderForConditionalGeneration, processor: Any, prompt: str = DETAIL_PROMPT, max_new_tokens: int = 64
+) -> Examples:
+    """Describe all example scenes, unsteered and with the model's own settings, each in one batch."""
+    scenes = examples()
+    inputs = encode(model, processor, [draw(scene) for scene in scenes], [prompt] * len(scenes))
+    texts = []
+    for switch in (False, None):
+        output = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1, rudder=switch)
+        new = without_prompt(output, inputs["input_ids"])
+        texts.append([text.strip() for text in processor.tokenizer.batch_decode(new, skip_special_tokens=True)])
+    return Examples([scene.names for scene in scenes], *texts)
+
+
+def _named(text: str) -> set[str]:
+    return {span.category for span in mentions(text)}

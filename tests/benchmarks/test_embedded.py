@@ -1,0 +1,54 @@
+"""The test bed's program: everything about one model, from tuning to its page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.embedded import run as embedded
+from rudder_hf.calibrate import Rule
+from rudder_hf.evaluate.result import Result
+from tests.support.evaluating import loaded
+
+
+@pytest.mark.slow
+def test_a_model_is_tuned_judged_and_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A model with random weights writes nothing worth a limit.
+    loose = Rule("f1", recall_floor=0.0, distinct_drop=1.0, repeated_rise=1.0, confidence=0.0, bootstrap=20)
+    original = embedded.CompareOptions
+
+    def small(**given: Any) -> Any:
+        costs = replace(given["costs"], new_tokens=3, rounds=1, warmup=0)
+        return original(**given | {"rule": loose, "max_new_tokens": 6, "costs": costs, "bootstrap": 50})
+
+    monkeypatch.setattr(embedded, "CompareOptions", small)
+    monkeypatch.setattr(embedded, "load_model", lambda source: replace(loaded(), name=source))
+    methods = ["vanilla", "rudder-beta", "vcd", "rudder-mean"]
+    results = tmp_path / "results"
+    given = {"out": tmp_path / "runs", "results": results, "limit": 4, "batch_size": 50, "methods": methods}
+    embedded.measure_model("llava", "embedded:llava", argparse.Namespace(**given, greedy=False))
+    assert sorted(path.name for path in results.iterdir()) == [
+        "llava-beam.json", "llava-nucleus.json", "llava-pope.json", "llava.json", "llava.md",
+    ]  # fmt: skip
+    greedy = Result.load(results / "llava.json")
+    assert [row.name for row in greedy.methods] == methods
+    assert greedy.data["split"] == "evaluation4"
+    assert greedy.method("rudder-mean").steered_minus["chair_s"].p_value >= 0
+    assert [row.name for row in Result.load(results / "llava-nucleus.json").methods][-1] == "plausibility"
+    asked = [row.name for row in Result.load(results / "llava-pope.json").methods]
+    assert asked == ["vanilla", "rudder-beta", "rudder-beta, first token steered"]
+    text = (results / "llava.md").read_text()
+    assert "RUDDER-Beta minus its controls" in text
+    assert "| vanilla, cut to its recall |" in text
+    # A method that is added later is timed beside vanilla, and the rest is as it was.
+    costs = json.loads((tmp_path / "runs" / "llava" / "costs.json").read_text())
+    given["methods"] = [*methods, "rudder-random"]
+    embedded.measure_model("llava", "embedded:llava", argparse.Namespace(**given, greedy=True))
+    later = json.loads((tmp_path / "runs" / "llava" / "costs.json").read_text())
+    assert {name: later[name] for name in ("rudder-beta", "vcd")} == {n: costs[n] for n in ("rudder-beta", "vcd")}
+    assert {row.name for row in Result.load(results / "llava.json").methods} == set(given["methods"])
