@@ -65,6 +65,7 @@ CONTROLS = {
     "rudder-random": "a random direction",
     "rudder-negated": "-CARD",
 }
+CONTRAST_COLUMNS = {"chair_s": "CHAIR_S", "f1": "F1", "repeated_mentions": "repeated mentions"}
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,18 @@ def controls_block() -> str:
     return f"{table}\n\nIn brackets: paired 95 % bootstrap intervals over scenes, not corrected for their number."
 
 
+def contrast_block() -> str:
+    """The image-value contrast on every model, as changes against vanilla."""
+    rows = []
+    for name, label in MODELS.items():
+        found = result(name)
+        for method in [] if found is None else found.methods:
+            if method.method == "contrast":
+                chosen = f"{method.settings['contrast']:g}, after {method.settings['contrast_after']}"
+                rows.append([label, chosen, *(_change(method.differences.get(metric)) for metric in CONTRAST_COLUMNS)])
+    return Table(["", "contrast", *CONTRAST_COLUMNS.values()], rows, labels=2).markdown() if rows else ""
+
+
 def _change(change: MetricDifference | None) -> str:
     return "-" if change is None else with_interval(change.value, change.low, change.high, change.unit, sign=True)
 
@@ -199,6 +212,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "readme": readme_block,
     "test-bed": test_bed_block,
     "controls": controls_block,
+    "contrast": contrast_block,
 }
 
 
