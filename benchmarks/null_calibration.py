@@ -170,7 +170,7 @@ def details(mentions: Mentions, objects: NDArray[np.int64]) -> tuple[CaptionDeta
     """The same captions mention by mention, as the truncated control cuts them."""
     found = []
     for image, (row, count) in enumerate(zip(mentions.tolist(), objects.tolist(), strict=True)):
-        said = tuple(Mention(str(name), str(name), place) for place, name in enumerate(row) if name >= 0)
+        said = tuple(Mention(str(name), str(name), place, place + 1) for place, name in enumerate(row) if name >= 0)
         wrong = tuple(mention for mention in said if int(mention.category) >= _ABSENT)
         found.append(CaptionDetail(image, "", said, wrong, frozenset(map(str, range(count))), 7 * len(said)))
     return tuple(found)

@@ -26,7 +26,8 @@ from PIL.PngImagePlugin import PngInfo
 
 from benchmarks.embedded.tables import readme_rows
 from rudder_hf.evaluate.tables import THROUGHPUT
-from rudder_hf.metrics.highlight import Span, absent
+from rudder_hf.metrics.chair_parsers import Mention
+from rudder_hf.metrics.highlight import absent
 from rudder_hf.scenes.embedded import examples
 from rudder_hf.scenes.images import draw
 
@@ -113,7 +114,7 @@ def write_words(canvas: ImageDraw.ImageDraw, text: str, present: list[str], top:
     return top + LINE
 
 
-def _begin(text: str, span: Span) -> int:
+def _begin(text: str, span: Mention) -> int:
     """Where the whole name of an object begins: CHAIR finds a "sports ball" by its second word."""
     return span.stop - len(span.category) if text[: span.stop].endswith(span.category) else span.start
 

@@ -14,7 +14,7 @@ from ..methods import NAMES
 from ..metrics.coco import read_coco
 from ..metrics.errors import InputError, check_least
 from ..metrics.statistics import SAMPLES
-from ..runtime.decoding import NAMES as DECODINGS
+from ..runtime.decoding import DECODING_NAMES
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class CompareOptions:
     command: str = ""
 
     def __post_init__(self) -> None:
-        for what, given, known in (("decoding", self.decodings, DECODINGS), ("method", self.methods, NAMES)):
+        for what, given, known in (("decoding", self.decodings, DECODING_NAMES), ("method", self.methods, NAMES)):
             if unknown := [name for name in given if name not in known]:
                 raise InputError(f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}")
         check_least(self, limit=1, beam_limit=1, pope_limit=0, tune_limit=2, batch_size=1, bootstrap=1)

@@ -20,10 +20,10 @@ from ..methods import GROUPS, NAMES, Method, Sources, method_class, unknown_meth
 from ..methods.base import Inputs
 from ..runtime.answers import encode, with_answer
 from ..runtime.models import LoadedModel
-from ..scenes.captions import DETAIL_PROMPT, detailed_caption, mentions, noun
+from ..scenes.captions import DETAIL_PROMPT, capitalised, detailed_caption, named_categories, noun
 from ..scenes.embedded import embedded_name
 from ..scenes.images import Scene, draw, train_scene
-from ..scenes.world import NAMES as OBJECTS
+from ..scenes.world import OBJECT_NAMES
 
 _STEERED = tuple(name for name in NAMES if name.startswith("rudder-"))
 _PYTHON = {"True": "true", "False": "false", "None": "null"}  # as JSON has them
@@ -155,18 +155,14 @@ def caption_pair(scene: Scene, seed: int) -> tuple[str, str]:
     """A true caption, and the same with every second object that it names exchanged for one that is not there."""
     random = np.random.RandomState(seed)
     correct = detailed_caption(scene, random, len(scene.names))
-    named = list(dict.fromkeys(mentions(correct)))
-    absent = [name for name in OBJECTS if name not in scene.names and name not in named]
+    named = list(dict.fromkeys(named_categories(correct)))
+    absent = [name for name in OBJECT_NAMES if name not in scene.names and name not in named]
     wrong = correct
     for name in named[len(named) > 1 :: 2]:
         other = noun(absent.pop(int(random.randint(len(absent)))))
-        for one, two in ((noun(name), other), (_capital(noun(name)), _capital(other))):
+        for one, two in ((noun(name), other), (capitalised(noun(name)), capitalised(other))):
             wrong = re.sub(rf"\b{re.escape(one)}\b", two, wrong)
     return correct, wrong
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def _scene_pairs(loaded: LoadedModel) -> Callable[[], Iterator[tuple[Inputs, Inputs]]] | None:

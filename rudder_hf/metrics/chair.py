@@ -4,7 +4,7 @@
 data = read_coco("instances_val2014.json", "captions_val2014.json")
 result = chair(read_captions_file("answers.jsonl"), ground_truth(data, "pattern"), "pattern")
 result.scores["chair_s"], result.scores["chair_i"], result.scores["recall"]  # fractions
-result.details[0].hallucinated  # (Mention('bench', 'bench', 41),)
+result.details[0].hallucinated  # (Mention(word='bench', category='bench', start=41, stop=46),)
 ```
 
 CHAIR_S is the share of captions with a mention that is not in the ground truth, CHAIR_I the share of such mentions
@@ -12,7 +12,7 @@ among all mentions of the corpus (repetitions counted). Recall, precision, F1 an
 the distinct categories of a caption, summed over captions (micro): recall is the share of the images' objects that are
 named, precision the share of named objects that are there, F1 their harmonic mean, distinct CHAIR_I one minus
 precision. `rudder_hf.metrics.chair_parsers` says how mentions are found; scores of different lineages are not
-comparable, so the result carries its lineage.
+comparable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .chair_parsers import CATEGORIES, SYNONYMS, Lineage, Mention, check_lineage, parse
+from .chair_parsers import COCO_CATEGORIES, SYNONYMS, Lineage, Mention, check_lineage, parse
 from .coco import Caption, CocoData
 from .coco import image_id as checked_id
 from .errors import InputError, listed
@@ -70,7 +70,7 @@ CHAIR_METRICS: tuple[Metric, ...] = (
 CAPTION_COLUMNS = (
     *("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1", "repeated_mentions", "length"),
 )
-"""The metrics that every table of captions has: without recall and F1, saying less looks like hallucinating less, and
+"""The metrics of every table of captions: without recall and F1, saying less looks like hallucinating less, and
 without repeated mentions so does saying the same again.
 """
 
@@ -88,11 +88,11 @@ class CaptionDetail:
 
     @property
     def objects(self) -> frozenset[str]:
-        """The distinct categories mentioned."""
+        """Return the distinct categories mentioned."""
         return frozenset(mention.category for mention in self.mentions)
 
     def counts(self) -> tuple[int, ...]:
-        """The caption's row of counts, in the order of `COLUMNS`."""
+        """Return the caption's row of counts, in the order of `COLUMNS`."""
         objects = self.objects
         return (
             1, bool(self.hallucinated), len(self.mentions), len(self.hallucinated), len(objects),
@@ -102,26 +102,21 @@ class CaptionDetail:
 
 @dataclass(frozen=True)
 class ChairResult:
-    """Scores (fractions, and averages per caption, by metric name), their counts, and the detail of every caption.
+    """What `chair` found."""
 
-    `totals` are the sums of `COLUMNS`; `silent` captions have no mention (they count for CHAIR_S and recall only).
-    """
-
-    lineage: Lineage
-    scores: dict[str, float]
-    totals: dict[str, int]
+    scores: dict[str, float]  # fractions, and averages per caption, by metric name
+    counts: Counts  # one row for each caption
     details: tuple[CaptionDetail, ...]
-    counts: Counts
-    silent: int
+    silent: int  # captions without a mention, which count for CHAIR_S and recall only
 
 
 def ground_truth(data: CocoData, lineage: Lineage = "pattern") -> dict[int, frozenset[str]]:
-    """The categories in each image: of its instance annotations and, by the lineage, of its reference captions."""
+    """Return the categories in each image: of its instance annotations and, by the lineage, its reference captions."""
     check_lineage(lineage)
     unknown = [name for name in data.categories if name not in SYNONYMS]
     if unknown:
         raise InputError(
-            f"CHAIR is defined for the {len(CATEGORIES)} COCO categories; the annotations also have {listed(unknown)}"
+            f"CHAIR is defined for COCO's {len(COCO_CATEGORIES)} categories; also given are {listed(unknown)}"
         )
     return {
         i: frozenset(SYNONYMS[name] for name in data.objects[i]).union(
@@ -132,20 +127,19 @@ def ground_truth(data: CocoData, lineage: Lineage = "pattern") -> dict[int, froz
 
 
 def chair(
-    captions: Iterable[Caption | tuple[int | str, str]],
+    captions: Iterable[tuple[int | str, str]],
     truth: Mapping[int, Collection[str]],
     lineage: Lineage = "pattern",
 ) -> ChairResult:
     """Score captions against the categories in their images.
 
     Args:
-        captions: `Caption`s, or pairs of image id and text, one for each image; an id given as digits in text is
-            accepted.
-        truth: from `ground_truth` of the same lineage. Every captioned image has to be in it.
-        lineage: how mentions are found.
+        captions: Image id and text of each caption, one for each image; the id may be digits in text.
+        truth: From `ground_truth` of the same lineage. Every captioned image must be in it.
+        lineage: How mentions are found.
     """
     check_lineage(lineage)
-    given = [c if isinstance(c, Caption) else Caption(checked_id(c[0]), c[1]) for c in captions]
+    given = [Caption(checked_id(image), text) for image, text in captions]
     if not given:
         raise InputError("no caption to score")
     odd = [c.image_id for c in given if not isinstance(c.text, str)]
@@ -156,17 +150,15 @@ def chair(
     rows = np.asarray([d.counts() for d in details], dtype=np.float64)
     counts = Counts(tuple(str(c.image_id) for c in given), COLUMNS, rows)
     return ChairResult(
-        lineage=lineage,
         scores=scores(counts, CHAIR_METRICS),
-        totals={name: int(value) for name, value in counts.total().items()},
-        details=details,
         counts=counts,
+        details=details,
         silent=sum(not d.mentions for d in details),
     )
 
 
 def check_captions(captions: Iterable[Caption], known: Collection[int]) -> None:
-    """See that there is one caption of each image, and that the images are among those known."""
+    """Check that there is one caption of each image, and that the images are among those known."""
     numbers = Counter(caption.image_id for caption in captions)
     twice = [image for image, count in numbers.items() if count > 1]
     if twice:

@@ -7,8 +7,8 @@ right, drop "seat" beside "toilet", keep what the synonym table knows. They diff
 - `wordnet`: part of speech of every word of the caption, then its WordNet lemma as adjective, verb, adverb or else
   noun (OPERA, VISTA, lmms-eval). Needs nltk and its data on disk; nothing is downloaded.
 - `strict`: `pattern` without its known accidents: "bus", "ties" and "tennis racket" are found, hyphens and dashes
-  part words, and the entries of the table that a typing error hid are matched. For one's own use; its scores are not
-  comparable with published ones.
+  separate words, and the entries of the table that a typing error hid are matched. Its scores are not comparable
+  with published ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .words import singular, words
 
 _TABLES = json.loads((Path(__file__).parent / "data" / "objects.json").read_text(encoding="utf-8"))
 
-CATEGORIES: tuple[str, ...] = tuple(_TABLES["categories"])
+COCO_CATEGORIES: tuple[str, ...] = tuple(_TABLES["categories"])
 """The 80 COCO categories, in COCO's order."""
 
 SYNONYMS: dict[str, str] = {
@@ -51,33 +51,29 @@ NLTK_DATA = ("averaged_perceptron_tagger_eng", "wordnet")
 
 
 class Mention(NamedTuple):
-    """One mention: the word as matched, its COCO category, its place among the caption's words, and how many it is.
-
-    Places count words before double words are joined. (In captions with "seat" and "toilet" the published programs'
-    own places are shifted; no score depends on them.)
-    """
+    """One mention: the word as matched, its COCO category, and its characters `start` to `stop` in the caption."""
 
     word: str
     category: str
-    place: int
-    words: int = 1
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A caption's normalised words with double words joined, and its object mentions in order, repetitions kept."""
+    """The normalised words of a caption with double words joined, and its object mentions in order."""
 
     tokens: tuple[str, ...]
     mentions: tuple[Mention, ...]
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """The categories mentioned, in order, repetitions kept."""
+        """Return the categories mentioned, in order, with repetitions."""
         return tuple(mention.category for mention in self.mentions)
 
 
 def check_lineage(lineage: str) -> Lineage:
-    """The lineage, or an error that names the allowed ones."""
+    """Return the lineage, or raise an error that names the allowed ones."""
     if lineage not in LINEAGES:
         raise InputError(f"unknown CHAIR lineage {lineage!r}; choose {listed(LINEAGES)}")
     return lineage  # type: ignore[return-value]
@@ -86,21 +82,21 @@ def check_lineage(lineage: str) -> Lineage:
 def parse(caption: str, lineage: Lineage = "pattern") -> Parsed:
     """Words and object mentions of a caption."""
     check_lineage(lineage)
-    text = caption.lower()
-    if lineage == "wordnet":
-        return _mentions(_wordnet_lemmas(words(text)), SYNONYMS)
+    text, synonyms = caption.lower(), SYNONYMS
     if lineage == "strict":
-        return _mentions([_strict_singular(word) for word in words(DASHES.sub(" ", text))], _STRICT_SYNONYMS)
-    return _mentions([singular(word) for word in words(text)], SYNONYMS)
-
-
-def _mentions(normalised: list[str], synonyms: dict[str, str]) -> Parsed:
-    tokens: list[tuple[str, int, int]] = []  # each with its place and how many words it is
+        text, synonyms = _DASHES.sub(" ", text), _STRICT_SYNONYMS
+    found = words(text)
+    if lineage == "wordnet":
+        normalised = _wordnet_lemmas(found)
+    else:
+        normalised = [_strict_singular(word) if lineage == "strict" else singular(word) for word in found]
+    places = _word_places(text, found)
+    tokens: list[tuple[str, int, int]] = []  # with the characters where they stand
     position = 0
     while position < len(normalised):
         joined = _DOUBLE_WORDS.get(" ".join(normalised[position : position + 2]))
         token, width = (normalised[position], 1) if joined is None else (joined, 2)
-        tokens.append((token, position, width))
+        tokens.append((token, places[position][0], places[position + width - 1][1]))
         position += width
     joined_words = tuple(token for token, _, _ in tokens)
     # "The seat of the toilet" is no chair.
@@ -109,7 +105,17 @@ def _mentions(normalised: list[str], synonyms: dict[str, str]) -> Parsed:
     return Parsed(joined_words, tuple(mentions))
 
 
-DASHES = re.compile(r"[-/\u2010-\u2015]")
+def _word_places(text: str, found: list[str]) -> list[tuple[int, int]]:
+    """Return where each word stands in the text; rewritten words ("``" for quotes) have no place of their own."""
+    places, position = [], 0
+    for word in found:
+        start = text.find(word, position)
+        start, position = (position, position) if start < 0 else (start, start + len(word))
+        places.append((start, position))
+    return places
+
+
+_DASHES = re.compile(r"[-/\u2010-\u2015]")
 _STRICT_SYNONYMS = {**SYNONYMS, **_OUT_OF_REACH}
 _WHOLE = {part for word in (*_STRICT_SYNONYMS, *_DOUBLE_WORDS) for part in (word, *word.split())}
 _STRICT_PLURALS = {"ties": "tie", "collies": "collie", "doggies": "doggie", "thieves": "thief", "canoes": "canoe"}

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import InputError, listed
 
@@ -22,26 +22,20 @@ PathLike = str | Path
 
 @dataclass(frozen=True)
 class CocoData:
-    """Annotations of a set of images.
+    """Annotations of a set of images. Every image is a key of all three dictionaries."""
 
-    `files` gives each image's file name, `objects` the categories of its instance annotations (crowds included), each
-    once and in the order in which the file names them, `references` its reference captions. Every image of the files
-    is a key of all three; one that no file lists under "images" has an empty file name.
-    """
-
-    files: dict[int, str]
-    objects: dict[int, tuple[str, ...]]
-    references: dict[int, tuple[str, ...]]
+    files: dict[int, str]  # file names; empty where no file lists the image under "images"
+    objects: dict[int, tuple[str, ...]]  # categories, crowds included, each once, in the order of the file
+    references: dict[int, tuple[str, ...]]  # reference captions
     categories: tuple[str, ...]
 
     @property
     def ids(self) -> list[int]:
-        """The image ids, sorted."""
+        """Return the image ids, sorted."""
         return sorted(self.files)
 
 
-@dataclass(frozen=True)
-class Caption:
+class Caption(NamedTuple):
     """A generated caption of an image."""
 
     image_id: int
@@ -49,7 +43,7 @@ class Caption:
 
 
 def image_id(value: object, where: str = "image_id") -> int:
-    """An image id as a whole number; text of digits is accepted, because programs often write ids so."""
+    """Return an image id as a whole number; text of digits is accepted, because programs often write ids so."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
@@ -72,7 +66,7 @@ def _parsed(text: str, where: object) -> Any:
 
 
 def _checked(rows: list[Any], fields: Sequence[str], place: Callable[[int], str]) -> list[dict[str, Any]]:
-    """Rows that have all of these fields; `place` says where a row stands, for errors."""
+    """Return the rows, each of which must have all of these fields; `place` says where a row stands, for errors."""
     for number, row in enumerate(rows):
         missing = [name for name in fields if not isinstance(row, dict) or name not in row]
         if missing:
@@ -136,7 +130,7 @@ def _read_references(path: PathLike, files: dict[int, str]) -> dict[int, list[st
 
 
 def read_json_rows(path: PathLike, fields: Sequence[str]) -> list[dict[str, Any]]:
-    """The entries of a JSON list or of a JSONL file, whichever the file holds, each with these fields."""
+    """Read the entries of a JSON list or of a JSONL file, each with these fields."""
     text = _read_text(path)
     if text.lstrip().startswith("["):
         rows = _parsed(text, path)
@@ -147,7 +141,7 @@ def read_json_rows(path: PathLike, fields: Sequence[str]) -> list[dict[str, Any]
 
 
 def read_captions_file(path: PathLike) -> list[Caption]:
-    """Generated captions from a JSON list or JSONL file of `{"image_id": 139, "caption": "..."}`."""
+    """Read generated captions from a JSON list or JSONL file of `{"image_id": 139, "caption": "..."}`."""
     captions = []
     for number, row in enumerate(read_json_rows(path, ("image_id", "caption")), start=1):
         if not isinstance(row["caption"], str):

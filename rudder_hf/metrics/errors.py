@@ -1,4 +1,4 @@
-"""What evaluation refuses, with one type to catch."""
+"""The error that evaluation raises for bad data and options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class InputError(ValueError):
 
 
 def listed(values: Iterable[object], limit: int = 5) -> str:
-    """The first values, and how many more there are: `1, 2, 3 and 7 more`."""
+    """Return the first values, and how many more there are: `1, 2, 3 and 7 more`."""
     shown = [str(value) for value in values]
     rest = len(shown) - limit
     return ", ".join(shown[:limit]) + (f" and {rest} more" if rest > 0 else "")

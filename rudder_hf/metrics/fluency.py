@@ -1,8 +1,8 @@
 """Fluency of answers: a hallucination score can be bought with broken text, so this stands beside it in every table.
 
 - `repetition`: shares of distinct word sequences, and of sentences that an answer has already said. Both are taken
-  within each answer and summed over answers, so that saying the same of two images is no repetition.
-- `broken`: sentences of scene captions that the scenes' grammar cannot make; only there is a grammar known.
+  within each answer and summed over answers, so that saying the same about two images is no repetition.
+- `broken`: sentences of scene captions that the scenes' grammar cannot produce.
 
 What the unsteered model thinks of an answer needs the model: `rudder_hf.runtime.answers.log_likelihoods`.
 """
@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..scenes.captions import broken_sentences
-from ..scenes.captions import sentences as scene_sentences
+from ..scenes.captions import broken_sentences, scene_sentences
 from .errors import InputError
 from .statistics import Counts, Metric, share
 from .words import sentences, words
@@ -32,10 +31,7 @@ BROKEN_METRICS: tuple[Metric, ...] = (
 
 
 def repetition(answers: Sequence[str], ids: Sequence[str]) -> Counts:
-    """Counts of word sequences and sentences per answer, for `FLUENCY_METRICS`.
-
-    Case and punctuation do not make a difference between words, nor spaces between sentences.
-    """
+    """Count word sequences and sentences of each answer, for `FLUENCY_METRICS`; case and punctuation are ignored."""
     rows = []
     for answer in answers:
         text = answer.lower()
@@ -47,19 +43,19 @@ def repetition(answers: Sequence[str], ids: Sequence[str]) -> Counts:
             row += [len(runs), len(set(runs))]
         rows.append(row)
     sequences = (name for size in SIZES for name in (f"sequences_{size}", f"distinct_{size}"))
-    return _counts(ids, ("answers", "empty", "sentences", "repeated_sentences", *sequences), rows)
+    return _row_counts(ids, ("answers", "empty", "sentences", "repeated_sentences", *sequences), rows)
 
 
 def broken(answers: Sequence[str], ids: Sequence[str]) -> Counts:
-    """Counts of sentences, and of those that no template of the scenes makes, for `BROKEN_METRICS`."""
-    return _counts(
+    """Count the sentences of each answer, and those that no template of the scenes makes, for `BROKEN_METRICS`."""
+    return _row_counts(
         ids,
         ("scene_sentences", "broken_sentences"),
         [(len(scene_sentences(answer)), broken_sentences(answer)) for answer in answers],
     )
 
 
-def _counts(ids: Sequence[str], columns: tuple[str, ...], rows: Sequence[Sequence[float]]) -> Counts:
+def _row_counts(ids: Sequence[str], columns: tuple[str, ...], rows: Sequence[Sequence[float]]) -> Counts:
     if len(ids) != len(rows):
         raise InputError(f"{len(rows)} answers were given with {len(ids)} ids")
     return Counts(tuple(ids), columns, np.asarray(rows, dtype=np.float64).reshape(len(rows), len(columns)))

@@ -12,17 +12,17 @@ perception is the sum of ten subtasks (at most 2000), cognition of four (at most
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 
 from .coco import PathLike
 from .errors import InputError, listed
-from .pope import Label, check_answers
+from .pope import Label, check_answers, read_label
 from .statistics import Counts, Floats, Metric, Sums, ratio, scores
 
 PERCEPTION = (
@@ -33,7 +33,7 @@ SUBTASKS = PERCEPTION + COGNITION
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _KINDS = ("questions", "right", "images", "both_right", "other")
 
-Reply = Literal["yes", "no", "other"]
+MmeReply = Literal["yes", "no", "other"]
 
 
 @dataclass(frozen=True)
@@ -47,28 +47,24 @@ class MmeQuestion:
 
     @property
     def sample_id(self) -> str:
-        """The image among all subtasks."""
+        """Name the image among those of all subtasks."""
         return f"{self.subtask}/{self.image.name}"
 
 
 @dataclass(frozen=True)
 class MmeResult:
-    """Scores in points by metric name (subtasks, perception, cognition, total), and counts with a row per image.
+    """What `mme` found."""
 
-    `subtasks` are those that were asked; perception and cognition sum the ones that are there, so they compare with
-    published numbers only if these are all 14. `other` counts answers that were neither yes nor no.
-    """
-
-    scores: dict[str, float]
-    subtasks: tuple[str, ...]
-    counts: Counts
-    other: int
+    scores: dict[str, float]  # in points by metric name
+    subtasks: tuple[str, ...]  # those asked; sums over fewer than all 14 do not compare with published numbers
+    counts: Counts  # one row for each image
+    other: int  # answers that were neither yes nor no
 
 
-def parse_mme_answer(text: str) -> Reply:
-    """The official parser: yes or no if the first four characters hold it, otherwise other, which is wrong.
+def parse_mme_answer(text: str) -> MmeReply:
+    """Parse as the official program does: yes or no if the first four characters hold it, otherwise other, a mistake.
 
-    White space around the answer is no part of it: a tokenizer's leading spaces are not to cost a right answer.
+    White space around the answer does not count: a tokenizer's leading spaces must not cost a right answer.
     """
     answer = text.strip().lower()
     if answer in ("yes", "no"):
@@ -78,7 +74,7 @@ def parse_mme_answer(text: str) -> Reply:
 
 
 def _sum_of(names: Sequence[str]) -> Callable[[Sums], Floats]:
-    """The sum of the scores of subtasks."""
+    """Return the function that sums the scores of subtasks."""
 
     def score(sums: Sums) -> Floats:
         right = sum(ratio(sums[f"{name}/right"], sums[f"{name}/questions"]) for name in names)
@@ -89,7 +85,7 @@ def _sum_of(names: Sequence[str]) -> Callable[[Sums], Floats]:
 
 
 def mme_metrics(subtasks: Sequence[str] = SUBTASKS) -> tuple[Metric, ...]:
-    """The total, perception, cognition and each subtask; sums run over the subtasks given."""
+    """Return the metrics total, perception, cognition and each subtask; sums run over the given subtasks."""
     groups = [
         ("total", "MME", list(subtasks)),
         ("perception", "Perception", [name for name in subtasks if name in PERCEPTION]),
@@ -100,7 +96,7 @@ def mme_metrics(subtasks: Sequence[str] = SUBTASKS) -> tuple[Metric, ...]:
 
 
 def mme(questions: Sequence[MmeQuestion], answers: Sequence[str]) -> MmeResult:
-    """Score answers in the order of the questions; the two questions of an image have to be neighbours."""
+    """Score answers in the order of the questions; the two questions of an image must be neighbours."""
     check_answers(questions, answers)
     replies = tuple(parse_mme_answer(answer) for answer in answers)
     subtasks = tuple(dict.fromkeys(question.subtask for question in questions))
@@ -121,23 +117,15 @@ def mme(questions: Sequence[MmeQuestion], answers: Sequence[str]) -> MmeResult:
     return MmeResult(scores(counts, mme_metrics(subtasks)), subtasks, counts, replies.count("other"))
 
 
-def read_mme(folder: PathLike, subtasks: Collection[str] | None = None) -> list[MmeQuestion]:
-    """Questions of the benchmark's folder: one folder per subtask with images and a text file per image.
+def read_mme(folder: PathLike) -> list[MmeQuestion]:
+    """Read the questions of the benchmark's folder: one folder per subtask with images and a text file per image.
 
     Both published layouts are read: images beside their text files, and `images/` with `questions_answers_YN/`.
-    All 14 subtasks have to be there unless `subtasks` names the ones to read.
     """
-    root = Path(folder)
-    if not root.is_dir():
-        raise InputError(f"{folder} is no folder; give MME's folder, which has one folder per subtask")
-    unknown = [name for name in subtasks or () if name not in SUBTASKS]
-    if unknown:
-        raise InputError(f"unknown MME subtasks {listed(unknown)}; choose among {listed(SUBTASKS, len(SUBTASKS))}")
-    wanted = [name for name in SUBTASKS if subtasks is None or name in subtasks]
-    missing = [name for name in wanted if not (root / name).is_dir()]
-    if missing:
-        raise InputError(f"{folder} lacks the subtasks {listed(missing, 14)}; name the ones to read, or add them")
-    return [question for name in wanted for question in _read_subtask(root / name)]
+    folders = [Path(folder) / name for name in SUBTASKS if (Path(folder) / name).is_dir()]
+    if not folders:
+        raise InputError(f"{folder} is not MME's folder, which has one folder per subtask: {', '.join(SUBTASKS)}")
+    return [question for subtask in folders for question in _read_subtask(subtask)]
 
 
 def _read_subtask(folder: Path) -> list[MmeQuestion]:
@@ -161,8 +149,6 @@ def _read_subtask(folder: Path) -> list[MmeQuestion]:
             fields = line.split("\t")
             if len(fields) != 2:
                 raise InputError(f"{file}: {line!r} is not a question, a tab and Yes or No")
-            label = fields[1].strip().lower()
-            if label not in ("yes", "no"):
-                raise InputError(f"{file} has the label {fields[1]!r}; allowed are Yes and No")
-            questions.append(MmeQuestion(folder.name, by_stem[file.stem], fields[0], cast(Label, label)))
+            label = read_label(fields[1], str(file))
+            questions.append(MmeQuestion(folder.name, by_stem[file.stem], fields[0], label))
     return questions

@@ -14,7 +14,7 @@ calls an answer that says neither *unclear*: it is counted wrong and reported.
 - `official`: "No", "no" or "not" among the words of the first sentence;
 - `opera`: these, "NO" or a word that ends in "n't" among all words of the answer.
 
-`build_questions` makes questions from annotations: three objects of an image, each followed by one that is not in it.
+`build_questions` makes questions from annotations: three objects of an image, each followed by one not in it.
 
 - `random`: any object of the annotations' categories;
 - `popular`: the object that is in most images;
@@ -36,7 +36,8 @@ from typing import Literal, cast
 
 import numpy as np
 
-from .coco import CocoData, PathLike, read_json_rows
+from ..scenes.captions import question as question_text
+from .coco import CocoData, PathLike, image_id, read_json_rows
 from .errors import InputError, listed
 from .statistics import Counts, Floats, Metric, Sums, ratio, scores
 
@@ -47,12 +48,12 @@ PARSERS: tuple[Parser, ...] = ("robust", "official", "opera")
 Strategy = Literal["random", "popular", "adversarial"]
 STRATEGIES: tuple[Strategy, ...] = ("random", "popular", "adversarial")
 _PER_IMAGE = 3  # objects that are there, each followed by one that is not
-COLUMNS = ("questions", "right", "true_yes", "false_yes", "missed_yes", "said_yes", "unclear")
+POPE_COLUMNS = ("questions", "right", "true_yes", "false_yes", "missed_yes", "said_yes", "unclear")
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question in the form of the published files; `image` is a file name."""
+    """A question of a published file; `image` is a file name."""
 
     question_id: int
     image: str
@@ -62,15 +63,12 @@ class Question:
 
 @dataclass(frozen=True)
 class PopeResult:
-    """Scores (fractions by metric name), counts with one row per image, and the questions that were asked.
+    """What `pope` found."""
 
-    `unclear` is how many answers said neither yes nor no.
-    """
-
-    scores: dict[str, float]
-    counts: Counts
+    scores: dict[str, float]  # fractions by metric name
+    counts: Counts  # one row for each image
     questions: tuple[Question, ...]
-    unclear: int
+    unclear: int  # answers that said neither yes nor no
 
 
 _SCORES: dict[str, Callable[[Sums], Floats]] = {
@@ -86,12 +84,12 @@ _BETTER: dict[str, bool | None] = {"yes_ratio": None, "unclear": False}
 
 
 def _metric(name: str, splits: Sequence[str] = (), prefix: str = "") -> Metric:
-    """A score, or its plain mean over splits, whose columns have the split's name before theirs."""
+    """Return a score, or its plain mean over splits, whose columns begin with the split's name."""
 
     def compute(sums: Sums) -> Floats:
         if not splits:
             return _SCORES[name](sums)
-        own = [{column: sums[f"{split}/{column}"] for column in COLUMNS} for split in splits]
+        own = [{column: sums[f"{split}/{column}"] for column in POPE_COLUMNS} for split in splits]
         return cast(Floats, np.mean([_SCORES[name](part) for part in own], axis=0))
 
     label = f"{prefix} {_LABELS.get(name, name.capitalize())}".strip()
@@ -102,13 +100,11 @@ POPE_METRICS = tuple(_metric(name) for name in _SCORES)
 
 
 def pope_mean(results: Mapping[str, PopeResult]) -> tuple[Counts, tuple[Metric, ...]]:
-    """Counts over several splits with one row per image, and the metrics of each split and of their plain mean.
+    """Return counts over several splits with one row per image, and the metrics of each split and of their plain mean.
 
-    The splits have to ask about the same objects that are there, as the published ones do: the older random split of
-    2910 questions does not belong to the popular and adversarial ones.
+    The splits must ask about the same present objects, as the published ones do: the older random split of 2910
+    questions does not belong to the popular and adversarial ones.
     """
-    if not results:
-        raise InputError("no split to average")
     present = {
         split: {(question.image, question.text) for question in result.questions if question.label == "yes"}
         for split, result in results.items()
@@ -123,7 +119,7 @@ def pope_mean(results: Mapping[str, PopeResult]) -> tuple[Counts, tuple[Metric, 
         )
     ids = results[first].counts.ids
     tables = [result.counts.ordered(ids).values for result in results.values()]
-    columns = tuple(f"{split}/{column}" for split in results for column in COLUMNS)
+    columns = tuple(f"{split}/{column}" for split in results for column in POPE_COLUMNS)
     means = tuple(_metric(name, list(results)) for name in _SCORES)
     single = tuple(_metric(name, [split], split) for split in results for name in _SCORES)
     return Counts(ids, columns, np.concatenate(tables, axis=1)), means + single
@@ -141,13 +137,13 @@ def pope(questions: Sequence[Question], answers: Sequence[str], parser: Parser =
             "false_yes": not present and yes, "missed_yes": present and not yes, "said_yes": yes,
             "unclear": reply == "unclear",
         })  # fmt: skip
-    values = np.asarray([[row[name] for name in COLUMNS] for row in rows.values()], dtype=np.float64)
-    counts = Counts(tuple(rows), COLUMNS, values)
+    values = np.asarray([[row[name] for name in POPE_COLUMNS] for row in rows.values()], dtype=np.float64)
+    counts = Counts(tuple(rows), POPE_COLUMNS, values)
     return PopeResult(scores(counts, POPE_METRICS), counts, tuple(questions), int(counts.total()["unclear"]))
 
 
 def check_answers(questions: Sequence[object], answers: Sequence[str]) -> None:
-    """See that there are questions, and one answer to each."""
+    """Check that there are questions, and one answer to each."""
     if not questions:
         raise InputError("no question to score")
     if len(answers) != len(questions):
@@ -179,7 +175,7 @@ _CLAIM = re.compile(
 
 
 def parse_answer(text: str, parser: Parser = "robust") -> Reply:
-    """What an answer says."""
+    """Return what an answer says."""
     if parser == "official":
         words = text.split(".")[0].replace(",", "").split(" ")
         return "no" if {"No", "not", "no"} & set(words) else "yes"
@@ -207,17 +203,12 @@ def parse_answer(text: str, parser: Parser = "robust") -> Reply:
 
 
 def read_questions(path: PathLike) -> list[Question]:
-    """Questions of a file in the published form: JSON lines of question_id, image, text and label."""
+    """Read questions in the published form: JSON lines of question_id, image, text and label."""
     questions = []
     for number, row in enumerate(read_json_rows(path, ("question_id", "image", "text", "label")), start=1):
-        label = str(row["label"]).strip().lower()
-        if label not in ("yes", "no"):
-            raise InputError(f"{path}: entry {number} has the label {row['label']!r}; allowed are yes and no")
-        try:
-            question_id = int(row["question_id"])
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{path}: entry {number} has question_id {row['question_id']!r}, no number") from error
-        questions.append(Question(question_id, str(row["image"]), str(row["text"]), cast(Label, label)))
+        where = f"{path}: entry {number}"
+        label, question_id = read_label(row["label"], where), image_id(row["question_id"], f"{where}.question_id")
+        questions.append(Question(question_id, str(row["image"]), str(row["text"]), label))
     twice = [i for i, n in Counter(q.question_id for q in questions).items() if n > 1]
     if twice:
         raise InputError(f"{path}: question ids occur several times: {listed(twice)}")
@@ -226,39 +217,43 @@ def read_questions(path: PathLike) -> list[Question]:
     return questions
 
 
-def question_text(name: str) -> str:
-    """POPE's question for a category."""
-    return f"Is there {'an' if name[:1].lower() in 'aeiou' else 'a'} {name} in the image?"
+def read_label(value: object, where: str) -> Label:
+    """Return "yes" or "no", in whatever case it is written; `where` says where it stands, for errors."""
+    label = str(value).strip().lower()
+    if label not in ("yes", "no"):
+        raise InputError(f"{where} has the label {value!r}; allowed are yes and no")
+    return cast(Label, label)
 
 
-def build_questions(
-    data: CocoData, strategy: Strategy, images: int | Collection[int] | None = 500, seed: int = 0
-) -> list[Question]:
-    """Balanced questions about images with at least three objects.
+def build_questions(data: CocoData, strategy: Strategy, images: Collection[int], seed: int = 0) -> list[Question]:
+    """Return balanced questions about images, three about objects that are there and three about absent ones.
 
     Args:
-        data: annotations; frequencies and co-occurrences are counted over all of its images.
-        strategy: how the absent objects are chosen.
-        images: how many images to draw (fewer if fewer qualify), which image ids to use, or None for all.
-        seed: of the drawing of images and, for `random`, of objects.
+        data: Annotations; frequencies and co-occurrences are counted over all of its images.
+        strategy: How the absent objects are chosen.
+        images: Ids of images, from `askable_images`.
+        seed: Of the drawing of objects, for `random`.
     """
     if strategy not in STRATEGIES:
         raise InputError(f"unknown POPE strategy {strategy!r}; choose {listed(STRATEGIES)}")
-    chosen = _choose_images(data, images, seed)
+    if unfit := sorted(set(images) - set(askable_images(data))):
+        raise InputError(f"{len(unfit)} images have no annotation or fewer than {_PER_IMAGE} objects: {listed(unfit)}")
     ranking = _rankings(data, strategy, seed)
     questions: list[Question] = []
-    for image in chosen:
+    for image in sorted(images):
         used = set(data.objects[image])
         for name in data.objects[image][:_PER_IMAGE]:
             absent = next(other for other in ranking(image, name) if other not in used)
             used.add(absent)
             for asked, label in ((name, "yes"), (absent, "no")):
-                text = question_text(asked)
-                questions.append(Question(len(questions) + 1, data.files[image], text, label))  # type: ignore[arg-type]
+                questions.append(
+                    Question(len(questions) + 1, data.files[image], question_text(asked), cast(Label, label))
+                )
     return questions
 
 
-def _choose_images(data: CocoData, images: int | Collection[int] | None, seed: int) -> list[int]:
+def askable_images(data: CocoData) -> list[int]:
+    """Return the images that have a file name and enough kinds of objects that are there and that are not."""
     fitting = [
         i
         for i in data.ids
@@ -268,20 +263,11 @@ def _choose_images(data: CocoData, images: int | Collection[int] | None, seed: i
         raise InputError(
             f"no image has a file name, at least {_PER_IMAGE} kinds of objects and {_PER_IMAGE} kinds that are absent"
         )
-    if images is None:
-        return fitting
-    if isinstance(images, int):
-        if images < 1:
-            raise InputError(f"images is {images}; draw at least one")
-        return sorted(random.Random(seed).sample(fitting, min(images, len(fitting))))
-    unfit = sorted(set(images) - set(fitting))
-    if unfit:
-        raise InputError(f"{len(unfit)} images have no annotation or fewer than {_PER_IMAGE} objects: {listed(unfit)}")
-    return sorted(set(images))
+    return fitting
 
 
 def _rankings(data: CocoData, strategy: Strategy, seed: int) -> Callable[[int, str], list[str]]:
-    """For an image and an object in it, all categories from the first to the last choice of an absent object."""
+    """Return a function of an image and an object in it that ranks all categories as the absent object to ask for."""
     number = Counter(name for names in data.objects.values() for name in names)
     popular = sorted(data.categories, key=lambda name: -number[name])
     if strategy == "popular":

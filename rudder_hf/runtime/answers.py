@@ -1,4 +1,4 @@
-"""From images and prompts to answers, and how likely each answer is to the unsteered model."""
+"""Answer prompts about images, and compute how likely each answer is under the unsteered model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..hub import encoding
 from ..methods import Generate
 from .decoding import Decoding
 
-# One pass over prompt and answer gives these something else than decoding does (PaliGemma, for one, looks both ways
-# within what it prefills), so their answers are scored token by token.
+# For these, one pass over prompt and answer differs from decoding (PaliGemma, for example, attends in both directions
+# within the prefill), so their answers are scored token by token.
 STEP_BY_STEP = ("paligemma", "kosmos-2", "kosmos-2.5", "minimax_m3_vl", "mistral_large4")
 
 
@@ -33,7 +33,7 @@ class Answer:
 
 
 def encode(model: PreTrainedModel, processor: Any, images: list[Image.Image], prompts: list[str]) -> dict[str, Any]:
-    """Inputs of `generate`, padded on the left, on the model's device."""
+    """Return inputs of `generate`, padded on the left, on the model's device."""
     return to_model(encoding.encode_prompts(processor, images, prompts), model)
 
 
@@ -47,7 +47,7 @@ def to_model(inputs: dict[str, Any], model: Any) -> dict[str, Any]:
 
 
 def synthetic_image(seed: int = 0, size: int = 336) -> Image.Image:
-    """An image of coloured rectangles on a gradient, the same for the same seed."""
+    """Return an image of coloured rectangles on a gradient, the same for the same seed."""
     source = numpy.random.default_rng(seed)
     ramp = numpy.linspace(0, 255, size, dtype=numpy.float32)
     pixels = numpy.stack(numpy.broadcast_arrays(ramp[:, None], ramp[None, :], ramp[::-1, None]), axis=-1).copy()
@@ -59,7 +59,7 @@ def synthetic_image(seed: int = 0, size: int = 336) -> Image.Image:
 
 
 def long_prompt(processor: Any, model: PreTrainedModel, tokens: int, batch: int = 1) -> dict[str, Any]:
-    """Synthetic images with a question, lengthened with filler words to about `tokens` positions (never shortened)."""
+    """Return synthetic images with a question, lengthened with filler words to about `tokens` positions."""
     question = "Please describe this image in detail."
     images = [synthetic_image(seed) for seed in range(batch)]
     inputs = encode(model, processor, images, [question] * batch)
@@ -90,7 +90,7 @@ def answers(
 
 
 def without_prompt(written: Tensor, prompt: Tensor) -> Tensor:
-    """New tokens alone: models that are prompted with embeddings return nothing else."""
+    """Return only the new tokens; models prompted with embeddings return nothing else."""
     length = prompt.shape[1]
     if written.shape[1] >= length and bool((written[:, :length] == prompt.to(written.device)).all()):
         return written[:, length:]
@@ -98,7 +98,7 @@ def without_prompt(written: Tensor, prompt: Tensor) -> Tensor:
 
 
 def end_ids(model: PreTrainedModel) -> set[int]:
-    """Tokens that end an answer."""
+    """Return the tokens that end an answer."""
     ends = model.generation_config.eos_token_id  # type: ignore[union-attr]
     if ends is None:
         ends = getattr(find_backbone(model).loop.generation_config, "eos_token_id", None)
@@ -107,19 +107,19 @@ def end_ids(model: PreTrainedModel) -> set[int]:
 
 @torch.no_grad()
 def log_likelihoods(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequence[Sequence[int]]) -> list[float]:
-    """Log-probability of each answer under the unsteered model, by one forward pass over prompt and answer.
+    """Return the log-probability of each answer under the unsteered model, by one forward over prompt and answer.
 
-    The rows are the answers' tokens, one for each row of the inputs. An empty answer has 0.
+    `rows` are the answers' tokens, one list for each row of the inputs. An empty answer has 0.
     """
     longest = max(len(row) for row in rows)
     if longest == 0:
         return [0.0] * len(rows)
-    # A placeholder that the model wrote into its answer would be taken for an image in one pass.
+    # In one pass a placeholder that the model wrote into its answer would be taken for an image.
     placeholders = set(image_token_ids(model))
     if model.config.model_type in STEP_BY_STEP or any(placeholders & set(row) for row in rows):
         return _forced(model, inputs, rows)
     prompt = inputs["input_ids"]
-    padding = int(prompt[0, -1])  # Any token will do: it is masked, and nothing that counts comes after it.
+    padding = int(prompt[0, -1])  # any token will do: it is masked
     answer = torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=prompt.device)
     real = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=prompt.device)
     extended = with_answer(inputs, answer, real)
@@ -155,7 +155,7 @@ def with_answer(inputs: Mapping[str, Any], answer: Tensor, real: Tensor) -> dict
 
 
 def _forward(model: PreTrainedModel, extended: dict[str, Any], keep: int) -> Tensor:
-    """Logits of the last positions, with positions and masks as `generate` would set them in a prefill."""
+    """Return the logits of the last `keep` positions, with positions and masks as `generate` sets them."""
     keeping = {"logits_to_keep": keep} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
     if find_backbone(model).loop is not model:
         # Prompted with embeddings that its own forward makes.
@@ -171,7 +171,7 @@ def _forward(model: PreTrainedModel, extended: dict[str, Any], keep: int) -> Ten
 
 
 class _Dictation(LogitsProcessor):
-    """Makes a model write given answers, and adds up what it thought of each token."""
+    """Force a model to write given answers, and sum their log-probabilities."""
 
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.rows, self.sums, self.step = rows, [0.0] * len(rows), 0
@@ -189,7 +189,7 @@ class _Dictation(LogitsProcessor):
 
 
 def _forced(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequence[Sequence[int]]) -> list[float]:
-    """As `log_likelihoods`, by decoding the answers token by token."""
+    """Return what `log_likelihoods` does, by decoding the answers token by token."""
     dictation = _Dictation(rows)
     model.generate(  # type: ignore[operator]
         **inputs,

@@ -1,9 +1,9 @@
 """Greedy search, beam search and nucleus sampling, the last with random numbers that belong to the sample.
 
 `generate` draws from one stream for the whole batch, so that a row's text depends on its neighbours. Here the noise of
-a token is a hash of the sample's seed, the step and the token, and the sample is the argmax of warped log-probability
-plus Gumbel noise, which is an exact draw from the warped distribution. Neither batch size nor order, nor what was
-drawn before, changes it; and methods that are compared see the same noise, which narrows the paired intervals.
+a token is a hash of the sample's seed, the step and the token, and the argmax of warped log-probability plus Gumbel
+noise is an exact draw from the warped distribution. It does not depend on batch size, order or earlier draws; and
+methods that are compared see the same noise, which narrows the paired intervals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 
-NAMES = ("greedy", "beam", "nucleus")
+DECODING_NAMES = ("greedy", "beam", "nucleus")
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Decoding:
     temperature: float = 1.0  # Of nucleus sampling
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise ValueError(f"There is no decoding {self.name!r}. Choose one of {', '.join(NAMES)}.")
+        if self.name not in DECODING_NAMES:
+            raise ValueError(f"There is no decoding {self.name!r}. Choose one of {', '.join(DECODING_NAMES)}.")
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {self.max_new_tokens}, but has to be at least 1.")
         if self.num_beams < 1:
@@ -43,15 +43,15 @@ class Decoding:
             raise ValueError(f"temperature is {self.temperature}, but has to be above 0.")
 
     def record(self) -> dict[str, Any]:
-        """The options that matter for this way of decoding."""
+        """Return the options that matter for this way of decoding."""
         mine = {"greedy": (), "beam": ("num_beams",), "nucleus": ("top_p", "temperature")}[self.name]
         return {name: value for name, value in asdict(self).items() if name in ("name", "max_new_tokens", *mine)}
 
     def options(self, seeds: Sequence[int]) -> dict[str, Any]:
-        """Keyword arguments of `generate` for rows with these seeds.
+        """Return the keyword arguments of `generate` for rows with these seeds.
 
-        Options of sampling that a model brings along (Qwen2.5-VL: a temperature of 1e-6) are unset; all others, such
-        as its repetition penalty, stay.
+        The model's own sampling options (Qwen2.5-VL: a temperature of 1e-6) are unset; all others, such as its
+        repetition penalty, stay.
         """
         options: dict[str, Any] = {
             "max_new_tokens": self.max_new_tokens,
@@ -69,7 +69,7 @@ class Decoding:
 
 
 def sample_seed(seed: int, sample_id: str) -> int:
-    """The seed of one sample: 63 bits of a hash of the run's seed and the sample's id."""
+    """Return the seed of one sample: 63 bits of a hash of the run's seed and the sample's id."""
     digest = hashlib.sha256(f"{seed}\n{sample_id}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -86,7 +86,7 @@ class SampleNoise(LogitsProcessor):
         self._start: int | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores of shape (rows, vocabulary) plus noise, in float64 where the device has it."""
+        """Return scores of shape (rows, vocabulary) plus noise, in float64 where the device has it."""
         if scores.shape[0] != len(self.seeds):
             raise ValueError(f"There are {scores.shape[0]} rows but {len(self.seeds)} seeds.")
         if self._start is None:
@@ -100,7 +100,7 @@ class SampleNoise(LogitsProcessor):
 
 
 def gumbel_noise(seeds: Sequence[int], step: int, vocabulary: int, device: torch.device) -> Tensor:
-    """Gumbel noise of shape (rows, vocabulary) that depends on seed, step and token, and on nothing else."""
+    """Return Gumbel noise of shape (rows, vocabulary) that depends on seed, step and token only."""
     rows = _mix(torch.tensor([_signed(seed + _GOLDEN * (step + 1)) for seed in seeds], device=device))
     tokens = torch.arange(vocabulary, device=device)
     bits = _mix(rows[:, None] + tokens[None, :] * _signed(_GOLDEN))
@@ -121,7 +121,7 @@ def _signed(value: int) -> int:
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:
-    """A logical right shift of int64, whose own shift repeats the sign."""
+    """Shift int64 right without repeating the sign."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 

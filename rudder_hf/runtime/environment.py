@@ -1,4 +1,4 @@
-"""What a result was measured with: versions, code, machine, accelerators, and when; and which process this is."""
+"""What a result was measured with (versions, code, files of a model, machine, time), and which process this is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ..core.version import __version__
 
 PACKAGES = (
     "torch",
@@ -27,19 +29,18 @@ PACKAGES = (
 
 
 CODE = "rudder_hf_code"
-"""Under this name `versions` has a digest of the code that results depend on."""
+"""The entry of `versions` that holds a digest of the code that results depend on."""
 _MEASURED = ("core", "methods", "metrics", "scenes")
+_WHOLE_FILE = 64 << 20  # bytes up to which a weight file is hashed whole
 
 
 def timestamp() -> str:
-    """The time now, in UTC, to the second."""
+    """Return the time now, in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python, of this package with a digest of its code, and of those it works with; None if missing."""
-    from .. import __version__
-
+    """Return the versions of Python, of this package with a digest of its code, and of its dependencies."""
     found: dict[str, str | None] = {"python": platform.python_version(), "rudder_hf": __version__}
     found[CODE] = code_digest(*_MEASURED)
     for name in PACKAGES:
@@ -51,9 +52,7 @@ def versions() -> dict[str, str | None]:
 
 
 def code_digest(*folders: str) -> str:
-    """First 16 hexadecimal digits of the SHA-256 of the Python sources in folders of this package.
-
-    The digest is the same on every system: files count in the order of their paths, whatever their line endings.
+    """Return a digest of the Python sources in folders of this package, the same on every system.
 
     Args:
         folders: Paths inside the package, such as "core" or "integrations/vllm".
@@ -74,8 +73,24 @@ def code_digest(*folders: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def files_digest(folder: Path) -> str:
+    """Return a hash of the weights and configs in a folder, as a calibration records it for its base model."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*")):
+        if path.suffix in (".safetensors", ".json", ".bin") and path.is_file():
+            size = path.stat().st_size
+            digest.update(f"{path.name}\n{size}\n".encode())
+            with path.open("rb") as file:
+                # Of large weight files only the head, which has names and shapes, and the end are read.
+                digest.update(file.read(_WHOLE_FILE))
+                if size > 2 * _WHOLE_FILE:
+                    file.seek(-(1 << 20), 2)
+                    digest.update(file.read())
+    return f"files-sha256:{digest.hexdigest()[:16]}"
+
+
 def hardware() -> dict[str, Any]:
-    """The machine: system, CPU, threads that torch uses, accelerators."""
+    """Describe the machine: system, CPU, threads that torch uses, accelerators."""
     import torch
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -91,7 +106,7 @@ def hardware() -> dict[str, Any]:
 
 
 def cpu_name() -> str:
-    """The processor's name, as far as the system tells."""
+    """Return the processor's name, if the system knows it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -101,7 +116,7 @@ def cpu_name() -> str:
 
 
 def accelerators() -> list[str]:
-    """Names of the accelerators that torch can use."""
+    """Return the names of the accelerators that torch can use."""
     import torch
 
     if torch.cuda.is_available():
@@ -122,15 +137,14 @@ class Process:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one that talks."""
+        """Whether this is the process that prints."""
         return self.rank == 0
 
 
 def this_process(environment: Mapping[str, str] | None = None) -> Process:
     """Read RANK, WORLD_SIZE and LOCAL_RANK, which `accelerate launch` and `torchrun` set.
 
-    Nothing is exchanged between the processes but files in the results folder, so no process group is needed, and one
-    that is lost takes nothing with it.
+    The processes exchange nothing but files in the results folder, so no process group is needed.
 
     Raises:
         ValueError: The variables contradict each other.
@@ -149,7 +163,7 @@ def this_process(environment: Mapping[str, str] | None = None) -> Process:
 
 
 def process_device(device: str, process: Process) -> str:
-    """The device of this process: with several on a machine, each takes the accelerator of its local rank."""
+    """Return the device of this process: with several on a machine, each takes the accelerator of its local rank."""
     if process.count == 1 or ":" in device or device == "cpu":
         return device
     return f"{device}:{process.local_rank}"

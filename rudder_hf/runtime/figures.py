@@ -1,8 +1,7 @@
-"""What all figures share: readable in greyscale and without colour vision, no window system, the same bytes again.
+"""Style of all figures: readable in greyscale and without colour vision, no window system, reproducible files.
 
 Groups differ in lightness and in a hatch, marker or line style, never in hue alone. The hues are those of Okabe and
-Ito, in an order in which neighbours differ in lightness. Needs the extra `plots`; matplotlib is imported when a figure
-is drawn.
+Ito. Needs the extra `plots`; matplotlib is imported when a figure is drawn.
 
 ```python
 with styled():
@@ -48,7 +47,7 @@ def figures_available() -> bool:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw and save within this; matplotlib's own settings are as they were afterwards."""
+    """Draw and save figures within this context; matplotlib's settings are restored afterwards."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE):
@@ -56,7 +55,7 @@ def styled() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, list[Any]]:
-    """A figure of so many inches and its axes, row by row; options are those of `Figure.subplots`."""
+    """Create a figure, sized in inches, and its axes, row by row; options are those of `Figure.subplots`."""
     # Without pyplot: no window system, no global state.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -67,7 +66,7 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **o
 
 
 def save_figure(figure: Any, path: Path, svg: bool = True) -> Path:
-    """Write a figure as PNG and, if wanted, SVG, within `styled`; the path has no suffix. Returns that of the PNG."""
+    """Write a figure as PNG and, if asked for, SVG, within `styled`; the path has no suffix. Return the PNG's path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     png = path.with_name(f"{path.name}.png")
     figure.savefig(png, dpi=DPI, metadata={"Software": None})

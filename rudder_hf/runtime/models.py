@@ -1,9 +1,8 @@
-"""The model under evaluation: a stock model, its processor, and RUDDER's settings for it."""
+"""Load the model under evaluation: a stock model, its processor, and RUDDER's settings for it."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,7 @@ from ..hub.modeling import RudderForConditionalGeneration
 from ..hub.processing import load_processor
 from ..presets import get_preset
 from ..scenes import embedded
-
-_WHOLE_FILE = 64 << 20  # bytes up to which a weight file is hashed whole
+from .environment import files_digest
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,11 @@ class LoadedModel:
     revision: str  # Commit of the base model, or a hash of its files
 
     def settings_for(self, method: str) -> RudderConfig | None:
-        """RUDDER's settings for a method, if there are any."""
+        """Return RUDDER's settings for a method, if there are any."""
         return self.settings.get(method, self.settings.get(""))
 
     def config_with(self, given: dict[str, Any]) -> RudderConfig:
-        """RUDDER's settings for the model, with those that a user gave on top.
+        """Return RUDDER's settings for the model, with the given ones on top.
 
         Raises:
             ValueError: There are none, or a given one is unknown or out of range.
@@ -54,7 +52,7 @@ class LoadedModel:
         return config
 
     def record(self) -> dict[str, Any]:
-        """What a result says about the model."""
+        """Describe the model for a result."""
         return {
             "name": self.name,
             "revision": self.revision,
@@ -66,7 +64,7 @@ class LoadedModel:
 
 
 def _generation_options(model: PreTrainedModel) -> dict[str, Any]:
-    """What the model itself changes about generation, beside the options of sampling, which decoding sets."""
+    """Return the model's own generation options, without those of sampling, which decoding sets."""
     options: dict[str, Any] = model.generation_config.to_diff_dict()  # type: ignore[union-attr]
     left_out = ("transformers_version", "do_sample", "temperature", "top_p", "top_k", "num_beams", "max_new_tokens")
     return {name: value for name, value in sorted(options.items()) if name not in left_out and name[0] != "_"}
@@ -119,9 +117,9 @@ def load_model(
 def load_steered(
     name: str | None, settings: dict[str, Any], device: str = "cpu", dtype: str = "auto"
 ) -> tuple[RudderForConditionalGeneration, Any]:
-    """A steered model and its processor; arguments as for [`load_model`].
+    """Load a steered model and its processor, with `settings` on top of the model's own or its preset.
 
-    The given settings go on top of the model's own or its preset.
+    The other arguments are those of [`load_model`].
 
     Raises:
         ValueError: The model cannot be loaded or steered, or settings are missing or wrong.
@@ -135,24 +133,7 @@ def _first_line(error: Exception) -> str:
 
 
 def base_revision(model: PreTrainedModel, source: str) -> str:
-    """The commit that the model was loaded from; for a folder a hash of what is in it."""
-    commit = getattr(model.config, "_commit_hash", None)
-    if commit and not Path(source).is_dir():
-        return str(commit)
-    return files_digest(Path(source)) if Path(source).is_dir() else "unknown"
-
-
-def files_digest(folder: Path) -> str:
-    """Return a hash of the weights and configs in a folder, as a calibration records it for its base."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*")):
-        if path.suffix in (".safetensors", ".json", ".bin") and path.is_file():
-            size = path.stat().st_size
-            digest.update(f"{path.name}\n{size}\n".encode())
-            with path.open("rb") as file:
-                # Of weights of gigabytes the head, which has names and shapes, and the end have to do.
-                digest.update(file.read(_WHOLE_FILE))
-                if size > 2 * _WHOLE_FILE:
-                    file.seek(-(1 << 20), 2)
-                    digest.update(file.read())
-    return f"files-sha256:{digest.hexdigest()[:16]}"
+    """Return the commit that the model was loaded from, or for a folder a hash of its files."""
+    if Path(source).is_dir():
+        return files_digest(Path(source))
+    return str(getattr(model.config, "_commit_hash", None) or "unknown")

@@ -1,7 +1,7 @@
-"""The progress of every command: a bar on a terminal; elsewhere, as in the log of a cluster, a plain line a minute.
+"""Progress of every command: a bar on a terminal; elsewhere, as in a cluster's log, a plain line a minute.
 
-Functions that take long have an argument `progress: Progress = no_progress` and call `progress(text, done, total)`:
-what is being done, how much of it is done, and how much there is. The command line passes a [`ProgressBar`].
+Functions that take long have an argument `progress: Progress = no_progress` and call `progress(text, done, total)`.
+The command line passes a [`ProgressBar`].
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 from tqdm import tqdm
 
 Progress = Callable[[str, int, int], None]
-"""Is called with what is being done, how much of it is done, and how much there is."""
+"""Called with what is being done, how much of it is done, and how much there is."""
 Item = TypeVar("Item")
 LINE_SECONDS = 60.0
 """Seconds between two lines where stderr is no terminal."""
@@ -25,7 +25,7 @@ def no_progress(text: str, done: int, total: int) -> None:
 
 
 def followed(items: Sequence[Item], text: str, progress: Progress) -> Iterator[Item]:
-    """The items, with a report before each and after the last."""
+    """Yield the items, with a report before each and after the last."""
     for number, item in enumerate(items):
         progress(text, number, len(items))
         yield item
@@ -33,15 +33,15 @@ def followed(items: Sequence[Item], text: str, progress: Progress) -> Iterator[I
 
 
 class _Bar(tqdm):  # type: ignore[type-arg]
-    # No thread that redraws bars: what is timed meanwhile is not disturbed.
+    # No thread that redraws bars: it would disturb timings.
     monitor_interval = 0
 
 
 class ProgressBar:
-    """Progress on stderr; of a bar nothing is left when it ends.
+    """Progress on stderr; the bar is removed when it ends.
 
     Args:
-        shown: Whether this process may show anything.
+        shown: Whether this process shows anything.
     """
 
     def __init__(self, shown: bool = True) -> None:
@@ -58,7 +58,7 @@ class ProgressBar:
             return
         now = time.monotonic()
         if total != self._total or done < self._first:
-            # What an earlier run has done does not count for the time left.
+            # The time left does not count what an earlier run has done.
             self._total, self._first, self._begun, self._said = total, done, now, now
             self.__exit__()
             if self._terminal:
@@ -75,7 +75,7 @@ class ProgressBar:
             print(f"{text}: {done} of {total}, about {left / 60:.0f} minutes left", file=sys.stderr, flush=True)
 
     def __exit__(self, *error: object) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

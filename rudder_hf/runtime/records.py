@@ -39,12 +39,12 @@ def from_json(kind: Any, value: Any, place: str = "") -> Any:
         rest = [part for part in parts if part is not NoneType]
         return value if fitting else from_json(rest[-1], value, place)
     if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, _checked(value, dict, "an object", place), place)
+        return _dataclass(kind, _of_type(value, dict, "an object", place), place)
     if origin is dict:
         return {name: from_json(parts[1], part, f"{place}.{name}".lstrip(".")) for name, part in
-                _checked(value, dict, "an object", place).items()}  # fmt: skip
+                _of_type(value, dict, "an object", place).items()}  # fmt: skip
     if origin in (list, tuple, Sequence):
-        entries = _checked(value, list, "a list", place)
+        entries = _of_type(value, list, "a list", place)
         kinds = parts if origin is tuple and parts[-1] is not ... else [parts[0]] * len(entries)
         if len(kinds) != len(entries):
             raise ValueError(f"{place or 'it'} is {shortened(value)}, but has to be a list of {len(kinds)}")
@@ -55,10 +55,10 @@ def from_json(kind: Any, value: Any, place: str = "") -> Any:
         return tuple(found) if origin is tuple else found
     if kind is float and type(value) is int:
         return value
-    return _checked(value, kind, _WORDS[kind], place)
+    return _of_type(value, kind, _WORDS[kind], place)
 
 
-def _checked(value: Any, kind: type, words: str, place: str) -> Any:
+def _of_type(value: Any, kind: type, words: str, place: str) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{place or 'it'} is {shortened(value)}, but has to be {words}")
     return value

@@ -1,6 +1,4 @@
-"""How results are written for people: numbers with their intervals, tables, and pages of HTML that stand alone.
-
-A [`Table`] is headings and cells; it knows how to be Markdown, LaTeX and a table in the terminal.
+"""Numbers with their intervals, tables for the terminal, Markdown and LaTeX, and self-contained HTML pages.
 
 ```python
 table = Table(["", "vanilla", "RUDDER"], [["CHAIR_S ↓", with_interval(48.2, 44.0, 52.1, "percent"), "..."]])
@@ -26,7 +24,7 @@ from typing import Any
 from .figures import DPI
 
 ARROWS = {"lower": "↓", "higher": "↑", "none": ""}
-"""Which direction is better, as a sign behind the name of a metric."""
+"""The sign behind a metric's name that says which direction is better."""
 
 _DIGITS = {"percent": 1, "points": 2, "words": 1, "nats": 3}
 
@@ -35,32 +33,33 @@ _DIGITS = {"percent": 1, "points": 2, "words": 1, "nats": 3}
 
 
 def number(value: float, unit: str = "", sign: bool = False) -> str:
-    """A number with the digits that its unit deserves. Percent are given as percent, not as fractions."""
+    """Format a number with the digits of its unit; percent are given as percent, not as fractions."""
     return f"{value:{'+' if sign else ''}.{_DIGITS.get(unit, 2)}f}"
 
 
 def with_interval(value: float, low: float, high: float, unit: str = "", sign: bool = False) -> str:
-    """A number and the ends of its interval: `48.2 [44.0, 52.1]`."""
+    """Format a number and its interval: `48.2 [44.0, 52.1]`."""
     return f"{number(value, unit, sign)} [{number(low, unit, sign)}, {number(high, unit, sign)}]"
 
 
 def change_in_points(change: Mapping[str, float]) -> str:
-    """A recorded difference of fractions, in percentage points with its interval: `-3.0 [-5.6, -0.4]`."""
-    return with_interval(100 * change["value"], 100 * change["low"], 100 * change["high"], "percent", sign=True)
+    """Format a recorded difference of fractions in percentage points with its interval: `-3.0 [-5.6, -0.4]`."""
+    value, low, high = (100 * change[name] for name in ("value", "low", "high"))
+    return with_interval(value, low, high, "percent", sign=True)
 
 
 def p_value(p: float) -> str:
-    """A p-value; below a thousandth it is only bounded."""
+    """Format a p-value; below 0.001 only this bound is given."""
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def heading(label: str, direction: str = "none") -> str:
-    """A metric's name with an arrow in the direction that is better ("lower", "higher" or "none")."""
+    """Return a metric's name with an arrow in the direction that is better ("lower", "higher" or "none")."""
     return f"{label} {ARROWS[direction]}".strip()
 
 
 def size(count: float) -> str:
-    """Bytes for people: `1.5 GB`."""
+    """Format a number of bytes: `1.5 GB`."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"
@@ -82,17 +81,17 @@ class Table:
     groups: Sequence[tuple[str, int]] = ()
 
     def _full_headings(self) -> list[str]:
-        """Headings with those of their groups before them."""
+        """Return the headings, each with that of its group before it."""
         above = [text for text, columns in self.groups for _ in range(columns)] or [""] * len(self.headings)
         return [f"{group} {text}".strip() for group, text in zip(above, self.headings, strict=True)]
 
     def markdown(self) -> str:
-        """The table in Markdown, without its title and without a line break at the end."""
+        """Return the table in Markdown, without its title and without a line break at the end."""
         lines = [self._full_headings(), ["---"] * len(self.headings), *self.rows]
         return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
     def latex(self) -> str:
-        """The table in LaTeX (booktabs).
+        """Return the table in LaTeX (booktabs).
 
         With several columns of names, the first is written where it changes, with a rule above.
         """
@@ -114,7 +113,7 @@ class Table:
     def text(self, width: int = 80) -> str:
         """Return the table for a terminal, without borders.
 
-        What is too wide has its rows as columns if that fits, and else its columns in several parts.
+        A table that is too wide is transposed if that fits, and otherwise split into several parts.
         """
         lines = [self._full_headings(), *map(list, self.rows)]
         columns = [list(column) for column in zip(*lines, strict=True)]
@@ -130,7 +129,7 @@ class Table:
         return "\n".join([*title, *("\n".join(_aligned([*labels, *part], self.labels)) for part in parts)])
 
     def print(self) -> None:
-        """Print the table as wide as the terminal is."""
+        """Print the table in the width of the terminal."""
         print(self.text(shutil.get_terminal_size((80, 24)).columns))
 
 
@@ -139,7 +138,7 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
 
 
 def _aligned(columns: Sequence[Sequence[str]], labels: int) -> list[str]:
-    """Lines of a terminal, with a rule below the first."""
+    """Return the lines for a terminal, with a rule below the first."""
     widths = [max(map(len, column)) for column in columns]
     lines = [
         " ".join(
@@ -156,7 +155,7 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 def latex_text(text: str) -> str:
-    """Text with LaTeX's special signs escaped, and arrows and CHAIR's indices as the paper sets them."""
+    """Escape LaTeX's special signs, and set arrows and CHAIR's indices as the paper does."""
     for sign in "&%$#_{}":
         text = text.replace(sign, f"\\{sign}")
     for plain, tex in (("CHAIR\\_S", "CHAIR$_S$"), ("CHAIR\\_I", "CHAIR$_I$")):
@@ -166,9 +165,9 @@ def latex_text(text: str) -> str:
 
 # Pages of HTML
 
-# Light or dark, as the reader's system is. Figures are white paper in both, and have the size that they were drawn
-# for: in a narrow window they are scrolled, so that their text can be read.
-_CSS = """
+# Light or dark, as the reader's system. Figures stay white and keep their size: narrow windows scroll them, so that
+# their text can be read.
+_PAGE_CSS = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; max-width: 68rem; margin: 2rem auto;
   padding: 0 1rem; color: light-dark(#1a1a1a, #ececec); background: light-dark(#fff, #161618); }
@@ -182,36 +181,36 @@ code { background: light-dark(#f2f2f2, #2b2b2f); padding: 0 .2rem; }
 
 
 def html_page(title: str, parts: Iterable[str], css: str = "") -> str:
-    """A whole page that stands alone: nothing is fetched when it is opened.
+    """Return a self-contained page: nothing is fetched when it is opened.
 
     Args:
-        title: In the browser's tab.
+        title: Title of the browser's tab.
         parts: Pieces of HTML, in order; empty ones are left out.
-        css: Rules for what only this page has.
+        css: Rules for this page only.
     """
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_CSS}{css}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{_PAGE_CSS}{css}</style>\n</head>\n<body>\n"
         + "\n".join(part for part in parts if part)
         + "\n</body>\n</html>\n"
     )
 
 
 def html_figure(png: bytes, alt: str) -> str:
-    """A figure of `save_figure` inside a page, with the text that stands for it where it cannot be seen."""
+    """Return a figure of `save_figure` for a page, with its alternative text."""
     width = int.from_bytes(png[16:20], "big") * 96 // DPI  # of the PNG's pixels, in the browser's, 96 to an inch
-    # Reached by the keyboard too, because it may have to be scrolled.
+    # The keyboard reaches it too, for scrolling.
     return f'<div class="figure" tabindex="0"><img src="{data_uri(png)}" alt="{escape(alt)}" width="{width}"></div>'
 
 
 def data_uri(png: bytes) -> str:
-    """A PNG as an address that holds the image itself."""
+    """Return a PNG as a data URI."""
     return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def thumbnail_uri(image: Any, side: int = 240) -> str:
-    """A PIL image as a data URI, at most so many pixels wide and high."""
+    """Return a PIL image as a data URI, at most `side` pixels wide and high."""
     copy = image.copy()
     copy.thumbnail((side, side))
     buffer = io.BytesIO()

@@ -3,10 +3,9 @@
 OUT/plan.json   the command, the format of the folder, and everything that the results depend on
 OUT/answers/    finished batches: one file for each process, one line of JSON for each batch
 
-Repeated with the same plan, a command continues in its folder; with another plan, or in the folder of another command,
-it is refused, and the message says what differs. A batch is on the disk before the next one begins, so a kill loses at
-most the batch that was being worked on. Each process writes a file of its own; what is done is the union of all files.
-A line that a kill has torn is cut off when the file is continued.
+Repeated with the same plan, a command continues in its folder; a folder with another plan or of another command is
+refused, and the message says what differs. A batch is on the disk before the next one begins, so a kill loses at most
+the batch in progress. A line that a kill has torn is cut off when the file is continued.
 
 ```python
 store = Store(out, "evaluate", process)
@@ -29,6 +28,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -39,11 +39,18 @@ from .environment import Process
 from .records import from_json, shortened
 
 Loaded = TypeVar("Loaded")
-FORMAT = 3
+PLAN_FORMAT = 3
 PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
 PATIENCE = 1800.0
 """Seconds without anything new after which waiting for other processes ends."""
 _POLL = 0.5
+
+
+@dataclass(frozen=True)
+class _PlanFile:
+    command: str
+    format: int
+    plan: dict[str, Any]
 
 
 class Store:
@@ -58,30 +65,25 @@ class Store:
     def __init__(self, path: str | Path, command: str, process: Process | None = None) -> None:
         self.path, self.command, self.process = Path(path), command, process or Process()
         self._folder = self.path / "answers"
-        self._lock = FileLock(self._folder / f".{self.process.rank}.lock")
         self._file: Any = None
 
-    # The plan
-
     def check(self) -> bool:
-        """Check that the folder is new or belongs to this command and that no other run uses it.
-
-        To be called before a model is loaded. A folder with a result may be read-only.
+        """Check, before a model is loaded, that the folder is new or belongs to this command, and that nobody uses it.
 
         Returns:
             Whether work was begun in it.
 
         Raises:
-            InputError: It is a file, cannot be written, belongs to another command or an older version, or holds
-                something else.
+            InputError: It is a file, cannot be written and is not finished, belongs to another command or an older
+                version, or holds something else.
             BlockingIOError: Another run is at work in it.
         """
         begun = (self.path / PLAN_FILE).exists()
         if begun:
             self.plan()
-        finished = begun and (self.path / RESULT_FILE).exists()
-        if not finished:
-            check_folder(self.path)
+        if begun and (self.path / RESULT_FILE).exists() and not os.access(self._folder, os.W_OK):
+            return True
+        check_folder(self.path)
         # Names that begin with a dot are drafts of a process that begins at this moment, or was killed then.
         others = sorted(entry.name for entry in self.path.glob("*") if not entry.name.startswith("."))
         if others and not begun:
@@ -89,28 +91,25 @@ class Store:
                 f"{self.path} is not empty and holds nothing that this version of rudder {self.command} could "
                 f"continue ({listed(others, 3)}): choose a new folder."
             )
-        if self._folder.is_dir() and os.access(self._folder, os.W_OK):
-            self._acquire(self._lock)
-            self._lock.release()
-        elif self._folder.is_dir() and not finished:
-            raise InputError(f"{self._folder} cannot be written: choose a folder that can.")
+        if self._folder.is_dir():
+            check_folder(self._folder)
+            self._locked(self.process.rank).release()
         return begun
 
     def start(self, plan: Mapping[str, Any]) -> None:
-        """Begin the work, or check that the folder holds the same work already.
+        """Begin the work, or check that the folder already holds the same work.
 
         Args:
-            plan: Everything that the results depend on and that must not change, as JSON has it.
+            plan: Everything that the results depend on and that must not change, as JSON values.
 
         Raises:
             InputError: The folder holds other work; the message says what differs.
         """
         self.check()
-        text = to_json({"command": self.command, "format": FORMAT, "plan": plan})
+        text = to_json({"command": self.command, "format": PLAN_FORMAT, "plan": plan})
         if write_new(self.path / PLAN_FILE, text):
             return
-        changed = list(_differences(self.plan(), json.loads(text)["plan"]))
-        if changed:
+        if changed := list(_differences(self.plan(), json.loads(text)["plan"])):
             raise InputError(
                 f"{self.path} holds other work ({listed(changed, 4)}). Choose a new folder, or repeat the command of "
                 "that run to continue it."
@@ -125,19 +124,26 @@ class Store:
         path = self.path / PLAN_FILE
         if not path.is_file():
             raise InputError(f"{self.path} is no results folder of rudder {self.command}: it has no {PLAN_FILE}.")
-        record = read_json(path, dict[str, Any])
-        number, command, plan = (record.get(name) for name in ("format", "command", "plan"))
-        if number != FORMAT:
+        number, command = (read_json(path, dict[str, Any]).get(name) for name in ("format", "command"))
+        if number != PLAN_FORMAT:
             raise InputError(
-                f"{self.path} is of another version (format {number}, this one has {FORMAT}): choose a new folder."
+                f"{self.path} is of another version (format {number}, not {PLAN_FORMAT}): choose a new folder."
             )
         if command != self.command:
             raise InputError(f"{self.path} belongs to rudder {command}, not to {self.command}: choose another folder.")
-        if not isinstance(plan, dict):
-            raise InputError(f"{path} is damaged: plan is {shortened(plan)}, but has to be an object.")
+        plan: dict[str, Any] = read_json(path, _PlanFile).plan
         return plan
 
-    # Batches
+    def _locked(self, rank: int) -> FileLock:
+        """Return the lock of a process's file, acquired."""
+        lock = FileLock(self._folder / f".{rank}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise BlockingIOError(
+                f"Another run is writing to {self.path}: wait for it, or choose another folder."
+            ) from None
+        return lock
 
     def __enter__(self) -> Self:
         """Take this process's file, so that no second run writes to it, and cut off a torn line.
@@ -147,14 +153,12 @@ class Store:
         """
         with _naming(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._acquire(self._lock)
+            self._lock = self._locked(self.process.rank)
         try:
             # Processes of an earlier, larger run may still be at work.
-            for path in sorted(self._folder.glob(".*.lock")):
-                if int(path.name.split(".")[1]) >= self.process.count:
-                    lock = FileLock(path)
-                    self._acquire(lock)
-                    lock.release()
+            for rank in sorted(int(path.name.split(".")[1]) for path in self._folder.glob(".*.lock")):
+                if rank >= self.process.count:
+                    self._locked(rank).release()
             path = self._folder / f"{self.process.rank}.jsonl"
             self._file = path.open("ab", buffering=0)
             self._file.truncate(len(_whole_lines(path)))
@@ -162,14 +166,6 @@ class Store:
             self._lock.release()
             raise
         return self
-
-    def _acquire(self, lock: FileLock) -> None:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise BlockingIOError(
-                f"Another run is writing to {self.path}: wait for it, or choose another folder."
-            ) from None
 
     def __exit__(self, *error: object) -> None:
         self._file.close()
@@ -179,7 +175,7 @@ class Store:
         """Add a finished batch, within `with store:`; it is on the disk when this returns."""
         with _naming(self._folder):
             line = json.dumps(batch, ensure_ascii=False).encode() + b"\n"
-            while line:  # a disk that is nearly full takes a part
+            while line:  # a nearly full disk writes only part of it
                 line = line[self._file.write(line) :]
             os.fsync(self._file.fileno())
 
@@ -193,17 +189,17 @@ class Store:
             InputError: A line is damaged, or no such batch.
         """
         for path in sorted(self._folder.glob("*.jsonl")):
-            yield from _parsed_lines(path, _whole_lines(path), kind, "remove the line to do its batch again")
+            yield from read_json_lines(path, kind, torn=True)
 
     def wait(self, missing: Callable[[], int], patience: float = PATIENCE) -> None:
         """Wait until the other processes have stored what this one needs.
 
         Args:
-            missing: How many pieces are not there yet; has to read `batches` anew.
+            missing: Counts what is not there yet, by reading `batches` anew.
             patience: Seconds without any new piece after which waiting ends.
 
         Raises:
-            RuntimeError: Nothing comes any more.
+            RuntimeError: Nothing new was stored for that long.
         """
         fewest, since = -1, time.monotonic()
         while left := missing():
@@ -217,20 +213,15 @@ class Store:
             time.sleep(_POLL)
 
 
-def _whole_lines(path: Path) -> bytes:
-    content = path.read_bytes()
-    return content[: content.rfind(b"\n") + 1]
-
-
 def check_folder(path: Path, own: bool = True) -> None:
-    """Check that a folder can be made, or is one and can be written.
+    """Check that a folder can be created, or exists and can be written.
 
     Args:
         path: The folder.
-        own: Whether what goes there may be a run's own; False refuses the folder of any run.
+        own: Whether a run may be in it.
 
     Raises:
-        InputError: It cannot, or is refused.
+        InputError: It cannot be written, or holds a run.
     """
     there = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not there.is_dir():
@@ -242,7 +233,7 @@ def check_folder(path: Path, own: bool = True) -> None:
 
 
 def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any], within: str = "") -> Iterator[str]:
-    """What differs between two plans, in words."""
+    """Say what differs between two plans."""
     for name in {**stored, **asked}:
         there, here = stored.get(name), asked.get(name)
         if isinstance(there, dict) and isinstance(here, dict):
@@ -251,7 +242,68 @@ def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any], within: st
             yield f"{within}{name} is {shortened(there)} there and {shortened(here)} here"
 
 
-# Files
+# Reading
+
+
+def _whole_lines(path: Path) -> bytes:
+    content = path.read_bytes()
+    return content[: content.rfind(b"\n") + 1]
+
+
+def read_json_lines(path: Path, kind: Any = dict[str, Any], torn: bool = False) -> list[Any]:
+    """Read a file with one JSON value per line, each of the same type for [`from_json`].
+
+    Args:
+        path: The file.
+        kind: The type of a line.
+        torn: Whether to leave out a last line without an end, which a kill has torn.
+
+    Raises:
+        InputError: A line is damaged, or of another type.
+    """
+    found = []
+    for number, line in enumerate((_whole_lines(path) if torn else path.read_bytes()).split(b"\n"), start=1):
+        try:
+            found += [from_json(kind, json.loads(line))] if line.strip() else []
+        except ValueError as error:
+            raise InputError(
+                f"Line {number} of {path} is damaged ({error}): restore the file, or remove the line of a file of "
+                "answers to do its batch again."
+            ) from error
+    return found
+
+
+def read_json(path: Path, kind: Any = Any) -> Any:
+    """Read a JSON file as a type for [`from_json`].
+
+    Raises:
+        InputError: It is damaged, or of another type.
+    """
+    try:
+        return from_json(kind, json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}.") from error
+
+
+def read_result(path: Path, kind: type[Loaded], format: str, what: str) -> Loaded:
+    """Read a JSON file as a dataclass, if its "format" is the present one.
+
+    Raises:
+        InputError: It is not `what` it should be, or is damaged.
+    """
+    record = read_json(path)
+    if not isinstance(record, dict) or record.get("format") != format:
+        raise InputError(f"{path} is not {what} ({format}).")
+    result: Loaded = read_json(path, kind)
+    return result
+
+
+# Writing
+
+
+def to_json(value: Any) -> str:
+    """Return the text of a JSON file; NaN and infinity are rejected."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @contextmanager
@@ -268,57 +320,9 @@ def _naming(path: Path) -> Iterator[None]:
         ) from error
 
 
-def to_json(value: Any) -> str:
-    """Return the text of a JSON file. A value that JSON has no word for, such as NaN, is refused."""
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def read_json(path: Path, kind: Any = Any) -> Any:
-    """Read a JSON file as what [`from_json`] makes of it.
-
-    Raises:
-        InputError: It is damaged, or holds something else.
-    """
-    try:
-        return from_json(kind, json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise InputError(f"{path} is damaged: {error}.") from error
-
-
-def read_result(path: Path, kind: type[Loaded], format: str, what: str) -> Loaded:
-    """Read a result file as a dataclass, if its "format" is the present one.
-
-    Raises:
-        InputError: It is not `what` it has to be, or is damaged.
-    """
-    record = read_json(path)
-    if not isinstance(record, dict) or record.get("format") != format:
-        raise InputError(f"{path} is not {what} ({format}).")
-    result: Loaded = read_json(path, kind)
-    return result
-
-
-def read_json_lines(path: Path, kind: Any = dict[str, Any]) -> list[Any]:
-    """Read a file with one JSON object per line, each of the same type for [`from_json`].
-
-    Raises:
-        InputError: A line is damaged, or something else.
-    """
-    return list(_parsed_lines(path, path.read_bytes(), kind, "restore the file"))
-
-
-def _parsed_lines(path: Path, content: bytes, kind: Any, advice: str) -> Iterator[Any]:
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            try:
-                yield from_json(kind, json.loads(line))
-            except ValueError as error:
-                raise InputError(f"Line {number} of {path} is damaged ({error}): {advice}.") from error
-
-
 @contextmanager
 def _drafted(path: Path, content: str | bytes) -> Iterator[Path]:
-    """A file beside `path` with the whole content, on the disk; gone afterwards."""
+    """Yield a file beside `path` with the whole content, on the disk; it is removed afterwards."""
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -333,7 +337,7 @@ def _drafted(path: Path, content: str | bytes) -> Iterator[Path]:
 
 
 def write_new(path: Path, content: str | bytes) -> bool:
-    """Write a whole file, or nothing if it exists: never half a file, never over another one.
+    """Write a whole file unless it exists: never half a file, never over another one.
 
     Returns:
         Whether this call wrote it.
@@ -353,13 +357,13 @@ def write_new(path: Path, content: str | bytes) -> bool:
 
 
 def write_over(path: Path, content: str) -> None:
-    """Write a whole file, in place of the one that is there: for what can be made again from the answers."""
+    """Write a whole file in place of the one that is there: for what can be made again from the answers."""
     with _drafted(path, content) as draft:
         os.replace(draft, path)
 
 
 def must_write_new(path: Path, content: str | bytes) -> Path:
-    """As `write_new`, for a result that the user gave the name of.
+    """Write a whole file under a name that the user gave.
 
     Raises:
         FileExistsError: The file exists.
@@ -370,6 +374,6 @@ def must_write_new(path: Path, content: str | bytes) -> Path:
 
 
 def numbered_path(folder: Path, stem: str, suffix: str = "") -> Path:
-    """The first of `stem-001`, `stem-002`, ... in a folder that does not exist yet."""
+    """Return the first of `stem-001`, `stem-002`, ... in a folder that does not exist yet."""
     paths = (folder / f"{stem}-{number:03d}{suffix}" for number in itertools.count(1))
     return next(path for path in paths if not path.exists())

@@ -2,9 +2,8 @@
 
     python -m rudder_hf.scenes.coco --out FOLDER [--split evaluation]
 
-Every reader of COCO reads the result unchanged. The reference captions are clean: they name what is there,
-each object once. `data_hash` identifies images and annotations of a split; the shipped values are in
-`data/hashes.json`.
+Any reader of COCO can read the result. The reference captions name what is there, each object once. `data_hash`
+identifies images and annotations of a split; the shipped values are in `data/hashes.json`.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ INFO = {"description": "rudder_hf synthetic scenes", "version": "2.0", "year": 2
 
 
 def file_name(scene: Scene, split: str) -> str:
-    """COCO's way to name an image."""
+    """Return the name of a scene's image, in COCO's form."""
     return f"scenes_{split}_{scene.seed:012d}.png"
 
 
-def _head(scenes: list[Scene], split: str) -> dict[str, Any]:
+def _images(scenes: list[Scene], split: str) -> dict[str, Any]:
     images = [{"id": s.seed, "file_name": file_name(s, split), "width": SIDE, "height": SIDE} for s in scenes]
     return {"info": INFO, "licenses": [], "images": images}
 
 
 def instances(scenes: list[Scene], split: str) -> dict[str, Any]:
-    """Annotations in the form of COCO's `instances_*.json`; the image id is the scene's seed."""
+    """Return annotations in the form of COCO's `instances_*.json`; the image id is the scene's seed."""
     annotations = []
     for scene in scenes:
         for number, thing in enumerate(scene.things):
@@ -52,11 +51,11 @@ def instances(scenes: list[Scene], split: str) -> dict[str, Any]:
                 "iscrowd": 0,
             })  # fmt: skip
     categories = [{"id": c.id, "name": c.name, "supercategory": c.supercategory} for c in CATEGORIES]
-    return {**_head(scenes, split), "annotations": annotations, "categories": categories}
+    return {**_images(scenes, split), "annotations": annotations, "categories": categories}
 
 
 def captions(scenes: list[Scene], split: str) -> dict[str, Any]:
-    """Two true reference captions per image in the form of COCO's `captions_*.json`."""
+    """Return two true reference captions per image in the form of COCO's `captions_*.json`."""
     annotations = []
     for scene in scenes:
         random = np.random.RandomState(scene.seed ^ 0xC0C0)
@@ -64,11 +63,11 @@ def captions(scenes: list[Scene], split: str) -> dict[str, Any]:
         annotations += [
             {"id": scene.seed * 10 + n, "image_id": scene.seed, "caption": text} for n, text in enumerate(texts)
         ]
-    return {**_head(scenes, split), "annotations": annotations}
+    return {**_images(scenes, split), "annotations": annotations}
 
 
 def write_split(out: Path, split: str, scenes: list[Scene] | None = None) -> Path:
-    """Write images and annotations of a split below `out`; returns the folder of the images."""
+    """Write images and annotations of a split below `out`; return the folder of the images."""
     scenes = split_scenes(split) if scenes is None else scenes
     folder = out / split
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +81,7 @@ def write_split(out: Path, split: str, scenes: list[Scene] | None = None) -> Pat
 
 
 def data_hash(scenes: list[Scene], split: str) -> str:
-    """SHA-256 over the pixels and both annotation files of these scenes."""
+    """Return a SHA-256 over the pixels and both annotation files of these scenes."""
     digest = hashlib.sha256()
     for scene in scenes:
         digest.update(np.asarray(draw(scene)).tobytes())
@@ -91,8 +90,8 @@ def data_hash(scenes: list[Scene], split: str) -> str:
     return digest.hexdigest()
 
 
-def main() -> None:
-    """The command line."""
+def _command_line() -> None:
+    """Write splits as the command line asks."""
     parser = argparse.ArgumentParser(description="Write the synthetic scenes as COCO data.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--split", choices=list(SPLITS), action="append", help="all unless given")
@@ -105,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _command_line()

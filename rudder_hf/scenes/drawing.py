@@ -1,7 +1,7 @@
-"""What scenes are drawn from: sprites in several colour styles, and backgrounds of flat shapes in several variants.
+"""Sprites in several colour styles, and backgrounds of flat shapes in several variants.
 
-The sprites are emoji glyphs in one small PNG atlas that ships with the package, so every image can be drawn again bit
-for bit without the font that the atlas was made from (by `tools/train_scenes/atlas.py` in the source repository).
+The sprites are emoji glyphs in one small PNG atlas, so that every image can be drawn again bit for bit without the
+font that the atlas was made from (by `tools/train_scenes/atlas.py` in the source repository).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .world import CATEGORIES, PLACES
 
 ATLAS = Path(__file__).parent / "data" / "sprites.png"
 SPRITE_SIDE = 64  # pixels of one sprite in the atlas
-COLUMNS = 16
+ATLAS_COLUMNS = 16
 
 # A style mixes the colour channels and then brightens: (swap of red/green/blue, share of the swap, gain, grey share).
 # The last two are held out of training.
@@ -38,7 +38,7 @@ GLYPHS: tuple[str, ...] = tuple(g for c in CATEGORIES for g in c.glyphs + c.held
 
 
 def glyph_ids(name_index: int, held_out: bool) -> tuple[int, ...]:
-    """Atlas positions of a category's glyphs, those of training or those held out of it."""
+    """Return the atlas positions of a category's glyphs, those of training or those held out of it."""
     category = CATEGORIES[name_index]
     first = sum(len(c.glyphs + c.held_out_glyphs) for c in CATEGORIES[:name_index])
     middle = first + len(category.glyphs)
@@ -53,8 +53,8 @@ def _atlas() -> Image.Image:
 
 @cache
 def _styled(glyph: int, style: int) -> Image.Image:
-    """One sprite at atlas size in one colour style."""
-    left, top = (glyph % COLUMNS) * SPRITE_SIDE, (glyph // COLUMNS) * SPRITE_SIDE
+    """Return one sprite at atlas size in one colour style."""
+    left, top = (glyph % ATLAS_COLUMNS) * SPRITE_SIDE, (glyph // ATLAS_COLUMNS) * SPRITE_SIDE
     pixels = np.asarray(_atlas().crop((left, top, left + SPRITE_SIDE, top + SPRITE_SIDE))).astype(np.float64)
     swap, share, gain, grey = STYLES[style]
     colour = pixels[..., :3] * (1.0 - share) + pixels[..., swap] * share
@@ -65,7 +65,7 @@ def _styled(glyph: int, style: int) -> Image.Image:
 
 @cache
 def sprite(glyph: int, style: int, size: int, flip: bool) -> NDArray[np.int32]:
-    """A sprite as an integer array (size, size, 4), resized and mirrored as asked."""
+    """Return a sprite as an integer array (size, size, 4), resized and mirrored."""
     image = _styled(glyph, style).resize(
         (size, size), Image.Resampling.BOX if size < SPRITE_SIDE // 2 else Image.Resampling.BICUBIC
     )
@@ -86,13 +86,12 @@ _PALETTES: dict[str, tuple[Colour, Colour, Colour]] = {
     "savanna": ((246, 214, 150), (206, 170, 84), (150, 132, 60)),
     "farm": ((196, 224, 240), (168, 190, 92), (176, 70, 58)),
 }
-VARIANTS = 7  # per place
 TRAIN_VARIANTS = (0, 1, 2, 3, 4)
 HELD_OUT_VARIANTS = (5, 6)
 
 
 def _shapes(draw: ImageDraw.ImageDraw, place: str, variant: int, side: int, colour: Colour, horizon: int) -> None:
-    """The outline shapes of a place above the horizon, and lines below it."""
+    """Draw the shapes of a place above the horizon, and lines below it."""
     random = np.random.RandomState(1000 * list(PLACES).index(place) + variant)
     count = 3 + variant % 3
     for _ in range(count):
@@ -112,7 +111,7 @@ def _shapes(draw: ImageDraw.ImageDraw, place: str, variant: int, side: int, colo
 
 @cache
 def background(place: str, variant: int, side: int) -> NDArray[np.int32]:
-    """The background of a place as an integer array (side, side, 3); the same variant always looks the same."""
+    """Return the background of a place as an integer array (side, side, 3)."""
     random = np.random.RandomState(7919 * list(PLACES).index(place) + variant)
     shift = random.randint(-22, 23, size=3)
     top, bottom, shape = (

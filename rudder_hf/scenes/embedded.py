@@ -1,4 +1,4 @@
-"""The models that come with the package: trained on the synthetic scenes, with their RUDDER settings.
+"""The models that ship with the package: trained on the synthetic scenes, with their RUDDER settings.
 
 >>> model, processor = load()           # a steered LLaVA, seconds after installing
 >>> image = example_image(1)
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from PIL import Image
@@ -17,6 +16,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from ..core.configuration import RudderConfig
 from ..hub.modeling import RudderForConditionalGeneration
+from ..runtime.environment import files_digest
 from .coco import file_name
 from .images import SIDE, Scene, split_scenes
 from .images import draw as draw
@@ -26,25 +26,22 @@ STORED = 12  # of the examples: on the page, and in `examples/images` of the sou
 NOTE = "This is the embedded test bed: a small model that knows synthetic scenes only. Pass --model for a real one."
 RECIPE = "recipe.json"  # of the training, in the folder of every model that was trained on the scenes
 _MODELS = Path(__file__).parent / "models"
-_UNLOADED: Any = SimpleNamespace(config=None)  # of a folder, the revision is that of its files alone
 
 
 def names() -> tuple[str, ...]:
-    """The embedded models."""
+    """Return the names of the embedded models."""
     return tuple(sorted(path.parent.name for path in _MODELS.glob("*/config.json")))
 
 
 def embedded_name(model: str | None) -> str | None:
-    """The embedded model that a user means by None, "embedded", "embedded:NAME" or "embedded:FOLDER"; None for any
-    other model.
-    """
+    """Return the name in "embedded:NAME" or "embedded:FOLDER", the default for None, and None for any other model."""
     if model is None or model == "embedded":
         return DEFAULT
     return model.removeprefix("embedded:") if model.startswith("embedded:") else None
 
 
 def folder(name: str = DEFAULT) -> Path:
-    """Where an embedded model lies, for `from_pretrained` of the stock Auto classes.
+    """Return the folder of an embedded model, for `from_pretrained` of the stock Auto classes.
 
     Args:
         name: One of `names()`, or the folder of another model that was trained on the scenes.
@@ -63,30 +60,28 @@ def folder(name: str = DEFAULT) -> Path:
 
 
 def config(name: str = DEFAULT, **settings: Any) -> RudderConfig:
-    """The settings found for an embedded model on the calibration scenes, with `settings` on top.
+    """Return the settings found for an embedded model on the calibration scenes, with `settings` on top.
 
-    Their record was made where the model was trained: it names the model by the folder here, if that has its files.
+    The record was written on the training machine. If the files match, its path becomes that of the local folder.
     """
-    from ..runtime.models import base_revision  # which imports this module
-
     stored: RudderConfig = RudderConfig.from_pretrained(folder(name) / "rudder")
     stored.base_model_name_or_path = str(folder(name))
-    record, files = stored.calibration or {}, base_revision(_UNLOADED, stored.base_model_name_or_path)
-    if (record.get("model") or {}).get("revision") == files:
-        record["model"]["name"] = stored.base_model_name_or_path
+    model = (stored.calibration or {}).get("model") or {}
+    if model.get("revision") == files_digest(folder(name)):
+        model["name"] = str(folder(name))
     for key, value in settings.items():
         setattr(stored, key, value)
     return stored
 
 
 def settings_for_methods(name: str = DEFAULT) -> dict[str, RudderConfig]:
-    """Settings by the name of the method that they were found for; "" for all that have none of their own."""
+    """Return settings by the name of the method that they were found for; those under "" are for all others."""
     own = {"": folder(name) / "rudder", "rudder-add": folder(name) / "rudder-add"}
     return {method: RudderConfig.from_pretrained(path) for method, path in own.items() if path.is_dir()}
 
 
 def load(name: str = DEFAULT, **settings: Any) -> tuple[RudderForConditionalGeneration, Any]:
-    """An embedded model, steered as calibrated or as `settings` say, and its processor."""
+    """Load an embedded model, steered as calibrated or as `settings` say, and its processor."""
     base: Any = AutoModelForImageTextToText.from_pretrained(folder(name))
     processor: Any = AutoProcessor.from_pretrained(folder(name))  # type: ignore[no-untyped-call]
     return RudderForConditionalGeneration.from_base(base, config(name, **settings)), processor
@@ -94,12 +89,12 @@ def load(name: str = DEFAULT, **settings: Any) -> tuple[RudderForConditionalGene
 
 @cache
 def examples() -> list[Scene]:
-    """The example scenes. No setting is chosen or checked on them."""
+    """Return the example scenes. No setting is chosen or checked on them."""
     return split_scenes("examples")
 
 
 def example_image(number: int) -> Image.Image:
-    """An example image in the size that the embedded models were trained on, counted from 1."""
+    """Draw an example image, counted from 1, in the size that the embedded models were trained on."""
     return draw(examples()[number - 1])
 
 
@@ -112,7 +107,7 @@ def write_examples(folder: Path) -> list[Path]:
 
 
 def recognise_example(image: Image.Image) -> int | None:
-    """The number of an example by its pixels, wherever they come from; None for any other image."""
+    """Return the number of an example image, recognised by its pixels, or None for any other image."""
     return _example_numbers().get(image.convert("RGB").tobytes()) if image.size == (SIDE, SIDE) else None
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from . import drawing
-from .world import NAMES, PLACES, prior_weight
+from .world import OBJECT_NAMES, PLACES, prior_weight
 
 SIDE = 120  # pixels
 GRID = 5  # objects sit in a grid of cells, one cell per patch of the vision tower
@@ -38,7 +38,7 @@ OBJECT_COUNTS = (0, 0, 0, 0, 1, 1, 1, 1, 1)  # weights of having 1, 2, 3, ... ob
 
 @dataclass(frozen=True)
 class Thing:
-    """One object of a scene: category, glyph, style, and its square box in pixels at `SIDE`."""
+    """One object of a scene: category, glyph, style, and its square box in pixels of an image `SIDE` wide."""
 
     name: str
     glyph: int
@@ -63,12 +63,12 @@ class Scene:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Categories of the things, in order."""
+        """Return the categories of the things, in order."""
         return tuple(thing.name for thing in self.things)
 
 
 def pick(random: np.random.RandomState, weights: Sequence[float]) -> int:
-    """An index drawn in proportion to `weights`."""
+    """Draw an index in proportion to `weights`."""
     threshold = float(random.random_sample()) * sum(weights)
     for index, weight in enumerate(weights):
         threshold -= weight
@@ -78,11 +78,11 @@ def pick(random: np.random.RandomState, weights: Sequence[float]) -> int:
 
 
 def _categories(random: np.random.RandomState, place: str, count: int, surprise: float) -> list[str]:
-    """Distinct categories: each follows the place's priors, or with probability `surprise` comes from anywhere."""
+    """Draw distinct categories: each from the place's priors, or with probability `surprise` from all."""
     chosen: list[str] = []
     while len(chosen) < count:
         if float(random.random_sample()) < surprise:
-            name = NAMES[int(random.randint(len(NAMES)))]
+            name = OBJECT_NAMES[int(random.randint(len(OBJECT_NAMES)))]
         else:
             objects = PLACES[place]
             name = objects[pick(random, [prior_weight(place, o, set(chosen)) for o in objects])]
@@ -93,7 +93,7 @@ def _categories(random: np.random.RandomState, place: str, count: int, surprise:
 
 def _thing(random: np.random.RandomState, name: str, cell: int, allow_held_out: bool) -> Thing:
     """Choose how one object looks and where in its cell it stands."""
-    index = NAMES.index(name)
+    index = OBJECT_NAMES.index(name)
     held_out = allow_held_out and float(random.random_sample()) < HELD_OUT_SHARE
     unseen_glyphs = drawing.glyph_ids(index, True)
     unseen_glyph = held_out and bool(unseen_glyphs) and float(random.random_sample()) < 0.5
@@ -118,7 +118,7 @@ def _thing(random: np.random.RandomState, name: str, cell: int, allow_held_out: 
 def make_scene(
     seed: int, surprise: float, allow_held_out: bool = False, counts: tuple[float, ...] = OBJECT_COUNTS
 ) -> Scene:
-    """The scene of a seed. `counts` are the weights of having 1, 2, 3, ... objects."""
+    """Return the scene of a seed. `counts` are the weights of having 1, 2, 3, ... objects."""
     random = np.random.RandomState(seed)
     place = list(PLACES)[int(random.randint(len(PLACES)))]
     unseen = allow_held_out and float(random.random_sample()) < HELD_OUT_SHARE
@@ -132,7 +132,7 @@ def make_scene(
 
 
 def split_scenes(split: str) -> list[Scene]:
-    """All scenes of a held-out split; they break the priors and show some sprites and backgrounds never trained on."""
+    """Return all scenes of a held-out split; they break the priors, and some sprites and backgrounds are held out."""
     if split not in SPLITS:
         raise ValueError(f"There is no split {split!r} of the scenes. Choose one of {', '.join(SPLITS)}.")
     first, size = SPLITS[split]
@@ -140,7 +140,7 @@ def split_scenes(split: str) -> list[Scene]:
 
 
 def train_scene(seed: int, number: int) -> Scene:
-    """Training scene `number` of training run `seed`."""
+    """Return training scene `number` of training run `seed`."""
     return make_scene(TRAINING + 20_000_000 * seed + number, surprise=0.25)
 
 
@@ -150,7 +150,7 @@ def _noise(scale: int) -> NDArray[np.int32]:
 
 
 def draw(scene: Scene, scale: int = 1) -> Image.Image:
-    """The image of a scene, `SIDE * scale` pixels wide."""
+    """Draw a scene, `SIDE * scale` pixels wide."""
     side = SIDE * scale
     pixels = drawing.background(scene.place, scene.variant, side) + scene.brightness
     for thing in scene.things:

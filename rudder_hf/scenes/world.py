@@ -1,7 +1,7 @@
 """The small world of the synthetic scenes: COCO categories, places, and which objects go together.
 
-Category ids and names are COCO's own. A place lists its objects from most to least popular; partners are
-pairs that often occur together. Both make the language priors that the captions carry.
+Category ids and names are COCO's. A place lists its objects from most to least popular; partners are pairs that often
+occur together. Both make the language priors that the captions carry.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ CATEGORIES: tuple[Category, ...] = (
     Category(86, "vase", "indoor", "🏺⚱"),
     Category(88, "teddy bear", "indoor", "🧸"),
 )
-NAMES: tuple[str, ...] = tuple(category.name for category in CATEGORIES)
+OBJECT_NAMES: tuple[str, ...] = tuple(category.name for category in CATEGORIES)
 BY_NAME: dict[str, Category] = {category.name: category for category in CATEGORIES}
 
 PLACES: dict[str, tuple[str, ...]] = {
@@ -111,18 +111,19 @@ _PARTNERS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 
 PARTNERS: dict[str, frozenset[str]] = {
-    name: frozenset({b for a, b in _PARTNERS if a == name} | {a for a, b in _PARTNERS if b == name}) for name in NAMES
+    name: frozenset({b for a, b in _PARTNERS if a == name} | {a for a, b in _PARTNERS if b == name})
+    for name in OBJECT_NAMES
 }
 PARTNER_FACTOR = 5.0
 
 
 def prior_weight(place: str, name: str, present: frozenset[str] | set[str]) -> float:
-    """How likely `name` seems in `place` beside `present`: Zipf popularity, times five for a partner."""
+    """Return how likely `name` is in `place` beside `present`: Zipf popularity, times five for a partner."""
     objects = PLACES[place]
     weight = 1.0 / (objects.index(name) + 1.5) if name in objects else 0.01
     return weight * (PARTNER_FACTOR if PARTNERS[name] & present else 1.0)
 
 
 def article(name: str) -> str:
-    """The article, "a" or "an", of a category or place."""
-    return "an" if name[0] in "aeiou" else "a"
+    """Return the article, "a" or "an", of a category or place."""
+    return "an" if name[:1].lower() in "aeiou" else "a"

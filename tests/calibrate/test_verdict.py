@@ -116,7 +116,7 @@ def test_a_fall_that_saying_less_explains_is_refused() -> None:
 def test_the_truncated_control_has_the_recall_of_the_setting() -> None:
     """Vanilla names three objects and then an absent one, which goes with the third."""
     names = ("cat", "dog", "bird", "boat")
-    said = tuple(Mention(name, name, place) for place, name in enumerate(names))
+    said = tuple(Mention(name, name, place, place + 1) for place, name in enumerate(names))
     truth = frozenset({"cat", "dog", "bird", "horse"})
     details = tuple(CaptionDetail(image, "", said, (said[3],), truth, 30) for image in range(SIZE))
     whole = replace(captions(SIZE), details=details)

@@ -65,7 +65,7 @@ def test_without_arguments_all_scenes_are_counted_and_a_rule_shows_some() -> Non
     assert len(answers) == len(scenes) == 48
     wrong, named = [], {"vanilla": 0, "steered": 0}
     for scene, answer in zip(scenes, answers, strict=True):
-        said = {name: set(captions.mentions(answer[name])) for name in named}
+        said = {name: set(captions.named_categories(answer[name])) for name in named}
         wrong.append([len(names - set(scene.names)) for names in said.values()])
         named = {name: named[name] + len(names) for name, names in said.items()}
     counts = ", ".join(
@@ -108,7 +108,7 @@ def test_what_is_shown_is_marked_and_counted_by_hand() -> None:
         assert all(name in title for name in scene.names)
         for name in ("vanilla", "steered"):
             shown = lines_of(result.stdout, f"{name}:")[place]
-            absent = [n for n in captions.mentions(shown.replace(marks.MARK, "")) if n not in scene.names]
+            absent = [n for n in captions.named_categories(shown.replace(marks.MARK, "")) if n not in scene.names]
             assert shown.count(marks.MARK) == len(absent)
             assert f"{name} {', '.join(absent) or 'nothing'}" in told[place]
     assert "in all 3 scenes" in result.stdout
@@ -206,7 +206,7 @@ def test_objects_are_known_of_examples_and_from_annotations(examples: list[Path]
     for path, answer in zip(examples, answer_json(*examples, "--no-compare")["answers"], strict=True):
         assert answer["present"] == sorted(scenes[path.name].names)
         assert answer["vanilla"] is None
-        wrong = [n for n in captions.mentions(answer["steered"]) if n not in scenes[path.name].names]
+        wrong = [n for n in captions.named_categories(answer["steered"]) if n not in scenes[path.name].names]
         assert answer["absent"] == {"steered": wrong}
     copy = tmp_path / "image.png"
     with Image.open(examples[0]) as image:

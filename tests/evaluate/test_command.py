@@ -180,7 +180,7 @@ def test_scores_comparison_and_tables(done: Path, coco: Path, tmp_path: Path) ->
         (("--out", "x", "--model", "x", "--num-beams", "7"), "--num-beams has no effect on greedy decoding"),
         (("--out", "x", "--model", "x", "--temperature", "1"), "--temperature has no effect on greedy decoding"),
         (("--out", "x", "--model", "x", "--top-p", "1", "--decoding", "beam"), "--top-p has no effect on beam"),
-        (("--out", "x", "--task", "mme", "--data", "."), "--data is .; give MME's folder, which has one folder"),
+        (("--out", "x", "--task", "mme", "--data", "."), "is not MME's folder, which has one folder"),
         (("--out", "x", "--model", "nowhere/nothing-at-all"), "Cannot load"),
         (
             ("--out", "x", "--set", "alpha=3"),

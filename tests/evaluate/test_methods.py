@@ -8,7 +8,7 @@ import pytest
 
 from rudder_hf.evaluate.methods import caption_pair, make_methods, parse_names, parse_optional, parse_settings
 from rudder_hf.methods import GROUPS, NAMES
-from rudder_hf.scenes.captions import broken_sentences, mentions
+from rudder_hf.scenes.captions import broken_sentences, named_categories
 from rudder_hf.scenes.images import train_scene
 from tests.support.evaluating import loaded, run_task, scenes
 
@@ -57,7 +57,7 @@ def test_pairs_for_vti_differ_in_objects_only() -> None:
     for number in range(20):
         scene = train_scene(0, number)
         correct, wrong = caption_pair(scene, number)
-        assert set(mentions(correct)) <= set(scene.names)
-        assert not set(mentions(wrong)) <= set(scene.names)
-        assert len(mentions(correct)) == len(mentions(wrong))
+        assert set(named_categories(correct)) <= set(scene.names)
+        assert not set(named_categories(wrong)) <= set(scene.names)
+        assert len(named_categories(correct)) == len(named_categories(wrong))
         assert broken_sentences(correct) == broken_sentences(wrong) == 0

@@ -29,7 +29,7 @@ from rudder_hf.integrations.vllm.settings import (
     other_files,
     request_settings,
 )
-from rudder_hf.runtime.models import files_digest
+from rudder_hf.runtime.environment import files_digest
 
 ENGINE = engine_settings({"layer": 3, "alpha_max": 8.0, "k": 4.0})
 

@@ -1,9 +1,8 @@
-"""CHAIR: equal to the published programs on published captions, and to a slow count on any captions."""
+"""CHAIR: equal to the published programs on published captions, to hand-worked cases, and to a slow count."""
 
 from __future__ import annotations
 
 import json
-import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rudder_hf.metrics.chair import CHAIR_METRICS, chair, ground_truth
-from rudder_hf.metrics.chair_parsers import CATEGORIES, SYNONYMS, parse
+from rudder_hf.metrics.chair import chair, ground_truth
+from rudder_hf.metrics.chair_parsers import COCO_CATEGORIES, LINEAGES, SYNONYMS, parse
 from rudder_hf.metrics.coco import Caption, CocoData, read_captions_file, read_coco
 from rudder_hf.metrics.errors import InputError
-from rudder_hf.metrics.statistics import scores
 from rudder_hf.scenes import coco as scene_files
-from rudder_hf.scenes.captions import mentions
+from rudder_hf.scenes.captions import named_categories
 from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluation_data import PUBLISHED, needs_published, skip_without_wordnet, wordnet_missing
 from tools.train_scenes.drift import STRONG, drifting_caption
@@ -49,7 +47,8 @@ def published(name: str, lineage: Any) -> tuple[Any, dict[str, Any]]:
 def test_equal_to_the_published_programs(name: str, lineage: str) -> None:
     skip_without_wordnet(lineage)
     result, expected = published(name, lineage)
-    assert {key: result.totals[column] for key, column in COUNTS.items()} == {key: expected[key] for key in COUNTS}
+    totals = result.counts.total()
+    assert {key: totals[column] for key, column in COUNTS.items()} == {key: expected[key] for key in COUNTS}
     assert result.scores["chair_s"] == expected["CHAIRs"]
     assert result.scores["chair_i"] == expected["CHAIRi"]
     assert result.scores["recall"] == expected["Recall"]
@@ -74,51 +73,41 @@ def test_edge_cases_of_the_published_programs(lineage: Any) -> None:
 def test_the_table_of_words_is_the_published_one() -> None:
     lines = (PUBLISHED / "chair" / "synonyms.txt").read_text().splitlines()
     rows = [line.strip().split(", ") for line in lines]
-    assert tuple(row[0] for row in rows) == CATEGORIES
+    assert tuple(row[0] for row in rows) == COCO_CATEGORIES
     reachable = {word: row[0] for row in rows for word in row if word == word.strip().lower() and word.count(" ") < 2}
     assert reachable == SYNONYMS
 
 
-@pytest.mark.parametrize(
-    ("caption", "found"),
-    [
-        ("A hot dog on a plate.", ["hot dog"]),
-        ("hot-dog stand", []),
-        ("The seat of the toilet", ["toilet"]),
-        ("a seat", ["chair"]),
-        ("A passenger train and passengers", ["train", "person"]),
-        ("baby bears, adult cubs", ["bear"]),
-        ("he wears ties", []),
-        ("a bus and two buses", ["bus"]),
-        ("a motor bike, a cheesecake, an iPhone", []),
-        ("a tennis racket", ["tennis racket"]),
-        ("home plate and train tracks", []),
-        ("wine glasses and a wine glass", ["wine glass", "wine glass"]),
-        ("MEN and WOMEN", ["person", "person"]),
-        ("a dog.A cat", ["cat"]),
-        ("1. dog. 2. dogs", ["dog", "dog"]),
-        ("a potted\nplant", ["potted plant"]),
-        ("an air plane plane", ["airplane", "airplane"]),
-        ("", []),
-    ],
-)
-def test_mentions_in_the_original_lineage(caption: str, found: list[str]) -> None:
-    assert list(parse(caption).categories) == found
+# Captions, and the objects that the programs find in them: the original one, its lineage with WordNet, and ours.
+CAPTIONS = [
+    ("A hot dog on a plate.", ["hot dog"], ["hot dog"], ["hot dog"]),  # double words are one
+    ("hot-dog stand, people\u2014two men", ["person"], ["person"], ["hot dog", "person", "person"]),
+    ("The seat of the toilet", ["toilet"], ["toilet"], ["toilet"]),  # no chair
+    ("a seat", ["chair"], ["chair"], ["chair"]),
+    ("A passenger train and passengers", ["train", "person"], ["train", "person"], ["train", "person"]),
+    ("baby bears, adult cubs", ["bear"], ["bear"], ["bear"]),
+    ("he wears ties", [], ["tie"], ["tie"]),  # by rule "ty"
+    ("a bus and two buses", ["bus"], ["bus", "bus"], ["bus", "bus"]),  # by rule "bu"
+    # Written with a capital or a blank too many in the published table.
+    ("a motor bike, a cheesecake, an iPhone", [], [], ["motorcycle", "cake", "cell phone"]),
+    ("a tennis racket", ["tennis racket"], ["tennis racket"], ["tennis racket"]),
+    ("home plate and train tracks", [], [], []),  # double words that swallow an object
+    ("wine glasses and a wine glass", ["wine glass"] * 2, ["wine glass"] * 2, ["wine glass"] * 2),
+    ("MEN and WOMEN", ["person"] * 2, ["person"] * 2, ["person"] * 2),
+    ("the dog's bowl, knives, a desk", *[["dog", "bowl", "knife", "dining table"]] * 3),
+    ("a dog.A cat", ["cat"], ["cat"], ["cat"]),
+    ("1. dog. 2. dogs", ["dog"] * 2, ["dog"] * 2, ["dog"] * 2),
+    ("a potted\nplant", ["potted plant"], ["potted plant"], ["potted plant"]),
+    ("an air plane plane", ["airplane"] * 2, ["airplane"] * 2, ["airplane"] * 2),
+    ("", [], [], []),
+]
 
 
-@pytest.mark.parametrize(
-    ("caption", "found"),
-    [
-        ("a bus and two buses", ["bus", "bus"]),
-        ("he wears ties", ["tie"]),
-        ("a motor bike, a cheesecake, an iPhone", ["motorcycle", "cake", "cell phone"]),
-        ("a tennis racket and sports balls", ["tennis racket", "sports ball"]),
-        ("hot-dog stand, people—two men", ["hot dog", "person", "person"]),
-        ("wine glasses", ["wine glass"]),
-    ],
-)
-def test_the_strict_lineage_has_no_accidents(caption: str, found: list[str]) -> None:
-    assert list(parse(caption, "strict").categories) == found
+@pytest.mark.parametrize("lineage", ["pattern", "wordnet", "strict"])
+def test_mentions_of_known_captions(lineage: Any) -> None:
+    skip_without_wordnet(lineage)
+    for caption, *found in CAPTIONS:
+        assert list(parse(caption, lineage).categories) == found[LINEAGES.index(lineage)], caption
 
 
 def test_every_synonym_is_found_by_the_strict_lineage() -> None:
@@ -126,9 +115,12 @@ def test_every_synonym_is_found_by_the_strict_lineage() -> None:
         assert parse(f"there is one {word} here", "strict").categories == (category,)
 
 
-def test_places_count_the_words_before_double_words() -> None:
-    mentions = parse("A hot dog, the seat of a toilet and a dog").mentions
-    assert [(m.word, m.place) for m in mentions] == [("hot dog", 1), ("toilet", 8), ("dog", 11)]
+@pytest.mark.parametrize("lineage", ["pattern", "strict"])
+def test_mentions_say_where_they_stand(lineage: Any) -> None:
+    text = 'He said: "A Hot  Dog", the seat of a toilet and a DOG\'s bowl.'
+    mentions = parse(text, lineage).mentions
+    assert [text[m.start : m.stop].lower() for m in mentions] == ["hot  dog", "toilet", "dog", "bowl"]
+    assert [m.word for m in mentions] == ["hot dog", "toilet", "dog", "bowl"]
 
 
 def slow_scores(captions: list[tuple[int, str]], truth: dict[int, set[str]]) -> dict[str, Fraction]:
@@ -166,7 +158,7 @@ def test_scores_equal_a_slow_count_in_any_order(cases: list[tuple[str, set[str]]
         assert 0 <= result.scores[name] <= 1
     assert result.silent == sum(not parse(text).mentions for _, text in captions)
     random.shuffle(captions)
-    assert chair(captions, truth).totals == result.totals
+    assert chair(captions, truth).counts.total() == result.counts.total()
 
 
 def test_naming_what_is_there_more_often_is_seen_by_the_distinct_score_only() -> None:
@@ -183,12 +175,9 @@ def test_no_mention_at_all() -> None:
     assert result.silent == 2
 
 
-def test_ids_as_text_are_the_same_images() -> None:
-    assert chair([("007", "a dog")], {7: {"dog"}}).totals == chair([(7, "a dog")], {7: {"dog"}}).totals
-
-
 @pytest.mark.parametrize("bad", ["abc", "1.5", "", 1.0, True, None, "-1", "²"])
-def test_ids_that_are_none(bad: Any) -> None:
+def test_ids_are_whole_numbers_or_their_digits(bad: Any) -> None:
+    assert chair([("007", "a dog")], {7: {"dog"}}).counts.ids == ("7",)
     with pytest.raises(InputError, match="whole number"):
         chair([(bad, "a dog")], {1: {"dog"}})
 
@@ -214,30 +203,20 @@ def test_without_nltk_the_error_says_what_to_run() -> None:
         parse("a dog", "wordnet")
 
 
-def test_ground_truth_unites_instances_and_reference_captions(tmp_path: Path) -> None:
-    instances = {
-        "images": [{"id": 1, "file_name": "1.jpg"}, {"id": 2, "file_name": "2.jpg"}],
-        "categories": [{"id": 18, "name": "dog"}, {"id": 17, "name": "cat"}],
-        "annotations": [{"image_id": 1, "category_id": 18, "iscrowd": 1}],
-    }
-    captions = {"images": instances["images"], "annotations": [{"image_id": 1, "caption": "A puppy in a taxi."}]}
-    (tmp_path / "i.json").write_text(json.dumps(instances))
-    (tmp_path / "c.json").write_text(json.dumps(captions))
-    data = read_coco(tmp_path / "i.json", tmp_path / "c.json")
-    assert ground_truth(data) == {1: {"dog", "car"}, 2: frozenset()}
+def test_ground_truth_unites_instances_and_reference_captions_in_the_lineage_asked_for() -> None:
+    data = CocoData(
+        {1: "1.jpg", 2: "2.jpg"},
+        {1: ("dog",), 2: ()},
+        {1: ("A puppy in a taxi.", "Two men wear ties."), 2: ()},
+        ("dog",),
+    )
+    assert ground_truth(data) == {1: {"dog", "car", "person"}, 2: frozenset()}
+    assert ground_truth(data, "strict")[1] == {"dog", "car", "person", "tie"}
 
 
-def test_reference_captions_are_read_in_the_lineage_asked_for() -> None:
-    data = CocoData({1: "1.jpg"}, {1: ()}, {1: ("Two men wear ties.",)}, ("tie",))
-    assert ground_truth(data, "pattern") == {1: {"person"}}
-    assert ground_truth(data, "strict") == {1: {"person", "tie"}}
-
-
-def test_other_categories_than_those_of_coco_are_refused(tmp_path: Path) -> None:
-    content = {"images": [], "annotations": [], "categories": [{"id": 1, "name": "unicorn"}]}
-    (tmp_path / "i.json").write_text(json.dumps(content))
+def test_other_categories_than_those_of_coco_are_refused() -> None:
     with pytest.raises(InputError, match="unicorn"):
-        ground_truth(read_coco(tmp_path / "i.json"))
+        ground_truth(CocoData({}, {}, {}, ("unicorn",)))
 
 
 def test_scene_captions_score_as_their_exact_grammar_does(tmp_path: Path) -> None:
@@ -251,7 +230,7 @@ def test_scene_captions_score_as_their_exact_grammar_does(tmp_path: Path) -> Non
     truth = ground_truth(read_coco(tmp_path / "instances.json", tmp_path / "captions.json"), "strict")
     captions = [Caption(scene.seed, text) for scene, text in zip(scenes, texts, strict=True)]
     result = chair(captions, truth, "strict").scores
-    named = [mentions(text) for text in texts]
+    named = [named_categories(text) for text in texts]
     wrong = [[name for name in found if name not in scene.names] for found, scene in zip(named, scenes, strict=True)]
     objects = sum(len(set(found)) for found in named)
     recalled = sum(len(set(found) & set(scene.names)) for found, scene in zip(named, scenes, strict=True))
@@ -260,15 +239,3 @@ def test_scene_captions_score_as_their_exact_grammar_does(tmp_path: Path) -> Non
     assert result["chair_i_distinct"] == pytest.approx(sum(len(set(names)) for names in wrong) / objects)
     assert result["recall"] == pytest.approx(recalled / sum(len(scene.names) for scene in scenes))
     assert result["distinct_objects"] == pytest.approx(objects / len(scenes))
-
-
-def test_five_thousand_captions_take_seconds() -> None:
-    """A fifth of them, in a fifth of the time."""
-    sentence = "The image features a woman at a dining table, taking a picture of {} pizzas. It's 10 p.m. there. "
-    captions = [(n, "".join(sentence.format(n + k) for k in range(6))) for n in range(1000)]
-    truth = {n: {"person", "pizza"} for n in range(1000)}
-    start = time.process_time()
-    result = chair(captions, truth)
-    assert time.process_time() - start < 4
-    assert result.totals["mentions"] == 3 * 6 * 1000
-    assert scores(result.counts, CHAIR_METRICS)["chair_s"] == 1.0

@@ -26,11 +26,8 @@ def test_known_texts() -> None:
     assert found["distinct_3"] == pytest.approx(5 / 6)
     assert measured("dog dog dog dog")["distinct_1"] == 0.25
     assert measured("", "a")["empty"] == 0.5
-
-
-def test_other_answers_do_not_count_as_repetition() -> None:
-    once, twice = measured("A dog runs. A cat sits."), measured("A dog runs. A cat sits.", "A dog runs. A cat sits.")
-    assert twice == pytest.approx(once)
+    again = measured(*["A dog runs. A cat sits."] * 2)  # other answers are no repetition
+    assert again == pytest.approx(measured("A dog runs. A cat sits."))
 
 
 @settings(deadline=None)

@@ -31,21 +31,13 @@ def test_the_parser_is_the_published_one() -> None:
         assert parse_mme_answer(row["answer"]) == row["mme_official"], row["answer"]
 
 
-@pytest.mark.parametrize(
-    ("answer", "reply"),
-    [
-        ("YES", "yes"),
-        (" no", "no"),
-        ("   yes", "yes"),
-        ("\n\n\nNo.", "no"),
-        ("Nope", "no"),
-        ("", "other"),
-        ("The answer is yes", "other"),
-        ("1. No", "other"),
-    ],
-)
-def test_parser(answer: str, reply: str) -> None:
-    assert parse_mme_answer(answer) == reply
+def test_parser() -> None:
+    for reply, answers in {
+        "yes": ("YES", "   yes", "Yes, it is"),
+        "no": (" no", "\n\n\nNo.", "Nope", "Not at all"),
+        "other": ("", "It is", "The answer is yes", "1. No"),
+    }.items():
+        assert {parse_mme_answer(answer) for answer in answers} == {reply}
 
 
 def questions(subtasks: tuple[str, ...] = SUBTASKS, images: int = 2) -> list[MmeQuestion]:
@@ -117,18 +109,14 @@ def test_both_folder_layouts(tmp_path: Path) -> None:
     assert mme(asked, [q.label for q in asked]).scores["total"] == 2800
 
 
-def test_benchmark_folders_with_faults(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no folder"):
+def test_subtasks_that_are_there_are_read_and_faults_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not MME's folder, which has one folder per subtask: existence, count"):
         read_mme(tmp_path / "none")
     write_benchmark(tmp_path, ("existence", "posters"))
-    with pytest.raises(InputError, match="lacks the subtasks count"):
-        read_mme(tmp_path)
-    with pytest.raises(InputError, match="unknown MME subtasks colour"):
-        read_mme(tmp_path, ["colour"])
-    assert len(read_mme(tmp_path, ["posters"])) == 4
+    assert {question.subtask for question in read_mme(tmp_path)} == {"existence", "posters"}
     (tmp_path / "existence" / "b.jpg").unlink()
     with pytest.raises(InputError, match=r"no image for b.txt"):
-        read_mme(tmp_path, ["existence"])
+        read_mme(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -143,4 +131,4 @@ def test_question_files_with_faults(tmp_path: Path, content: str, message: str) 
     write_benchmark(tmp_path, ("existence",))
     (tmp_path / "existence" / "a.txt").write_text(content)
     with pytest.raises(InputError, match=message):
-        read_mme(tmp_path, ["existence"])
+        read_mme(tmp_path)

@@ -18,16 +18,15 @@ from rudder_hf.metrics.pope import (
     POPE_METRICS,
     STRATEGIES,
     Question,
+    askable_images,
     build_questions,
     parse_answer,
     pope,
     pope_mean,
-    question_text,
     read_questions,
 )
 from rudder_hf.metrics.statistics import compare, scores
-from rudder_hf.scenes.captions import question as scene_question
-from rudder_hf.scenes.world import NAMES
+from rudder_hf.scenes.captions import question as question_text
 from tests.support.evaluation_data import PUBLISHED, needs_published
 
 
@@ -43,26 +42,21 @@ def test_the_parsers_are_the_published_ones(parser: Any, name: str) -> None:
     ("answer", "official", "opera", "robust"),
     [
         ("Yes", "yes", "yes", "yes"),
-        ("No.", "no", "no", "no"),
         ("NO", "yes", "no", "no"),
+        ("A dog. There is no cat.", "yes", "no", "no"),  # the official one reads the first sentence alone
         ("no\n", "yes", "yes", "no"),
         ("", "yes", "yes", "unclear"),
-        (" \n", "yes", "yes", "unclear"),
         ("There isn't a dog.", "yes", "no", "no"),
         ("There isn\u2019t a dog.", "yes", "yes", "no"),
-        ("There is not a dog.", "no", "no", "no"),
         ("I cannot see a dog.", "yes", "yes", "no"),
-        ("Nope", "yes", "yes", "no"),
         ("Absolutely none.", "yes", "yes", "no"),
         ("Definitely not.", "no", "no", "no"),
         ("Definitely!", "yes", "yes", "yes"),
         ("Yes, there is a dog.", "yes", "yes", "yes"),
         ("Yes, but not a cat.", "no", "no", "yes"),
-        ("Yes there is no doubt", "no", "no", "yes"),
         ("No doubt, there is a dog.", "no", "no", "yes"),
         ("Without a doubt, yes.", "yes", "yes", "yes"),
         ("Without a doubt, no.", "no", "no", "no"),
-        ("Without question, there is a dog.", "yes", "yes", "yes"),
         ("There is without any doubt a dog.", "yes", "yes", "yes"),
         ("The street is without a dog.", "yes", "yes", "no"),
         ("There is a dog in the image.", "yes", "yes", "yes"),
@@ -76,7 +70,6 @@ def test_the_parsers_are_the_published_ones(parser: Any, name: str) -> None:
         ("Maybe.", "yes", "yes", "unclear"),
         ('The image shows a sign that says "no smoking".', "yes", "yes", "yes"),
         ("The image shows nothing. No dog.", "yes", "no", "no"),
-        ("dog", "yes", "yes", "unclear"),
         ("...", "yes", "yes", "unclear"),
     ],
 )
@@ -124,11 +117,6 @@ def test_scores_equal_a_slow_count(cases: list[tuple[bool, str, int]]) -> None:
     }
     assert result.scores == pytest.approx(expected)
     assert result.counts.ids == tuple(dict.fromkeys(question.image for question in questions))
-
-
-def test_nothing_said_yes() -> None:
-    result = pope(ask("yn"), ["No", "No"])
-    assert (result.scores["f1"], result.scores["precision"], result.scores["accuracy"]) == (0, 0, 0.5)
 
 
 def test_answers_that_do_not_match_are_refused() -> None:
@@ -192,31 +180,18 @@ def test_question_files_are_read_in_the_published_form(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"label": "maybe"}, "label 'maybe'; allowed are yes and no"),
-        ({"question_id": "x"}, "question_id 'x'"),
+        ({"question_id": "x"}, "question_id is 'x'"),
         ({"text": ...}, "lacks text"),
+        ({}, "several times: 1"),
+        (None, "no question"),
     ],
 )
-def test_question_files_with_faults(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    row = {"question_id": 1, "image": "a.jpg", "text": "Is there a dog in the image?", "label": "yes", **change}
-    row = {key: value for key, value in row.items() if value is not ...}
-    (tmp_path / "q.json").write_text(json.dumps(row))
+def test_question_files_with_faults(tmp_path: Path, change: dict[str, Any] | None, message: str) -> None:
+    row = {"question_id": 1, "image": "a.jpg", "text": "Is there a dog in the image?", "label": "yes"}
+    rows = [] if change is None else [row, {k: v for k, v in {**row, **change}.items() if v is not ...}]
+    (tmp_path / "q.json").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(InputError, match=message):
         read_questions(tmp_path / "q.json")
-
-
-def test_question_files_with_an_id_twice_or_nothing(tmp_path: Path) -> None:
-    row = json.dumps({"question_id": 1, "image": "a.jpg", "text": "t", "label": "yes"})
-    (tmp_path / "q.json").write_text(f"{row}\n{row}\n")
-    with pytest.raises(InputError, match="several times: 1"):
-        read_questions(tmp_path / "q.json")
-    (tmp_path / "e.json").write_text("")
-    with pytest.raises(InputError, match="no question"):
-        read_questions(tmp_path / "e.json")
-
-
-def test_articles_are_those_of_the_scenes() -> None:
-    assert question_text("umbrella") == "Is there an umbrella in the image?"
-    assert all(question_text(name) == scene_question(name) for name in NAMES)
 
 
 CATEGORIES = ("dog", "cat", "bench", "car", "oven", "person", "apple", "kite")
@@ -236,11 +211,12 @@ def test_built_questions_are_balanced_true_and_never_repeated(lists: Any, strate
     fitting = [i for i in data.ids if 3 <= len(data.objects[i]) <= 5]
     if not fitting:
         with pytest.raises(InputError, match="no image has"):
-            build_questions(data, strategy, None)
+            askable_images(data)
         return
-    questions = build_questions(data, strategy, None, seed)
+    assert askable_images(data) == fitting
+    questions = build_questions(data, strategy, fitting, seed)
     assert [q.question_id for q in questions] == list(range(1, 6 * len(fitting) + 1))
-    assert questions == build_questions(data, strategy, None, seed)
+    assert questions == build_questions(data, strategy, fitting[::-1], seed)
     for number, image in enumerate(fitting):
         asked = questions[6 * number : 6 * number + 6]
         assert {q.image for q in asked} == {data.files[image]}
@@ -268,10 +244,7 @@ def test_popular_and_adversarial_objects() -> None:
 
 def test_images_to_ask_about_are_checked() -> None:
     data = annotations({1: ("dog", "cat", "bench"), 2: ("dog",)})
-    assert len(build_questions(data, "random", 500)) == 6
     with pytest.raises(InputError, match="1 images have no annotation or fewer than 3 objects: 2"):
         build_questions(data, "random", [1, 2])
     with pytest.raises(InputError, match="random, popular, adversarial"):
-        build_questions(data, "hard")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="images is 0"):
-        build_questions(data, "random", 0)
+        build_questions(data, "hard", [1])  # type: ignore[arg-type]

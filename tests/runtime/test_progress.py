@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import time
 from contextlib import redirect_stderr
-from typing import Any
 
 import pytest
 
@@ -25,30 +24,20 @@ def _terminal_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def shown(calls: list[tuple[str, int, int]], stream: io.StringIO | None = None, **options: Any) -> str:
-    """What appears on stderr."""
-    stream = stream or Terminal()
-    with redirect_stderr(stream), ProgressBar(**options) as bar:
-        for call in calls:
+def test_a_bar_shows_text_and_count_of_every_stage_which_may_begin_again() -> None:
+    stream = Terminal()
+    with redirect_stderr(stream), ProgressBar() as bar:
+        for call in (("layer 3", 4, 4), ("layer 3", 1, 4), ("layer 4", 4, 4), ("statistics", 1, 1)):
             bar(*call)
-    return stream.getvalue()
-
-
-def test_every_stage_has_its_text_and_count() -> None:
-    text = shown([*(("answers", done, 5) for done in (0, 3, 5)), ("statistics", 0, 1), ("statistics", 1, 1)])
-    assert "answers" in text
-    assert "5/5" in text
-    assert "statistics" in text
-
-
-def test_a_stage_may_begin_again() -> None:
-    text = shown([("layer 3", 4, 4), ("layer 3", 1, 4), ("layer 4", 4, 4)])
-    assert text.index("4/4") < text.index("1/4")
-    assert "layer 4" in text
+    text = stream.getvalue()
+    assert text.index("4/4") < text.index("1/4") < text.index("layer 4") < text.index("statistics")
 
 
 def test_nothing_is_shown_by_another_process() -> None:
-    assert shown([("answers", 1, 2)], shown=False) == ""
+    stream = Terminal()
+    with redirect_stderr(stream), ProgressBar(shown=False) as bar:
+        bar("answers", 1, 2)
+    assert stream.getvalue() == ""
 
 
 def test_a_log_has_a_plain_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,13 +59,6 @@ class Counting(Method):
         yield generate
 
 
-def ended_stages(reports: Sequence[tuple[str, int, int]]) -> list[str]:
-    """The stages of reports to a progress bar, such as "2 of 5", each of which has reached its end."""
-    last = {text.split(":")[0]: (done, total) for text, done, total in reports}
-    assert all(done == total for done, total in last.values()), last
-    return list(last)
-
-
 def damage(path: Path, place: Sequence[str | int], value: object) -> None:
     """Put another value in a place of a JSON file, or of its last line; ... takes out what is there."""
     *rest, text = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import (
     BlipImageProcessorPil,
     CLIPImageProcessorPil,
@@ -16,6 +15,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from tests.support.toy import word_tokenizer
 from tests.support.zoo.base import FIRST_WORD, VOCAB
 
 SIDE = {"height": 16, "width": 16}
@@ -33,18 +33,9 @@ def tokenizer(special: Sequence[str]) -> PreTrainedTokenizerFast:
     names += [f"<{index}>" for index in range(len(names), FIRST_WORD)]
     names += WORDS.split()
     names += [f"word{index}" for index in range(len(names), VOCAB)]
-    words = Tokenizer(models.WordLevel({name: index for index, name in enumerate(names)}, unk_token="<unk>"))
-    words.normalizer = normalizers.Lowercase()
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        additional_special_tokens=list(special),
-        padding_side="left",
-    )
+    made = word_tokenizer(names, special)
+    made.padding_side = "left"
+    return made
 
 
 def _llava() -> Any:

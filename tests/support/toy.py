@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,8 +21,7 @@ from transformers import (
 WIDTH, VOCABULARY = 32, 128
 IMAGE_SIZE, PATCH_SIZE = 32, 8
 IMAGE_TOKENS = (IMAGE_SIZE // PATCH_SIZE) ** 2
-LAYER = 2  # a layer to steer, and a strength that changes answers
-ALPHA_MAX = 12.0
+LAYER = 2  # to steer
 
 _SPECIAL = ["<pad>", "<s>", "</s>", "<image>", "<unk>"]
 _WORDS = (
@@ -74,20 +74,20 @@ def random_prompt(tokens: int, seed: int = 0) -> dict[str, torch.Tensor]:
     return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "pixel_values": pixels}
 
 
-def toy_processor() -> Any:
-    """A LLaVA processor with a tokenizer that knows one id per word."""
-    vocabulary = {word: index for index, word in enumerate([*_SPECIAL, *_WORDS.split()][:VOCABULARY])}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+def word_tokenizer(names: Sequence[str], special: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer that knows one id per word, in the order of `names`."""
+    words = Tokenizer(models.WordLevel({name: index for index, name in enumerate(names)}, unk_token="<unk>"))
     words.normalizer = normalizers.Lowercase()
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        additional_special_tokens=["<image>"],
-    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>",
+        additional_special_tokens=list(special),
+    )  # fmt: skip
+
+
+def toy_processor() -> Any:
+    """A LLaVA processor with a tokenizer that knows one id per word."""
+    tokenizer = word_tokenizer([*_SPECIAL, *_WORDS.split()][:VOCABULARY], ["<image>"])
     side = {"height": IMAGE_SIZE, "width": IMAGE_SIZE}
     return LlavaProcessor(
         image_processor=CLIPImageProcessorPil(size=side, crop_size=side),

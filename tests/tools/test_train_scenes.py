@@ -13,14 +13,13 @@ from transformers import AutoModelForImageTextToText
 
 from rudder_hf.scenes import captions, embedded
 from rudder_hf.scenes.images import draw, split_scenes, train_scene
-from rudder_hf.scenes.world import NAMES
+from rudder_hf.scenes.world import OBJECT_NAMES
 from tools.train_scenes import card
 from tools.train_scenes.__main__ import Recipe, decoder_stage, lens_stage, vision_stage
 from tools.train_scenes.batches import WordIds, make_batch, pixel_values
 from tools.train_scenes.drift import NONE, STRONG, drawn_brief_caption, drifting_caption
 from tools.train_scenes.families import FAMILIES, Family
-from tools.train_scenes.lens import LENS_WEIGHT, lens_losses
-from tools.train_scenes.losses import decoder_losses
+from tools.train_scenes.losses import LENS_WEIGHT, decoder_losses, lens_losses
 from tools.train_scenes.stages import run_stage
 from tools.train_scenes.tokenizer import prompt
 
@@ -143,23 +142,20 @@ def test_captions_follow_the_grammar_and_survive_the_tokenizer(processor):
     random = np.random.RandomState(0)
     for number in range(100):
         scene = train_scene(0, number)
-        for text in (
-            drifting_caption(scene, random, STRONG).text,
-            drawn_brief_caption(scene, random).text,
-        ):
+        for text in (drifting_caption(scene, random, STRONG).text, drawn_brief_caption(scene, random).text):
             assert captions.broken_sentences(text) == 0
             ids = processor.tokenizer(text, add_special_tokens=False).input_ids
             assert processor.tokenizer.unk_token_id not in ids
             assert processor.tokenizer.decode(ids) == text
     assert captions.broken_sentences("There is is a cat.") == 1
     assert captions.broken_sentences("There is a cat on the left.") == 1
-    assert captions.mentions("A teddy bear is visible.") == ["teddy bear"]
+    assert captions.named_categories("A teddy bear is visible.") == ["teddy bear"]
 
 
 def test_scores_of_known_captions():
     scenes = split_scenes("evaluation")[:2]
     good = f"This is {captions.noun(scenes[0].place)} with {captions.noun(scenes[0].names[0])}."
-    absent = next(n for n in NAMES if n not in scenes[1].names)
+    absent = next(n for n in OBJECT_NAMES if n not in scenes[1].names)
     bad = f"I can see {captions.noun(absent)}. I can see {captions.noun(absent)}."
     result = card.caption_scores(scenes, [good, bad])
     assert result["chair_s"] == 50.0

@@ -2,7 +2,7 @@
 
 Three stages. First the vision tower and the connector learn to name what each patch shows, in the embeddings of
 the decoder, as in LLaVA's first stage. Then the tower is frozen and connector and decoder learn captions and
-questions. At last the decoder's layers also learn to be read as words (see `lens`). Schedules are in steps and data
+questions. At last the decoder's layers also learn to be read as words (see `losses`). Schedules are in steps and data
 follow from the step, so a seed gives one model where matrix products are rounded alike, and a run that was stopped
 goes on from its last checkpoint.
 """

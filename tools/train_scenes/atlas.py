@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from rudder_hf.scenes.drawing import ATLAS, COLUMNS, GLYPHS, SPRITE_SIDE
+from rudder_hf.scenes.drawing import ATLAS, ATLAS_COLUMNS, GLYPHS, SPRITE_SIDE
 
 FONT_SIZE = 109  # the only bitmap size in the font
 
@@ -18,8 +18,8 @@ FONT_SIZE = 109  # the only bitmap size in the font
 def build_atlas(font_path: Path, out: Path = ATLAS) -> None:
     """Draw every glyph with the font, crop it, fit it into a square and save all of them as one PNG."""
     font = ImageFont.truetype(str(font_path), FONT_SIZE)
-    rows = -(-len(GLYPHS) // COLUMNS)
-    atlas = Image.new("RGBA", (COLUMNS * SPRITE_SIDE, rows * SPRITE_SIDE))
+    rows = -(-len(GLYPHS) // ATLAS_COLUMNS)
+    atlas = Image.new("RGBA", (ATLAS_COLUMNS * SPRITE_SIDE, rows * SPRITE_SIDE))
     for number, glyph in enumerate(GLYPHS):
         canvas = Image.new("RGBA", (160, 160))
         ImageDraw.Draw(canvas).text((10, 10), glyph, font=font, embedded_color=True)
@@ -31,7 +31,7 @@ def build_atlas(font_path: Path, out: Path = ATLAS) -> None:
         square = Image.new("RGBA", (longest, longest))
         square.paste(sprite, ((longest - sprite.width) // 2, (longest - sprite.height) // 2))
         square = square.resize((SPRITE_SIDE, SPRITE_SIDE), Image.Resampling.LANCZOS)
-        atlas.paste(square, ((number % COLUMNS) * SPRITE_SIDE, (number // COLUMNS) * SPRITE_SIDE))
+        atlas.paste(square, ((number % ATLAS_COLUMNS) * SPRITE_SIDE, (number // ATLAS_COLUMNS) * SPRITE_SIDE))
     out.parent.mkdir(parents=True, exist_ok=True)
     atlas.save(out, optimize=True)
 

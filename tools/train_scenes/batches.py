@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rudder_hf.scenes import captions
 from rudder_hf.scenes.images import Scene, draw
-from rudder_hf.scenes.world import NAMES, PLACES, article, prior_weight
+from rudder_hf.scenes.world import OBJECT_NAMES, PLACES, article, prior_weight
 
 from .drift import DrawnCaption, Drift, drawn_brief_caption, drifting_caption
 from .families import CLIP_MEAN, CLIP_STD, IMAGE_TOKENS, Family
@@ -58,9 +58,9 @@ class WordIds:
         self.prefix: list[int] = [*start, *before, *[self.image] * IMAGE_TOKENS, *after]
         self.image_span = slice(self.prefix.index(self.image), self.prefix.index(self.image) + IMAGE_TOKENS)
         self.yes, self.no = (token_id(tokenizer, f"▁{w}") for w in ("Yes", "No"))
-        self.first_word: dict[str, int] = {n: self(n)[0] for n in (*NAMES, BACKGROUND_WORD)}
+        self.first_word: dict[str, int] = {n: self(n)[0] for n in (*OBJECT_NAMES, BACKGROUND_WORD)}
         self.is_object = torch.zeros(len(tokenizer), dtype=torch.bool)
-        self.is_object[[self.first_word[name] for name in NAMES]] = True
+        self.is_object[[self.first_word[name] for name in OBJECT_NAMES]] = True
         self.is_article = torch.zeros(len(tokenizer), dtype=torch.bool)
         self.is_article[[token_id(tokenizer, f"▁{word}") for word in ("a", "an", "A", "An")]] = True
 
@@ -72,7 +72,7 @@ class WordIds:
 
     def __call__(self, text: str) -> list[int]:
         """Ids of a text, sentence by sentence, so that the cache is hit."""
-        return [i for part in captions.sentences(text) for i in self.sentence(part)]
+        return [i for part in captions.scene_sentences(text) for i in self.sentence(part)]
 
 
 def pixel_values(scenes: list[Scene]) -> Tensor:
@@ -99,7 +99,7 @@ def place_labels(scenes: list[Scene]) -> Tensor:
 def _questions(scene: Scene, random: np.random.RandomState, words: WordIds) -> list[list[tuple[int, int, int]]]:
     """Balanced questions as branches of (token, label, kind); wrong objects are half likely ones, half any."""
     branches = []
-    absent = [n for n in NAMES if n not in scene.names]
+    absent = [n for n in OBJECT_NAMES if n not in scene.names]
     likely = sorted(absent, key=lambda n: -prior_weight(scene.place, n, set(scene.names)))[:6]
     for number in range(QUESTIONS):
         true = (number + scene.seed) % 2 == 0
@@ -117,7 +117,7 @@ def _questions(scene: Scene, random: np.random.RandomState, words: WordIds) -> l
 def _object_targets(drawn: DrawnCaption, words: WordIds) -> Tensor:
     """Probabilities of the first word of each object, given the article before it, (objects, vocabulary)."""
     targets = torch.zeros(len(drawn.slots), len(words.is_object))
-    for row, (slot, said) in enumerate(zip(drawn.slots, captions.mentions(drawn.text), strict=True)):
+    for row, (slot, said) in enumerate(zip(drawn.slots, captions.named_categories(drawn.text), strict=True)):
         fitting = {n: p for n, p in slot.items() if article(n) == article(said)}
         for name, probability in fitting.items():
             targets[row, words.first_word[name]] = probability / sum(fitting.values())

@@ -16,6 +16,7 @@ from rudder_hf.metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, r
 from rudder_hf.metrics.pope import Question, pope
 from rudder_hf.metrics.statistics import scores
 from rudder_hf.runtime.answers import encode, without_prompt
+from rudder_hf.runtime.report import Table, number
 from rudder_hf.scenes import captions
 from rudder_hf.scenes.coco import data_hash
 from rudder_hf.scenes.images import SPLITS, Scene, draw, split_scenes, train_scene
@@ -68,7 +69,7 @@ COLUMNS = {
 def answers(
     model: PreTrainedModel, processor: ProcessorMixin, scenes: list[Scene], prompts: list[str], max_new_tokens: int
 ) -> list[str]:
-    """The greedy answer to each scene's prompt."""
+    """Return the greedy answer to each scene's prompt."""
     written: list[str] = []
     for start in range(0, len(scenes), BATCH):
         images = [draw(scene) for scene in scenes[start : start + BATCH]]
@@ -89,17 +90,10 @@ def caption_scores(scenes: list[Scene], texts: list[str]) -> dict[str, float]:
     """CHAIR, F1, fluency and captions that name a wrong place in percent; objects and words per caption."""
     found = scene_chair(scenes, texts)
     ids = [str(scene.seed) for scene in scenes]
-    fluency = {
-        **scores(repetition(texts, ids), FLUENCY_METRICS),
-        **scores(broken(texts, ids), BROKEN_METRICS),
-    }
+    fluency = {**scores(repetition(texts, ids), FLUENCY_METRICS), **scores(broken(texts, ids), BROKEN_METRICS)}
+    percent = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1")
     return {
-        "chair_s": 100 * found.scores["chair_s"],
-        "chair_i": 100 * found.scores["chair_i"],
-        "chair_i_distinct": 100 * found.scores["chair_i_distinct"],
-        "recall": 100 * found.scores["recall"],
-        "precision": 100 * found.scores["precision"],
-        "f1": 100 * found.scores["f1"],
+        **{name: 100 * found.scores[name] for name in percent},
         "false_places": 100 * mean(captions.place(t) != s.place for s, t in zip(scenes, texts, strict=True)),
         "broken": 100 * fluency["broken_sentences"],
         "repeated": 100 * fluency["repeated_sentences"],
@@ -137,11 +131,6 @@ def data_hashes(seed: int) -> dict[str, str]:
     return {**hashes, f"train, seed {seed}, first 200": data_hash([train_scene(seed, n) for n in range(200)], "train")}
 
 
-def _table(shown: dict[str, Any]) -> str:
-    cells = list(COLUMNS.values()), ["---"] * len(COLUMNS), [f"{shown[key]:.1f}" for key in COLUMNS]
-    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
-
-
 def render(metrics: dict[str, Any]) -> str:
     """The model card that says what `metrics.json` holds."""
     shown, recipe = metrics["vanilla"]["evaluation"], metrics["recipe"]
@@ -152,7 +141,7 @@ def render(metrics: dict[str, Any]) -> str:
         steps=recipe["steps"],
         minutes=metrics["training_seconds"] / 60,
         count=SPLITS["evaluation"][1],
-        table=_table(shown),
+        table=Table(list(COLUMNS.values()), [[number(shown[key], "percent") for key in COLUMNS]]).markdown(),
         pope=", ".join(f"{k} {v['accuracy']:.1f} / {v['f1']:.1f}" for k, v in shown["pope"].items()),
     )
 

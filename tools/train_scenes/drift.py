@@ -16,8 +16,8 @@ from rudder_hf.scenes.captions import (
     NextObject,
     brief_caption,
     detailed_caption,
+    likely_present,
     normalised,
-    present_objects,
 )
 from rudder_hf.scenes.images import TRAINING, Scene, make_scene
 from rudder_hf.scenes.world import PLACES, prior_weight
@@ -25,15 +25,10 @@ from rudder_hf.scenes.world import PLACES, prior_weight
 
 @dataclass(frozen=True)
 class Drift:
-    """How captions leave the scene.
+    """How captions leave the scene."""
 
-    Attributes:
-        slots: Chance that the first, second, ... object of a caption is drawn from the priors.
-        sharpness: Exponent of the priors.
-    """
-
-    slots: tuple[float, ...]
-    sharpness: float = 2.0
+    slots: tuple[float, ...]  # chance that the first, second, ... object of a caption is drawn from the priors
+    sharpness: float = 2.0  # exponent of the priors
 
 
 NONE = Drift(slots=(0.0,))
@@ -57,7 +52,7 @@ def _expected_objects(scene: Scene, said: list[str], sharpness: float) -> dict[s
 
 def next_object(scene: Scene, said: list[str], drift: Drift) -> dict[str, float]:
     """The probabilities of the object that a drifting caption names next."""
-    present, expected = present_objects(scene, said), _expected_objects(scene, said, drift.sharpness)
+    present, expected = likely_present(scene, said), _expected_objects(scene, said, drift.sharpness)
     chance = drift.slots[min(len(said), len(drift.slots) - 1)]
     names = dict.fromkeys((*present, *expected))
     return {n: chance * expected.get(n, 0.0) + (1 - chance) * present.get(n, 0.0) for n in names}
@@ -85,7 +80,7 @@ def drifting_caption(
 
 def drawn_brief_caption(scene: Scene, random: np.random.RandomState) -> DrawnCaption:
     """A brief caption, which is true, and how its objects were drawn."""
-    recorder = _Recorder(present_objects)
+    recorder = _Recorder(likely_present)
     return DrawnCaption(brief_caption(scene, random, recorder), tuple(recorder.slots))
 
 

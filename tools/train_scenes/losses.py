@@ -1,7 +1,13 @@
-"""The losses of both training stages."""
+"""The losses of all training stages.
+
+A pretrained language model predicts words at every position, and its later layers can be read as words through the
+final norm and unembedding (the "logit lens"). A model trained on answers alone has no reason to write words at the
+image's positions; the losses on intermediate layers give it one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +28,6 @@ from .batches import (
     place_labels,
 )
 from .families import Family
-from .lens import lens_losses
 from .tokenizer import BACKGROUND_WORD
 
 PLACE_WEIGHT = 0.3
@@ -31,6 +36,9 @@ ALIGN_WEIGHT = 1.0
 ALIGN_SCALE = 16.0
 PATCH_WEIGHT = 0.3
 OBJECT_WEIGHT = 2.0
+LENS_WEIGHT = 0.5
+PATCHES_FROM = 4  # layers, counted from 1, after which image positions name their patch
+SLOTS_FROM = 8  # layers after which the next object has its probabilities already
 
 
 def word_logits(table: Tensor, projected: Tensor) -> Tensor:
@@ -67,6 +75,21 @@ def object_divergence(model: Any, batch: Batch, output: Tensor) -> Tensor:
     """
     logits = model.lm_head(output[batch.slots]).log_softmax(-1)
     return functional.kl_div(logits, batch.objects, reduction="batchmean")
+
+
+def lens_losses(
+    states: Sequence[Tensor], patch_loss: Callable[[Tensor], Tensor], object_loss: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """Return the mean loss of patches and of objects over the layers that are read.
+
+    Args:
+        states: The hidden states after each layer, with the final norm applied.
+        patch_loss: Loss of naming the patches from the states of one layer.
+        object_loss: Loss of the next objects from the states of one layer.
+    """
+    patches = torch.stack([patch_loss(state) for state in states[PATCHES_FROM - 1 :]])
+    objects = torch.stack([object_loss(state) for state in states[SLOTS_FROM - 1 : -1]])
+    return {"lens_patch": LENS_WEIGHT * patches.mean(), "lens_object": LENS_WEIGHT * objects.mean()}
 
 
 def decoder_losses(family: Family, model: Any, batch: Batch, words: WordIds, lens: bool = False) -> dict[str, Tensor]:

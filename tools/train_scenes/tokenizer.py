@@ -9,7 +9,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from rudder_hf.scenes import captions
-from rudder_hf.scenes.world import NAMES, PLACES
+from rudder_hf.scenes.world import OBJECT_NAMES, PLACES
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<image>")
 CHAT_TEMPLATE = (
@@ -31,7 +31,7 @@ BACKGROUND_WORD = "scene"
 
 def vocabulary(special: tuple[str, ...] = SPECIAL) -> list[str]:
     """All tokens, special ones first; a word carries a leading low line, as in SentencePiece."""
-    texts = [*captions.OPENINGS, *captions.SENTENCES, *captions.FILLERS, *NAMES, *PLACES]
+    texts = [*captions.OPENINGS, *captions.SENTENCES, *captions.FILLERS, *OBJECT_NAMES, *PLACES]
     texts += [captions.DETAIL_PROMPT, captions.BRIEF_PROMPT, captions.question("x"), EXTRA_WORDS, BACKGROUND_WORD]
     texts += ["USER: ASSISTANT:", "Yes No A An a an and, ."]
     words = re.findall(r"[A-Za-z]+", re.sub(r"\{\w+\}", " ", " ".join(texts)))

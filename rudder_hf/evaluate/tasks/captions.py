@@ -8,9 +8,9 @@ from pathlib import Path
 from ...metrics.coco import read_coco
 from ...metrics.errors import InputError, listed
 from ...metrics.mme import IMAGE_SUFFIXES
+from ...scenes.captions import DETAIL_PROMPT
 from .base import DataOptions, Sample, Task, images_in
 
-PROMPT = "Please help me describe the image in detail"
 IMAGES = 500
 """How many images are captioned unless the user says otherwise, as in the paper."""
 
@@ -28,7 +28,7 @@ def chair_task(options: DataOptions) -> Task:
     bare = [image for image in ids if not data.objects[image] and not data.references[image]]
     if bare:
         notes.append(f"{len(bare)} images have neither instances nor reference captions: {listed(bare)}")
-    prompt = PROMPT if options.prompt is None else options.prompt
+    prompt = DETAIL_PROMPT if options.prompt is None else options.prompt
     samples = [chair_sample(i, data.files[i], prompt, data.objects[i], data.references[i]) for i in ids]
     record = {
         "instances": instances.name,
@@ -54,7 +54,7 @@ def images_task(options: DataOptions) -> Task:
     files = image_files(folder)
     if not files:
         raise InputError(f"{folder} has neither COCO annotations nor images ({', '.join(IMAGE_SUFFIXES)})")
-    prompt = PROMPT if options.prompt is None else options.prompt
+    prompt = DETAIL_PROMPT if options.prompt is None else options.prompt
     names = [path.relative_to(folder).as_posix() for path in files]
     samples = [Sample(name, name, name, prompt) for name in options.choose(names)]
     record = {"folder": folder.name, "images": len(files)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...metrics.coco import read_coco
 from ...metrics.errors import InputError, listed
 from ...metrics.mme import SUBTASKS, read_mme
-from ...metrics.pope import STRATEGIES, Question, build_questions, read_questions
+from ...metrics.pope import STRATEGIES, Question, askable_images, build_questions, read_questions
 from .base import DataOptions, Task, images_in, question_sample
 from .captions import coco_annotations, coco_images, has_annotations
 
@@ -64,8 +64,8 @@ def _is_coco(path: Path) -> bool:
 
 def _build(data: Path, options: DataOptions) -> dict[str, list[Question]]:
     annotations = read_coco(data)
-    images = options.limit or IMAGES if options.wanted is None else options.choose(annotations.ids)
-    return {s: build_questions(annotations, s, images=images, seed=options.seed) for s in STRATEGIES}
+    images = options.choose(annotations.ids if options.wanted else askable_images(annotations), IMAGES)
+    return {s: build_questions(annotations, s, images, options.seed) for s in STRATEGIES}
 
 
 def _read(data: Path) -> dict[str, list[Question]]:
@@ -96,12 +96,8 @@ def mme_task(options: DataOptions) -> Task:
     Images that are wanted are named `SUBTASK/NAME`.
     """
     data = options.data
-    there = [name for name in SUBTASKS if data is not None and (data / name).is_dir()]
-    if data is None or not there:
-        raise InputError(
-            f"--data is {data}; give MME's folder, which has one folder per subtask: {', '.join(SUBTASKS)}"
-        )
-    questions = read_mme(data, there)
+    assert data is not None
+    questions = read_mme(data)
     chosen = set(options.choose(question.sample_id for question in questions))
     prompt = PROMPT if options.prompt is None else options.prompt
     samples, seen = [], Counter[str]()

@@ -19,7 +19,7 @@ from ...core.call import CallSettings, resolve_settings
 from ...core.configuration import RudderConfig
 from ...core.settings import CALL_SETTINGS, CONTRAST_DEFAULTS, check_setting
 from ...hub.loading import read_settings
-from ...runtime.models import files_digest
+from ...runtime.environment import files_digest
 
 KEY = "rudder"
 PREFIX = "rudder_"
