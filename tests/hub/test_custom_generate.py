@@ -195,11 +195,6 @@ def test_arguments_for_the_hub_are_not_for_the_model(llava: Case) -> None:
     assert_same(llava.run(cache_dir="elsewhere", token=False, force_download=False), wanted)
 
 
-def test_without_trust(llava: Case) -> None:
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        run(llava.stock, llava.inputs, custom_generate=llava.options["custom_generate"], trust_remote_code=False)
-
-
 def test_peft(llava: Case) -> None:
     """A LoRA'd model delegates to the model in it."""
     from peft import LoraConfig, get_peft_model
