@@ -62,12 +62,13 @@ def test_cards_of_presets(name: str) -> None:
 
 def test_the_table_has_every_setting_as_it_is() -> None:
     config = RudderConfig(layer=3, alpha_max=7.5, norm_cap=2.0, mode="add", steer_first_token=True, contrast=0.4)
-    text = render_card(config)
+    text, default = render_card(config), render_card(RudderConfig())
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE))
     assert set(rows) == {"layer", *CALL_SETTINGS}
     assert (rows["layer"], rows["alpha_max"], rows["norm_cap"], rows["mode"]) == ("3", "7.5", "2", "add")
-    assert "nor is the first answer token" not in text
-    assert "nor is the first answer token" in render_card(RudderConfig())
+    assert ("nor is the first answer token" in text, "nor is the first answer token" in default) == (False, True)
+    for words in ("go beyond the paper", "2507.08799", "2602.04268", "2510.19183"):
+        assert (words in text, words in default) == (True, False)
 
 
 def test_the_card_repeats_what_people_read_of_a_record() -> None:
@@ -271,13 +272,6 @@ def test_the_folders_of_the_presets_are_what_would_be_pushed(name: str) -> None:
     assert configs[0] == configs[1]
     assert stored == wanted
     assert RudderConfig.from_pretrained(folder).layer == get_preset(name).layer
-
-
-def test_a_contrast_is_called_beyond_the_paper() -> None:
-    assert "go beyond the paper" not in render_card(RudderConfig())
-    card = render_card(RudderConfig(contrast=0.6))
-    assert "go beyond the paper" in card
-    assert all(number in card for number in ("2507.08799", "2602.04268", "2510.19183"))
 
 
 def test_a_record_from_before_the_contrast_stands_for_settings_without() -> None:

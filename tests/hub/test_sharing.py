@@ -173,8 +173,9 @@ def test_a_model_in_the_folder_is_not_overwritten(kind: str, repo: Path, tmp_pat
 
 def test_settings_do_not_replace_their_base(base: Path) -> None:
     before = {path.name: path.read_bytes() for path in base.iterdir()}
-    with pytest.raises(ValueError, match=r"\(config.json, model.safetensors\)"):
-        RudderForConditionalGeneration.from_base(base, RudderConfig(layer=1)).save_pretrained(base)
+    for save in (RudderForConditionalGeneration.from_base(base, layer=1, alpha_max=1.0), RudderConfig(layer=1)):
+        with pytest.raises(ValueError, match=r"\(config.json, model.safetensors\)"):
+            save.save_pretrained(base)
     assert {path.name: path.read_bytes() for path in base.iterdir()} == before
 
 
