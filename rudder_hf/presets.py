@@ -11,6 +11,19 @@ from dataclasses import dataclass
 from .core.configuration import RudderConfig
 
 _PAPER = "RUDDER (ICML 2026), section 4.1: calibrated on 100 held-out MSCOCO images at >= 95 % of vanilla recall"
+_FOR_LLAVA_13B = (
+    "starting point: the relative depth of LLaVA-1.5-7B (30 of 32 layers) and its strength scaled with the square "
+    "root of the hidden size; the paper evaluates this model but gives no settings"
+)
+_FOR_QWEN = (
+    "starting point: InstructBLIP's early layer, because the paper finds early layers better for both, and its "
+    "strength scaled with the square root of the hidden size; the paper gives no settings"
+)
+# The paper's results with its settings, greedy decoding: (vanilla, RUDDER-Beta).
+_METRICS = ("CHAIR_S", "CHAIR_I", "POPE accuracy", "POPE F1", "MME")
+_LLAVA = ((48.6, 39.5), (13.6, 10.5), (85.34, 86.53), (84.91, 86.03), (1745.87, 1724.17))
+_IDEFICS2 = ((46.6, 28.4), (14.9, 10.9), (78.40, 78.74), (74.86, 76.52), (1518.84, 1540.56))
+_INSTRUCTBLIP = ((39.2, 27.1), (12.8, 8.5), (85.74, 86.02), (84.75, 84.93), (1566.77, 1592.07))
 
 
 @dataclass(frozen=True)
@@ -22,13 +35,18 @@ class Preset:
     layer: int
     alpha_max: float
     k: float
-    calibrated: bool  # whether the settings were tuned on this very model
     source: str  # where the settings come from
+    results: tuple[tuple[float, float], ...] = ()  # the paper's, if the settings are
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the settings were tuned on this very model."""
+        return self.source == _PAPER
 
     @property
     def reported(self) -> dict[str, tuple[float, float]]:
-        """The paper's results with these settings, greedy decoding: metric -> (vanilla, RUDDER-Beta)."""
-        return _REPORTED.get(self.name, {})
+        """The paper's results with these settings: metric -> (vanilla, RUDDER-Beta)."""
+        return dict(zip(_METRICS, self.results, strict=False))
 
     def config(self) -> RudderConfig:
         """The preset as a `RudderConfig`."""
@@ -36,40 +54,19 @@ class Preset:
             base_model_name_or_path=self.base_model, layer=self.layer, alpha_max=self.alpha_max, k=self.k
         )
         if self.calibrated:
-            config.calibration = {
-                "source": "paper",
-                "detail": self.source,
-                "model": {"name": self.base_model},
-                "settings": config.settings(),
-            }
+            model, settings = {"name": self.base_model}, config.settings()
+            config.calibration = {"source": "paper", "detail": self.source, "model": model, "settings": settings}
         return config
 
 
-_METRICS = ("CHAIR_S", "CHAIR_I", "POPE accuracy", "POPE F1", "MME")
-_REPORTED = {
-    name: dict(zip(_METRICS, results, strict=True))
-    for name, results in {
-        "llava-1.5-7b": ((48.6, 39.5), (13.6, 10.5), (85.34, 86.53), (84.91, 86.03), (1745.87, 1724.17)),
-        "idefics2-8b": ((46.6, 28.4), (14.9, 10.9), (78.40, 78.74), (74.86, 76.52), (1518.84, 1540.56)),
-        "instructblip-vicuna-7b": ((39.2, 27.1), (12.8, 8.5), (85.74, 86.02), (84.75, 84.93), (1566.77, 1592.07)),
-    }.items()
-}
-_FOR_LLAVA_13B = (
-    "starting point: the relative depth of LLaVA-1.5-7B (30 of 32 layers) and its strength scaled with the square "
-    "root of the hidden size; the paper evaluates this model but gives no settings"
-)
-_FOR_QWEN = (
-    "starting point: InstructBLIP's early layer, because the paper finds early layers better for both, and its "
-    "strength scaled with the square root of the hidden size; the paper gives no settings"
-)
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
-        Preset("llava-1.5-7b", "llava-hf/llava-1.5-7b-hf", 30, 20.0, 5.0, True, _PAPER),
-        Preset("idefics2-8b", "HuggingFaceM4/idefics2-8b", 28, 8.0, 5.0, True, _PAPER),
-        Preset("instructblip-vicuna-7b", "Salesforce/instructblip-vicuna-7b", 1, 6.5, 8.0, True, _PAPER),
-        Preset("llava-1.5-13b", "llava-hf/llava-1.5-13b-hf", 37, 22.0, 5.0, False, _FOR_LLAVA_13B),
-        Preset("qwen2.5-vl-7b", "Qwen/Qwen2.5-VL-7B-Instruct", 1, 6.0, 8.0, False, _FOR_QWEN),
+        Preset("llava-1.5-7b", "llava-hf/llava-1.5-7b-hf", 30, 20.0, 5.0, _PAPER, _LLAVA),
+        Preset("idefics2-8b", "HuggingFaceM4/idefics2-8b", 28, 8.0, 5.0, _PAPER, _IDEFICS2),
+        Preset("instructblip-vicuna-7b", "Salesforce/instructblip-vicuna-7b", 1, 6.5, 8.0, _PAPER, _INSTRUCTBLIP),
+        Preset("llava-1.5-13b", "llava-hf/llava-1.5-13b-hf", 37, 22.0, 5.0, _FOR_LLAVA_13B),
+        Preset("qwen2.5-vl-7b", "Qwen/Qwen2.5-VL-7B-Instruct", 1, 6.0, 8.0, _FOR_QWEN),
     )
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,11 +30,7 @@ def push(
         bool | None,
         typer.Option("--private/--public", help="Access to a new repository.", show_default="your default"),
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option(help="Branch to push to, created if missing.", show_default="main")
-    ] = None,
     create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead of pushing.")] = False,
-    commit_message: Annotated[str | None, typer.Option(help="Message of the commit.")] = None,
     token: Annotated[str | None, typer.Option(help="Token with write access.", show_default="the stored one")] = None,
     replace_card: Annotated[
         bool, typer.Option("--replace-card", help="Replace a card that was edited on the Hub.")
@@ -50,17 +46,11 @@ def push(
     edited on the Hub is replaced with --replace-card only.
     """
     with refusing_bad_input():
-        from ..core.trust import check_revision
-
-        check_revision(revision, "--revision")
-        if create_pr and revision not in (None, "main"):
-            raise ValueError("--create-pr opens a pull request against main: leave out --revision.")
-        config, card = read_source(source)
         from ..hub.push import check_shareable, repo_files
 
+        config, card = read_source(source)
         check_shareable(config, repo_id)
-        if dry_run:
-            files = repo_files(config, repo_id, card=card, code=not no_code)
+        files = repo_files(config, repo_id, card=card, code=not no_code)
     if dry_run:
         _show(config, repo_id, files)
         next_steps("the same command without --dry-run")
@@ -70,25 +60,15 @@ def push(
 
         from ..hub.push import push_repo
 
+        options: dict[str, Any] = {"private": private, "create_pr": create_pr, "token": token}
         try:
-            commit = push_repo(
-                config,
-                repo_id,
-                private=private,
-                revision=revision,
-                create_pr=create_pr,
-                commit_message=commit_message,
-                token=token,
-                card=card,
-                replace_card=replace_card,
-                code=not no_code,
-            )
+            commit = push_repo(config, repo_id, card=card, replace_card=replace_card, code=not no_code, **options)
         except HfHubHTTPError as error:
             stop(_refusal(error, repo_id), FAILED)
         except ValueError as error:
             stop(error, BAD_INPUT)
-        typer.echo(commit.pr_url or commit.commit_url)
-        next_steps(f"rudder generate --model {repo_id}")
+    typer.echo(commit.pr_url or commit.commit_url)
+    next_steps(f"rudder generate --model {repo_id}")
 
 
 def read_source(source: str) -> tuple[RudderConfig, str | None]:
@@ -102,11 +82,10 @@ def read_source(source: str) -> tuple[RudderConfig, str | None]:
     from ..presets import get_preset, list_presets
 
     folder = Path(source)
-    if not folder.is_dir():
-        if source not in list_presets():
-            presets = ", ".join(list_presets())
-            raise ValueError(f"{source!r} is neither a folder nor a preset. Presets: {presets}.")
+    if source in list_presets() and not folder.is_dir():
         return get_preset(source).config(), None
+    if not folder.is_dir():
+        raise ValueError(f"{source!r} is neither a folder nor a preset. Presets: {', '.join(list_presets())}.")
     if not (folder / "config.json").is_file():
         if (folder / "report.md").is_file():
             raise ValueError(f"{folder} is of a calibration that chose no settings to push: its report.md says why.")

@@ -3,49 +3,43 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import ModelCard, ModelCardData
 
 from ..core.configuration import RudderConfig
 from ..core.settings import CONTRAST_DEFAULTS
 from ..core.trust import is_commit, is_on_hub
 from ..core.version import OLDEST_TRANSFORMERS, __version__
 from ..presets import PRESETS, Preset
-from .held_out import held_out_text
 
-PAPER_TITLE = (
-    "Adaptive Residual-Update Steering for Low-Overhead Hallucination Mitigation in Large Vision Language Models"
-)
 TAG = "rudder"
 # The last line of a card: a digest of the rest, which an edited card does not match.
 _DIGEST = "\n\n<!-- Written by rudder_hf; without edits its digest is "
-# Longer lists of a calibration record (the ids of its images) stand in config.json; the card says how many they are.
-_LONGEST_LIST = 8
-# What the card has elsewhere or in other words, and what only machines need: config.json has all of it.
-_NO_DETAIL = {
-    *("source", "evaluation", "settings", "model", "note", "refusal", "held_out", "held_out_minus_truncated"),
-    *("held_out_own_minus_other_card", "baseline", "result", "held_out_looks", "won_draws", "out_of_bag_change"),
-    *("grid", "layers", "limits", "lineage", "versions"),
-}
 _OBJECTIVES = {
     "f1": "highest F1",
     "paper": "lowest mean of CHAIR_S and CHAIR_I",
-    "mean": "lowest mean of CHAIR_S and CHAIR_I",
-    "chair_s": "lowest CHAIR_S",
-    "chair_i": "lowest CHAIR_I",
     "grounding": "highest grounding, without annotations",
 }
-_DETAIL_NAMES = {"metric": "chosen by", "images": "images to choose with", "held_out_images": "held-out images"}
+# What the card repeats of a calibration record; config.json has all of it.
+_DETAILS = {
+    "detail": "source",
+    "metric": "chosen by",
+    "images": "images to choose with",
+    "held_out_images": "held-out images",
+    "data": "data",
+    "prompt": "prompt",
+    "max_new_tokens": "new tokens at most",
+    "date": "date",
+}
 _SETTING_MEANINGS = {
     "layer": "decoder layer that is read and steered, from 0",
     "alpha_max": "strength of the push, in units of the hidden state",
     "k": "sensitivity of the gate",
     "c": "concentration of the gate",
-    "g_min": "least gate",
+    "g_min": "smallest gate",
     "g_max": "largest gate",
     "norm_cap": "longest push",
     "mode": "`beta`: gated per token; `add`: constant strength",
@@ -56,39 +50,31 @@ _SETTING_MEANINGS = {
     "contrast_first_layer": "beyond the paper: first layer whose cached image values are contrasted",
     "contrast_after": "beyond the paper: answer tokens before the contrast is applied, once",
 }
+# Metrics in a calibration record, in the card's order.
+_METRICS = {
+    "chair_s": "CHAIR_S",
+    "chair_i": "CHAIR_I",
+    "chair_i_distinct": "distinct CHAIR_I",
+    "recall": "recall",
+    "precision": "precision",
+    "f1": "F1",
+    "repeated_mentions": "repeated mentions",
+    "broken_sentences": "broken sentences",
+}
+_MOST_P_VALUE = 0.05
 
 
-def render_card(
-    config: RudderConfig,
-    repo_id: str | None = None,
-    evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
-    code: bool = True,
-) -> str:
-    """Render the README.md of a settings repository.
+def render_card(config: RudderConfig, repo_id: str | None = None, code: bool = True) -> str:
+    """Render the README.md of a settings repository: Markdown with the Hub's metadata block.
 
     Args:
         config: The settings.
         repo_id: Where the repository lives, for the snippets. None takes a name that users have to replace.
-        evaluation: Results that were measured with these settings, as `huggingface_hub.EvalResult` or as dictionaries
-            with its fields. None takes those under `"evaluation"` in the config's calibration record, if it stands
-            for these settings on this model.
         code: Whether the repository holds code, or settings only.
-
-    Returns:
-        Markdown with the Hub's metadata block.
-
-    Raises:
-        ValueError: A result is not in that form.
     """
-    base = config.base_model_name_or_path
+    base, record, provenance = config.base_model_name_or_path, config.calibration or {}, Provenance(config)
     on_hub = base is not None and is_on_hub(base)
     base_name = _public_name(base)
-    repo = repo_id or f"your-name/{default_repo_name(config)}"
-    provenance = Provenance(config)
-    if evaluation is None:
-        # A record that does not stand for these settings on this model has no results of theirs either.
-        evaluation = (config.calibration or {}).get("evaluation", []) if provenance.calibrated else []
-    results = _results(evaluation)
     metadata = ModelCardData(
         base_model=base_name if on_hub else None,
         # The Hub knows adapter, finetune, merge and quantized: what is added to a base and needs it is an adapter.
@@ -97,17 +83,14 @@ def render_card(
         pipeline_tag="image-text-to-text",
         license="apache-2.0",
         tags=[TAG, "hallucination", "steering", "image-to-text", *(["custom_generate"] if code else [])],
-        model_name=repo.split("/")[-1] if results else None,
-        eval_results=results or None,
     )
     card: ModelCard = ModelCard.from_template(
         metadata,
         template_path=str(Path(__file__).with_name("card.md")),
-        package="rudder_hf",
         version=__version__,
         transformers_needed=OLDEST_TRANSFORMERS,
-        title=PAPER_TITLE,
-        repo=repo,
+        repo=repo_id or f"your-name/{base_name.split('/')[-1] if on_hub else 'my'}-rudder",
+        code=code,
         # BLIP's processors have no chat template.
         chats="blip" not in base_name.lower(),
         base=base_name,
@@ -119,13 +102,14 @@ def render_card(
             # Without a contrast its settings have no effect.
             if config.contrast or name not in CONTRAST_DEFAULTS
         ],
-        found=provenance,
+        provenance=provenance,
+        details=_details(provenance, record),
+        held_out=_held_out_rows(record) if provenance.stands else [],
+        held_out_images=_one_line(record.get("held_out_images", "the")),
+        controls=_controls(record),
         reported=provenance.preset.reported if provenance.calibrated and provenance.preset else {},
-        results=[_result_row(result) for result in results],
         first_token=config.steer_first_token,
         contrast=config.contrast,
-        code=code,
-        trust=", trust_remote_code=True" if code else "",
     )
     text = str(card)
     return f"{text}{_DIGEST}{_card_digest(text)} -->\n"
@@ -141,15 +125,6 @@ def _card_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def default_repo_name(config: RudderConfig) -> str:
-    """Return a name for the repository of these settings, such as `llava-1.5-7b-rudder`."""
-    for preset in PRESETS.values():
-        if preset.base_model == config.base_model_name_or_path:
-            return f"{preset.name}-rudder"
-    base = config.base_model_name_or_path
-    return f"{base.split('/')[-1]}-rudder" if base is not None and is_on_hub(base) else "rudder"
-
-
 class Provenance:
     """Where settings come from, in words that claim no more than their calibration record shows.
 
@@ -157,56 +132,45 @@ class Provenance:
     changed by hand, the settings are not calibrated.
     """
 
-    calibrated: bool  # whether the record stands for these settings on this base
+    stands: bool  # whether the record was made for these settings on this base
+    calibrated: bool  # whether it also shows that they help
     headline: str  # a sentence for the card
     note: str | None  # the same for `config.json`; None where there is nothing to add to the record
-    details: list[str]  # the record, a line each
-    held_out: str  # held-out results as Markdown; empty if there are none of these settings
+    changed: dict[str, tuple[Any, Any]]  # settings that are not those of the record: (recorded, now)
     preset: Preset | None  # the preset whose published settings these are
 
     def __init__(self, config: RudderConfig) -> None:
-        record, base = config.calibration or {}, config.base_model_name_or_path
+        record, base, now = config.calibration or {}, config.base_model_name_or_path, config.settings()
         model, found = (
             record[part] if isinstance(record.get(part), Mapping) else {} for part in ("model", "settings")
         )
-        now = config.settings()
-        refused = record.get("refusal")
         # Records without a contrast were made without; the rest of its settings then says nothing.
         found = found and {**{name: now[name] for name in CONTRAST_DEFAULTS}, "contrast": 0.0, **found}
-        changed = {name: (found[name], value) for name, value in now.items() if found.get(name, value) != value}
-        preset = next((preset for preset in PRESETS.values() if preset.base_model == base), None)
-        same_preset = preset is not None and now == preset.config().settings()
-        self.details = _details(record)
-        self.preset = preset if preset is not None and preset.calibrated and same_preset else None
+        self.changed = {name: (found[name], value) for name, value in now.items() if found.get(name, value) != value}
+        own = next((preset for preset in PRESETS.values() if preset.base_model == base), None)
+        if own is not None and now != own.config().settings():
+            own = None
+        self.preset = own if own is not None and own.calibrated else None
         revisions = {str(name) for name in (model.get("revision"), config.base_model_revision) if is_commit(name)}
-        named = model.get("name") is not None and model.get("name") == base
-        stands = named and set(found) >= set(now) and not changed and len(revisions) < 2
-        self.held_out = held_out_text(record) if stands else ""
-        if record.get("source") == "paper":
-            # Whatever a record says, the paper's settings are those that the paper gives, for the paper's models.
-            self.calibrated = self.preset is not None
-            origin = "the paper"
-        else:
-            origin = "a calibration"
-            self.calibrated = stands and not refused
-        self.note = None
+        same_model = base is not None and model.get("name") == base
+        self.stands = same_model and set(found) >= set(now) and not self.changed and len(revisions) < 2
+        refused, of_paper = record.get("refusal"), record.get("source") == "paper"
+        # Whatever a record says, the paper's settings are those that the paper gives, for the paper's models.
+        self.calibrated = self.preset is not None if of_paper else self.stands and not refused
+        origin, self.note = "the paper" if of_paper else "a calibration", None
+        if self.calibrated:
+            paper = "These settings are the paper's."
+            self.headline = paper if of_paper else "These settings were calibrated on this model."
+            return
         if not record:
             self.headline = "These settings are **not calibrated** on this model."
-            if preset is not None and same_preset and not preset.calibrated:
-                self.headline += f" They are a {preset.source}."
-        elif self.calibrated:
-            paper = "These settings are the paper's."
-            self.headline = paper if origin == "the paper" else "These settings were calibrated on this model."
-            return
-        elif model.get("name") == base and changed:
+            if own is not None and not own.calibrated:
+                self.headline += f" They are a {own.source}."
+        elif same_model and self.changed:
             self.note = f"started from {origin}, changed by hand since: not calibrated together"
             self.headline = f"These settings started from {origin} and were **changed by hand** since; "
             self.headline += "together they are not calibrated."
-            self.details[:0] = [
-                f"`{name}`: {_one_line(was)} was found, now {_one_line(value)}"
-                for name, (was, value) in changed.items()
-            ]
-        elif refused and stands:
+        elif self.stands and refused:
             self.note = f"not calibrated: {refused}"
             self.headline = "A calibration on this model chose these settings, but they are **not calibrated**: "
             self.headline += f"{_one_line(refused)}."
@@ -218,19 +182,70 @@ class Provenance:
         self.headline += " Calibrate them on your own images before you rely on them."
 
 
-def _details(record: Mapping[str, Any]) -> list[str]:
-    """List what a calibration record says, without what stands elsewhere on the card."""
-    metric = record.get("metric")
+def _details(provenance: Provenance, record: Mapping[str, Any]) -> list[str]:
+    """Return lines on how the settings were found, and on what was changed since."""
     lines = [
-        f"{_DETAIL_NAMES.get(name) or _one_line(name).replace('_', ' ')}: {_one_line(value)}"
-        for name, value in {**record, "metric": _OBJECTIVES.get(str(metric), metric)}.items()
-        if name not in _NO_DETAIL and value is not None
+        f"`{name}`: {_one_line(was)} was found, now {_one_line(value)}"
+        for name, (was, value) in provenance.changed.items()
     ]
-    model = record.get("model")
-    if isinstance(model, Mapping) and model.get("name"):
-        rest = {name: value for name, value in model.items() if name != "name" and value is not None}
-        lines.insert(0, f"model: {_one_line(_public_name(model['name']))}{', ' + _one_line(rest) if rest else ''}")
+    known = {**record, "metric": _OBJECTIVES.get(str(record.get("metric")), record.get("metric"))}
+    return lines + [f"{label}: {_one_line(known[name])}" for name, label in _DETAILS.items() if known.get(name)]
+
+
+def held_out_changes(record: Mapping[str, Any], against: str = "held_out") -> dict[str, Mapping[str, float]]:
+    """Return the differences of a record that the card shows, by metric, in the card's order; old ones lack some."""
+    known: Any = record.get(against)
+    return {
+        name: known[name]
+        for name in (_METRICS if isinstance(known, Mapping) else ())
+        if isinstance(known.get(name), Mapping)
+        and all(isinstance(known[name].get(key), (int, float)) for key in ("left", "right", "value", "low", "high"))
+    }
+
+
+def _held_out_rows(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return rows of the held-out table: metric, vanilla, RUDDER, change with its interval, significant or not."""
+    return [
+        (
+            _METRICS[name],
+            f"{100 * change['left']:.1f}",
+            f"{100 * change['right']:.1f}",
+            _interval(change),
+            "yes" if _significant(change) else "no",
+        )
+        for name, change in held_out_changes(record).items()
+    ]
+
+
+def _controls(record: Mapping[str, Any]) -> list[str]:
+    """Return sentences on what is left of the effect beside saying less, and with another image's CARD."""
+    recall, lines = held_out_changes(record).get("recall"), []
+    shorter = held_out_changes(record, "held_out_minus_truncated").get("chair_s")
+    if recall is not None and recall["right"] >= recall["left"]:
+        lines.append("Recall does not fall, so that vanilla's captions need not be truncated for a fair comparison.")
+    elif shorter is not None:
+        shown = "significant" if _significant(shorter) else "not significant"
+        lines.append(f"CHAIR_S minus that of vanilla truncated to the same recall: {_interval(shorter)}, {shown}.")
+    other = held_out_changes(record, "held_out_own_minus_other_card").get("chair_s")
+    if other is not None:
+        about = "is" if other["high"] < 0 else "may not be"
+        lines.append(
+            f"CHAIR_S minus that with another image's CARD: {_interval(other)}. "
+            f"The effect {about} specific to the image."
+        )
     return lines
+
+
+def _interval(change: Mapping[str, float]) -> str:
+    value, low, high = (100 * change[key] for key in ("value", "low", "high"))
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def _significant(change: Mapping[str, float]) -> bool:
+    """Return whether the interval leaves out 0 and the p-value, which old records lack, is small."""
+    p_value = change.get("p_value")
+    unlikely = not isinstance(p_value, (int, float)) or p_value <= _MOST_P_VALUE
+    return unlikely and not change["low"] <= 0 <= change["high"]
 
 
 def _public_name(name: Any) -> str:
@@ -238,27 +253,8 @@ def _public_name(name: Any) -> str:
     return str(name) if is_on_hub(name) else "a model that is not on the Hub"
 
 
-def _results(given: Any) -> list[EvalResult]:
-    """Return measured results in the Hub's form."""
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        raise ValueError(f"evaluation is {given!r}, but has to be a list of results in the form of EvalResult.")
-    results = []
-    for index, result in enumerate(given):
-        try:
-            results.append(result if isinstance(result, EvalResult) else EvalResult(**result))
-        except (TypeError, ValueError) as error:
-            known = ", ".join(field.name for field in fields(EvalResult))
-            raise ValueError(f"evaluation[{index}] is {result!r}: {error}. Its keys may be {known}.") from error
-    return results
-
-
-def _result_row(result: EvalResult) -> tuple[str, str, str]:
-    dataset = f"{result.dataset_name} ({result.dataset_split})" if result.dataset_split else result.dataset_name
-    return _one_line(dataset), _one_line(result.metric_name or result.metric_type), _one_line(result.metric_value)
-
-
 def _one_line(value: Any) -> str:
-    """Write a value on one line that cannot break a table or a list."""
+    """Write a value on one line that cannot break a table or a list; of a list, only its length."""
     if isinstance(value, float):
         text = f"{value:g}"
     elif isinstance(value, Mapping):
@@ -266,9 +262,6 @@ def _one_line(value: Any) -> str:
             f"{str(name).replace('_', ' ')} {f'({_one_line(part)})' if isinstance(part, Mapping) else _one_line(part)}"
             for name, part in value.items()
         )
-    elif isinstance(value, (list, tuple)):
-        long = len(value) > _LONGEST_LIST
-        text = f"{len(value)} entries, in config.json" if long else ", ".join(_one_line(part) for part in value)
     else:
-        text = str(value)
+        text = str(len(value)) if isinstance(value, (list, tuple)) else str(value)
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""Read images as users have them."""
+"""Read images as users have them. Imports no models, so that a command refuses a wrong path at once."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from .loading import LoadArguments, check_names_model, full_name, load_base, loa
 from .saving import save_copy
 
 # Options of a push among those of `save_pretrained`, the rest of which is about weights.
-_PUSH_OPTIONS = ("private", "token", "revision", "create_pr", "commit_message", "commit_description", "evaluation")
+_PUSH_OPTIONS = ("private", "token", "revision", "create_pr", "commit_message", "commit_description")
 
 
 def _of_base(name: str) -> Any:
@@ -197,8 +197,8 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
         Args:
             repo_id: Where to push; made if it does not exist.
-            **kwargs: `private`, `token`, `revision`, `create_pr`, `commit_message`, `commit_description`,
-                `evaluation`, as for [`push_repo`].
+            **kwargs: `private`, `token`, `revision`, `create_pr`, `commit_message`, `commit_description`, as for
+                [`push_repo`].
 
         Returns:
             Address of the commit, or of the pull request.

@@ -1,23 +1,63 @@
-"""`pipeline("image-to-text", ...)` for steered models: takes images, returns `[{"generated_text": ...}]`.
+"""Encode images and prompts for `generate`, and run `pipeline("image-to-text", ...)` for steered models.
 
-Joined with `images` and `encoding` into `pipeline_rudder.py`, so it imports nothing from core/.
+Joined with `images` into the `pipeline_rudder.py` of settings repositories, so it imports nothing from core/.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
-from transformers import GenerationConfig, Pipeline
+from transformers import BatchFeature, GenerationConfig, Pipeline
 from transformers.utils.chat_template_utils import Chat
 
-from .encoding import as_chat, encode_prompts
 from .images import read_image
 
 DEFAULT_PROMPT = "Please help me describe the image in detail"
 """The prompt where none is given: the paper's question."""
 _IMAGE_TOKENS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
+
+
+def as_chat(image: Any, text: str) -> list[dict[str, Any]]:
+    """Make a chat of one message: an image and a text."""
+    return [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": text}]}]
+
+
+def encode_prompts(
+    processor: Any, images: Sequence[Any], texts: Sequence[str], chats: Sequence[Any] | None = None
+) -> dict[str, Any]:
+    """Encode a batch of prompts for `generate`, padded on the left. The processor itself is not changed.
+
+    A text that places its image itself (`"USER: <image> ... ASSISTANT:"`) is used unchanged, any other one through the
+    processor's chat template; without a template the placeholder is put before it. Whole `chats`, with their images in
+    them, are taken instead of `images` and `texts`.
+    """
+    images = [read_image(image) if isinstance(image, Image.Image) else image for image in images]
+    # Prompts have to end together for generation. A Q-Former's own tokenizer keeps its side.
+    processor = copy.copy(processor)
+    processor.tokenizer = copy.copy(processor.tokenizer)
+    processor.tokenizer.padding_side = "left"
+    token = getattr(processor, "image_token", None)
+    token = None if token is None else str(getattr(token, "content", token))
+    placed = chats is None and token is not None and all(token in text for text in texts)
+    if chats is not None or (getattr(processor, "chat_template", None) and not placed):
+        encoded = processor.apply_chat_template(
+            list(chats) if chats is not None else [as_chat(*pair) for pair in zip(images, texts, strict=True)],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            return_tensors="pt",
+            processor_kwargs={"padding": True},
+        )
+        return dict(encoded)
+    # BLIP's processors set the placeholders themselves.
+    if not placed and not hasattr(processor, "num_query_tokens"):
+        texts = [f"{token or '<image>'}\n{text}" for text in texts]
+    return dict(processor(images=[[image] for image in images], text=list(texts), padding=True, return_tensors="pt"))
 
 
 def call_options(pipeline: Pipeline, generate_kwargs: dict[str, Any] | None, **direct: Any) -> dict[str, Any]:
@@ -26,15 +66,12 @@ def call_options(pipeline: Pipeline, generate_kwargs: dict[str, Any] | None, **d
     Raises:
         ValueError: An option is given in `generate_kwargs` and directly.
     """
-    options = dict(generate_kwargs or {})
-    for name, value in direct.items():
-        if value is not None and name in options:
-            raise ValueError(f"{name!r} is given twice, once in `generate_kwargs` and once directly: use one.")
-        if value is not None:
-            options[name] = value
+    options, direct = dict(generate_kwargs or {}), {name: value for name, value in direct.items() if value is not None}
+    for name in direct.keys() & options.keys():
+        raise ValueError(f"{name!r} is given twice, once in `generate_kwargs` and once directly: use one.")
     # The options of a call replace all of those that the pipeline was made with. There are none while it is made.
     made_with = getattr(pipeline, "_forward_params", {}).get("generate_kwargs", {})
-    return {name: value for name, value in made_with.items() if name == "rudder"} | options
+    return {name: value for name, value in made_with.items() if name == "rudder"} | options | direct
 
 
 class RudderImageToTextPipeline(Pipeline):
@@ -42,10 +79,10 @@ class RudderImageToTextPipeline(Pipeline):
 
     Takes what `pipeline("image-to-text")` took before transformers 5: a path, URL, base64 string or PIL image, a list,
     dataset or generator of these, with `prompt=`, `max_new_tokens=`, `generate_kwargs=`, `timeout=` and `batch_size=`;
-    chats too. Returns `[{"generated_text": ...}]` for one image and a list of such lists for several. The text is
-    the answer; with `return_full_text=True` the prompt stands before it.
+    chats too, and `rudder=` as for `generate`. Returns `[{"generated_text": ...}]` for one image and a list of such
+    lists for several. The text is the answer; with `return_full_text=True` the prompt stands before it.
 
-    A prompt that places the image itself (`"USER: <image> ... ASSISTANT:"`) is used as it is, any other one through
+    A prompt that places the image itself (`"USER: <image> ... ASSISTANT:"`) is used unchanged, any other one through
     the processor's chat template.
     """
 
@@ -80,26 +117,17 @@ class RudderImageToTextPipeline(Pipeline):
             {key: value for key, value in group.items() if value is not None} for group in (preprocess, forward, {})
         )  # type: ignore[return-value]
 
-    def __call__(self, inputs: Any = None, *, images: Any = None, text: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Any = None, **kwargs: Any) -> Any:
         """Describe one image or several.
 
         Args:
             inputs: Path, URL, base64 string, PIL image or chat, or a list, dataset or generator of these.
-            images: Another name for `inputs`.
-            text: Another name for `prompt`, or a chat.
             **kwargs: `prompt`, `max_new_tokens`, `generate_kwargs`, `timeout`, `batch_size`, `num_workers`, `rudder`
                 (as for `generate`), `return_full_text`.
 
         Raises:
             ValueError: There is no image, or it cannot be read.
         """
-        inputs = images if inputs is None else inputs
-        if isinstance(text, str):
-            kwargs.setdefault("prompt", text)
-        elif text is not None:
-            if inputs is not None:
-                raise ValueError("Both images and a chat are given: put the images into the chat.")
-            inputs = text
         if inputs is None:
             raise ValueError("The image-to-text pipeline needs an image: a path, URL, PIL image, or a list of these.")
         if isinstance(inputs, (list, tuple)):
@@ -109,17 +137,16 @@ class RudderImageToTextPipeline(Pipeline):
         return super().__call__(inputs, **kwargs)
 
     def preprocess(self, inputs: Any, prompt: str | None = None, timeout: float | None = None) -> dict[str, Any]:
-        """Load an image; nothing that is not one passes for text."""
-        if isinstance(inputs, Chat):
-            if prompt is not None:
-                raise ValueError("Both a chat and a prompt are given: write the prompt into the chat.")
-            if not _has_image(inputs.messages):
-                raise ValueError(
-                    "The chat has no image: add {'type': 'image', 'url': ...} to the content of a message."
-                )
-            return {"prompt": (None, "", inputs.messages)}
-        image = read_image(inputs, timeout)
-        return {"prompt": (image, DEFAULT_PROMPT if prompt is None else prompt, None)}
+        """Load the image of a prompt, or check that a chat has one."""
+        if not isinstance(inputs, Chat):
+            return {"prompt": (read_image(inputs, timeout), DEFAULT_PROMPT if prompt is None else prompt, None)}
+        if prompt is not None:
+            raise ValueError("Both a chat and a prompt are given: write the prompt into the chat.")
+        contents = [message["content"] for message in inputs.messages if isinstance(message["content"], list)]
+        parts = [part for content in contents for part in content if isinstance(part, dict)]
+        if not any(part.get("type") in ("image", "video") for part in parts):
+            raise ValueError("The chat has no image: add {'type': 'image', 'url': ...} to the content of a message.")
+        return {"prompt": (None, "", inputs.messages)}
 
     def _forward(
         self,
@@ -131,21 +158,19 @@ class RudderImageToTextPipeline(Pipeline):
         prompts = given if isinstance(given, list) else [given]
         images, texts, messages = zip(*prompts, strict=True)
         chats = [chat or as_chat(image, text) for image, text, chat in prompts] if any(messages) else None
-        encoded = encode_prompts(self.processor, images, texts, chats)
-        inputs = {name: self._to_model(value) for name, value in encoded.items()}
+        inputs = BatchFeature(encode_prompts(self.processor, images, texts, chats)).to(self.device, self.dtype)
         self._refuse_lost_image(inputs)
-        given_options = {**(generate_kwargs or {}), "return_dict_in_generate": False}
+        options = {**(generate_kwargs or {}), "return_dict_in_generate": False}
         # transformers before 5.20 has no `_prepare_generate_kwargs`: a pipeline holds a generation config instead.
         if hasattr(self, "_prepare_generate_kwargs"):
-            options = self._prepare_generate_kwargs(given_options)
+            options = self._prepare_generate_kwargs(options)
         else:
-            options = {"generation_config": self.generation_config, **given_options}
+            options = {"generation_config": self.generation_config, **options}
         sequences: Tensor = self.model.generate(**inputs, **options)
         prompt_ids = inputs["input_ids"]
-        copies = sequences.shape[0] // prompt_ids.shape[0]
+        copies, length = sequences.shape[0] // prompt_ids.shape[0], prompt_ids.shape[1]
         repeated = prompt_ids.repeat_interleave(copies, dim=0)
         # Models that are prompted with embeddings return the answer alone.
-        length = prompt_ids.shape[1]
         answers = sequences[:, length:] if torch.equal(sequences[:, :length], repeated) else sequences
         if return_full_text:
             answers = torch.cat([repeated, answers], dim=1)
@@ -157,12 +182,7 @@ class RudderImageToTextPipeline(Pipeline):
         """Return the texts in the pipeline's form."""
         return [{"generated_text": text} for text in model_outputs["texts"]]
 
-    def _to_model(self, value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        return value.to(self.device, self.dtype) if value.is_floating_point() else value.to(self.device)
-
-    def _refuse_lost_image(self, inputs: dict[str, Any]) -> None:
+    def _refuse_lost_image(self, inputs: Any) -> None:
         """Raise where an image did not make it into the model's inputs."""
         images = any(name.startswith(("pixel_values", "image")) for name in inputs)
         # PEFT models and the wrapper pass on the base's config.
@@ -175,9 +195,3 @@ class RudderImageToTextPipeline(Pipeline):
                 "The prompt has no place for the image, which would be lost. Leave the placeholder out to have it "
                 "set, or write the model's own into the prompt."
             )
-
-
-def _has_image(messages: Any) -> bool:
-    contents = [message["content"] for message in messages if isinstance(message["content"], list)]
-    parts = [part for content in contents for part in content if isinstance(part, dict)]
-    return any(part.get("type") in ("image", "video") for part in parts)

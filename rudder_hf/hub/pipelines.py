@@ -17,9 +17,7 @@ from .processing import load_processor
 
 
 class RudderImageTextToTextPipeline(transformers.ImageTextToTextPipeline):
-    """transformers' pipeline of that name for steered models. That one would take an image's path for text, and drop
-    `rudder`.
-    """
+    """Answer chats as transformers' pipeline of that name, which would drop `rudder`, and take a path for text."""
 
     def _sanitize_parameters(
         self, generate_kwargs: dict[str, Any] | None = None, rudder: Any = None, **kwargs: Any
@@ -45,8 +43,7 @@ TASKS: dict[str, type[transformers.Pipeline]] = {
     "image-to-text": RudderImageToTextPipeline,
     "image-text-to-text": RudderImageTextToTextPipeline,
 }
-# What loads the model, in the names of `transformers.pipeline`.
-_LOADING = ("dtype", "device_map", "revision", "token")
+_LOADING = ("dtype", "device_map", "revision", "token")  # what loads the model, as `transformers.pipeline` names it
 
 
 def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwargs: Any) -> transformers.Pipeline:
@@ -64,13 +61,15 @@ def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwar
     """
     if task not in TASKS:
         raise ValueError(f"task is {task!r}, but has to be one of {', '.join(map(repr, TASKS))}.")
-    if isinstance(model, nn.Module):
-        steered: Any = model
-    else:
-        steered = _load_steered(str(model), kwargs)
-    config = _settings_of_steered(steered)
+    steered: Any = model
+    if not isinstance(model, nn.Module):
+        options = {**kwargs.pop("model_kwargs", {}), **{key: kwargs.pop(key) for key in _LOADING if key in kwargs}}
+        hub = {key: options[key] for key in ("revision", "token", "cache_dir", "local_files_only") if key in options}
+        wrapper = RudderForConditionalGeneration
+        load = wrapper.from_base if read_settings(model, **hub) is None else wrapper.from_pretrained
+        steered = load(model, **options)
     if processor is None:
-        processor = load_processor(config)
+        processor = load_processor(_settings_of_steered(steered))
     # Under this name also for "image-to-text", which transformers would announce as removed.
     made = transformers.pipeline(
         "image-text-to-text", model=steered, processor=processor, pipeline_class=TASKS[task], **kwargs
@@ -79,19 +78,12 @@ def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwar
     return made
 
 
-def _load_steered(name: str, kwargs: dict[str, Any]) -> RudderForConditionalGeneration:
-    """Load a steered model from settings, or from a base model with a preset."""
-    options = kwargs.pop("model_kwargs", None) or {}
-    options |= {key: kwargs.pop(key) for key in _LOADING if key in kwargs}
-    hub = {key: options[key] for key in ("revision", "token", "cache_dir", "local_files_only") if key in options}
-    if read_settings(name, **hub) is not None:
-        loaded: RudderForConditionalGeneration = RudderForConditionalGeneration.from_pretrained(name, **options)
-        return loaded
-    return RudderForConditionalGeneration.from_base(name, **options)
-
-
 def _settings_of_steered(model: Any) -> RudderConfig:
-    """Return the settings of a model that is wrapped or attached."""
+    """Return settings that name the base of a wrapped or attached model.
+
+    Raises:
+        ValueError: The model is not steered.
+    """
     if getattr(model.config, "model_type", None) == RudderConfig.model_type:
         return model.config  # type: ignore[no-any-return]
     base: Any = without_peft(model)
@@ -101,7 +93,7 @@ def _settings_of_steered(model: Any) -> RudderConfig:
             f"{type(base).__name__} is not steered: wrap it with RudderForConditionalGeneration.from_base(model, ...) "
             "or attach(model, ...) first."
         )
-    if base.config.name_or_path not in ("", handle.config.base_model_name_or_path):
-        # Settings of another model: the processor belongs to the one that is steered.
-        return RudderConfig(base_model_name_or_path=base.config.name_or_path)
-    return handle.config  # type: ignore[no-any-return]
+    if base.config.name_or_path in ("", handle.config.base_model_name_or_path):
+        return handle.config  # type: ignore[no-any-return]
+    # Settings of another model: the processor belongs to the one that is steered.
+    return RudderConfig(base_model_name_or_path=base.config.name_or_path)

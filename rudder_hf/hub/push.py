@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, EvalResult, HfApi
-from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelInfo
+from huggingface_hub.errors import RepositoryNotFoundError
 
 from ..core.configuration import RudderConfig, check_settings_folder, is_settings
 from ..core.errors import logger
@@ -33,23 +32,18 @@ CODE_FILES = (MODELING_FILE, PIPELINE_FILE, GENERATE_FILE, REQUIREMENTS_FILE)
 # Seconds to wait for a Hub that does not answer.
 _HUB_PATIENCE = 10.0
 # What a new repository may hold, beside settings.
-_HARMLESS = (".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt")
+_HARMLESS = {".gitattributes", "README.md", "LICENSE", "LICENSE.md", "LICENSE.txt"}
 
 
 def repo_files(
     config: RudderConfig,
     repo_id: str | None = None,
-    evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
     card: str | None = None,
     code: bool = True,
 ) -> dict[str, str]:
-    """Return everything that a settings repository holds: path in the repository -> text.
-
-    The card is rendered for `repo_id` with the measured `evaluation` (see [`render_card`]), unless one is given.
-    Without `code` there are the card and `config.json` only, for users who have the package.
-    """
+    """Return the files of a settings repository: path in the repository -> text. Arguments as for [`push_repo`]."""
     files = {
-        "README.md": render_card(config, repo_id, evaluation, code=code) if card is None else card,
+        "README.md": render_card(config, repo_id, code) if card is None else card,
         "config.json": stored_config(config, CODE_KEYS if code else {}, Provenance(config).note),
     }
     if code:
@@ -66,7 +60,6 @@ def write_repo(
     config: RudderConfig,
     folder: str | Path,
     repo_id: str | None = None,
-    evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
     code: bool = True,
 ) -> list[Path]:
     """Write a settings repository into a folder, which may exist.
@@ -75,7 +68,6 @@ def write_repo(
         config: The settings.
         folder: Where to write.
         repo_id: Where the repository will live, for the snippets in its card.
-        evaluation: Measured results for the card, see [`render_card`].
         code: Whether to write the code that loads the settings where rudder_hf is not installed.
 
     Returns:
@@ -88,7 +80,7 @@ def write_repo(
     folder = Path(folder)
     check_settings_folder(folder)
     # All texts are made before the first is written.
-    files = repo_files(config, repo_id, evaluation, code=code)
+    files = repo_files(config, repo_id, code=code)
     card = folder / "README.md"
     if card.is_file() and not is_rendered(card.read_text(encoding="utf-8", errors="replace")):
         del files["README.md"]
@@ -110,7 +102,6 @@ def push_repo(
     create_pr: bool = False,
     commit_message: str | None = None,
     commit_description: str | None = None,
-    evaluation: Sequence[EvalResult | Mapping[str, Any]] | None = None,
     card: str | None = None,
     replace_card: bool = False,
     code: bool = True,
@@ -126,10 +117,8 @@ def push_repo(
         create_pr: Open a pull request instead.
         commit_message: What the history says.
         commit_description: More of it.
-        evaluation: Measured results for the card, see [`render_card`].
         card: A card to use instead of one that is rendered.
-        replace_card: Whether a card that was edited on the Hub is replaced. By default it is kept, with a warning, and
-            a push of another `card` is refused.
+        replace_card: Whether a card that was edited on the Hub is replaced. By default it is kept, with a warning.
         code: Whether to push the code that loads the settings where rudder_hf is not installed.
 
     Raises:
@@ -140,24 +129,19 @@ def push_repo(
     check_shareable(config, repo_id)
     api = HfApi(token=token)
     with _connected(api.endpoint, repo_id):
-        repo_id, names = _ready_repo(api, repo_id, private, revision)
-        files = repo_files(with_pinned_base(config, token), repo_id, evaluation, card, code)
-        there = names.get("README.md", files["README.md"])
-        if there != files["README.md"] and not is_rendered(there) and not replace_card:
-            if card is not None:
-                raise ValueError(
-                    f"The card of {repo_id} was edited on the Hub, and would be lost for the one that you push. Join "
-                    "the two, then pass replace_card=True (--replace-card)."
-                )
+        repo_id, there = _ready_repo(api, repo_id, private, revision)
+        files = repo_files(with_pinned_base(config, token), repo_id, card, code)
+        stored = there.get("README.md", files["README.md"])
+        if stored != files["README.md"] and not is_rendered(stored) and not replace_card:
             del files["README.md"]
             logger.warning(
-                f"The card of {repo_id} was edited on the Hub and is kept as it is; it may say something else than "
-                "the settings. Pass replace_card=True for a new one."
+                f"The card of {repo_id} was edited on the Hub and is kept; it may say something else than the "
+                "settings. Pass replace_card=True (--replace-card) for a new one."
             )
         if revision is not None and not revision.startswith("refs/pr/"):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         additions = [CommitOperationAdd(name, text.encode()) for name, text in files.items()]
-        outdated = [CommitOperationDelete(name) for name in names if name in CODE_FILES and name not in files]
+        outdated = [CommitOperationDelete(name) for name in there if name in CODE_FILES and name not in files]
         return api.create_commit(
             repo_id,
             [*additions, *outdated],
@@ -170,13 +154,11 @@ def push_repo(
 
 @contextmanager
 def _connected(endpoint: str, repo_id: str) -> Iterator[None]:
-    """Raise a ConnectionError in plain words if the Hub cannot be reached. What it answers is passed on."""
+    """Raise a ConnectionError in plain words if the Hub cannot be reached. Its answers are passed on."""
     try:
         yield
-    except (HfHubHTTPError, OSError, ValueError):
-        raise
     except Exception as error:
-        # The errors of the HTTP library have no base class in common with those of Python.
+        # The HTTP library (httpx or httpx2) has no error in common with Python.
         if not type(error).__module__.startswith(("httpx", "httpcore")):
             raise
         raise ConnectionError(
@@ -186,35 +168,30 @@ def _connected(endpoint: str, repo_id: str) -> Iterator[None]:
 
 
 def _ready_repo(api: HfApi, repo_id: str, private: bool | None, revision: str | None) -> tuple[str, dict[str, str]]:
-    """Make the repository if there is none, and return its full id and its files, with the card's text."""
-    try:
+    """Make the repository if there is none, and return its full id and its files, with the texts that matter."""
+    found: ModelInfo | None = None
+    with suppress(RepositoryNotFoundError):
         # The client waits forever by default: a Hub that answers this request is there for the others.
         found = api.model_info(repo_id, timeout=_HUB_PATIENCE)
-    except RepositoryNotFoundError:
-        found = None
     if found is None or "/" not in repo_id:
-        # A name without namespace is in the user's own, whatever else is called so.
-        made = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        return (made, {}) if made == repo_id else _ready_repo(api, made, private, revision)
+        # A name without namespace is in the user's own, even if a repository of another owner is called so.
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        found = api.model_info(repo_id, timeout=_HUB_PATIENCE)
     if private and not found.private:
         raise ValueError(f"{repo_id} exists and is public: make it private in its settings on the Hub first.")
     if revision is not None and api.revision_exists(repo_id, revision):
         found = api.model_info(repo_id, revision=revision, timeout=_HUB_PATIENCE)
-    names = dict.fromkeys((sibling.rfilename for sibling in found.siblings or []), "")
-
-    def text(name: str) -> str:
-        return Path(api.hf_hub_download(repo_id, name, revision=found.sha)).read_text("utf-8", errors="replace")
-
-    if "config.json" not in names or not is_settings(text("config.json")):
-        foreign = sorted(name for name in names if name not in _HARMLESS)
-        if foreign:
-            raise ValueError(
-                f"{repo_id} holds something else than RUDDER settings ({', '.join(foreign[:3])}), which a push could "
-                "overwrite. Push settings to a repository of their own."
-            )
-    if "README.md" in names:
-        names["README.md"] = text("README.md")
-    return repo_id, names
+    files = dict.fromkeys((sibling.rfilename for sibling in found.siblings or []), "")
+    for name in files.keys() & {"README.md", "config.json"}:
+        path = api.hf_hub_download(repo_id, name, revision=found.sha)
+        files[name] = Path(path).read_text("utf-8", errors="replace")
+    foreign = sorted(files.keys() - _HARMLESS)
+    if foreign and not is_settings(files.get("config.json", "")):
+        raise ValueError(
+            f"{repo_id} holds something else than RUDDER settings ({', '.join(foreign[:3])}), which a push could "
+            "overwrite. Push settings to a repository of their own."
+        )
+    return repo_id, files
 
 
 def check_shareable(config: RudderConfig, repo_id: str) -> None:
@@ -231,12 +208,11 @@ def check_shareable(config: RudderConfig, repo_id: str) -> None:
 
 def with_pinned_base(config: RudderConfig, token: str | bool | None = None) -> RudderConfig:
     """Return the settings with the commit of their base; unchanged if it is named already or cannot be found."""
-    base = config.base_model_name_or_path
-    if config.base_model_revision is not None or base is None or not is_on_hub(base):
+    if config.base_model_revision is not None:
         return config
-    commit = resolve_commit(base, None, token=token)
+    commit = resolve_commit(str(config.base_model_name_or_path), None, token=token)
     if commit is None:
-        logger.warning(f"The commit of {base} could not be found out: its revision is not pinned.")
+        logger.warning(f"The commit of {config.base_model_name_or_path} is not known: its revision is not pinned.")
         return config
     pinned = copy.deepcopy(config)
     pinned.base_model_revision = commit

@@ -12,8 +12,7 @@ from huggingface_hub.errors import EntryNotFoundError, GatedRepoError
 
 from ..core.configuration import RudderConfig
 from ..core.trust import is_hub_id
-from .card import TAG, Provenance
-from .held_out import differences
+from .card import TAG, Provenance, held_out_changes
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,11 @@ def _read(api: HfApi, model: Any, base: str) -> Found:
         path = Path(api.hf_hub_download(model.id, "config.json", revision=entry["revision"]))
         config = RudderConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
         provenance = Provenance(config)
-    except (EntryNotFoundError, GatedRepoError, ValueError, TypeError, AttributeError) as error:
+    except (EntryNotFoundError, GatedRepoError, ValueError, TypeError, AttributeError, RecursionError) as error:
         return Found(**entry, note=f"its config.json cannot be read ({type(error).__name__})")
     if config.base_model_name_or_path != base:
         return Found(**entry, note=f"its config.json is for {config.base_model_name_or_path!r}")
-    changes = differences((config.calibration or {}).get("held_out")) if provenance.held_out else {}
+    changes = held_out_changes(config.calibration or {}) if provenance.stands else {}
     shown: dict[str, Any] = {name: dict(changes[name]) for name in ("chair_s", "f1") if name in changes}
     note = "" if provenance.calibrated else provenance.note or "without a calibration"
     return Found(**entry, calibrated=provenance.calibrated, note=note, settings=config.settings(), **shown)

@@ -14,8 +14,8 @@ from lmms_eval.api.model import lmms
 from PIL import Image
 
 from ..evaluate.methods import make_method
-from ..hub.encoding import encode_prompts
 from ..hub.images import read_image
+from ..hub.pipeline import encode_prompts
 from ..runtime.answers import answers, to_model
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.environment import process_device, this_process

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from ..core.backbones import find_backbone, image_token_ids
-from ..hub import encoding
+from ..hub.pipeline import encode_prompts
 from ..methods import Generate
 from .decoding import Decoding
 
@@ -34,7 +34,7 @@ class Answer:
 
 def encode(model: PreTrainedModel, processor: Any, images: list[Image.Image], prompts: list[str]) -> dict[str, Any]:
     """Return inputs of `generate`, padded on the left, on the model's device."""
-    return to_model(encoding.encode_prompts(processor, images, prompts), model)
+    return to_model(encode_prompts(processor, images, prompts), model)
 
 
 def to_model(inputs: dict[str, Any], model: Any) -> dict[str, Any]:

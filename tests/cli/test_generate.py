@@ -18,7 +18,7 @@ from rudder_hf.demo.engine import Engine
 from rudder_hf.demo.view import View
 from rudder_hf.evaluate.run import RunOptions, answer_batch
 from rudder_hf.evaluate.tasks import DataOptions, make_task
-from rudder_hf.hub.encoding import encode_prompts
+from rudder_hf.hub.pipeline import encode_prompts
 from rudder_hf.methods import get
 from rudder_hf.metrics import highlight as marks
 from rudder_hf.runtime.decoding import Decoding

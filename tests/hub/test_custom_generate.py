@@ -75,9 +75,21 @@ def test_equals_the_wrapper(case: Case) -> None:
     assert_same(run(case.stock, case.inputs), vanilla)
 
 
-def test_beams(case: Case) -> None:
-    options = {"num_beams": 3, "num_return_sequences": 2}
-    assert_same(case.run(**options), run(case.wrapper, case.inputs, **options))
+OPTIONS: dict[str, dict[str, Any]] = {
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "sampling": {"do_sample": True},
+    "other settings": {"rudder": {"alpha_max": 2.0, "mode": "add"}},
+    "settings of rows": {"rudder": {"alpha_max": [0.0, 9.0]}},
+    "unsteered": {"rudder": False},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_options(options: dict[str, Any], case: Case) -> None:
+    torch.manual_seed(0)
+    steered = case.run(**options)
+    torch.manual_seed(0)
+    assert_same(steered, run(case.wrapper, case.inputs, **options))
 
 
 def test_streamer(case: Case) -> None:
@@ -88,20 +100,6 @@ def test_streamer(case: Case) -> None:
     assert seen.received == wanted.received
     assert seen.ended
     assert seen.received[-1] == new_tokens(output)[0, -1:].tolist()
-
-
-def test_overrides(case: Case) -> None:
-    for rudder in ({"alpha_max": 2.0, "mode": "add"}, {"alpha_max": [0.0, 9.0]}):
-        assert_same(case.run(rudder=rudder), run(case.wrapper, case.inputs, rudder=rudder))
-    assert_same(case.run(rudder=False), run(case.stock, case.inputs))
-
-
-def test_sampling(llava: Case) -> None:
-    outputs = []
-    for model, options in ((llava.stock, llava.options), (llava.wrapper, {})):
-        torch.manual_seed(0)
-        outputs.append(run(model, llava.inputs, do_sample=True, **options))
-    assert_same(*outputs)
 
 
 def test_wrong_override(llava: Case) -> None:
@@ -167,15 +165,14 @@ def test_threads_share_the_model(name: str, repo: Path) -> None:
 
 def test_other_settings_meanwhile(llava: Case, tmp_path: Path) -> None:
     """Settings for another layer cannot be used on a model while it is borrowed."""
-    write_repo(settings(layer=1), tmp_path / "other")
+    write_repo(settings(layer=1), tmp_path)
     alone = llava.family.inputs(llava.stock, [ROW])
 
     def call() -> None:
         with pytest.raises(ValueError, match="already steered"):
-            run(llava.stock, alone, custom_generate=str(tmp_path / "other"), trust_remote_code=True)
+            run(llava.stock, alone, custom_generate=str(tmp_path), trust_remote_code=True)
 
-    wanted = run(llava.wrapper, alone)
-    assert_same(run(llava.stock, alone, streamer=Listener(3, call), **llava.options), wanted)
+    run(llava.stock, alone, streamer=Listener(3, call), **llava.options)
 
 
 def test_hooks_go_when_a_call_fails(llava: Case) -> None:
@@ -193,11 +190,6 @@ def test_hooks_go_when_a_call_fails(llava: Case) -> None:
 def test_arguments_for_the_hub_are_not_for_the_model(llava: Case) -> None:
     wanted = llava.run()
     assert_same(llava.run(cache_dir="elsewhere", token=False, force_download=False), wanted)
-
-
-def test_without_trust(llava: Case) -> None:
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        run(llava.stock, llava.inputs, custom_generate=llava.options["custom_generate"], trust_remote_code=False)
 
 
 def test_peft(llava: Case) -> None:

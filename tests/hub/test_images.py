@@ -16,8 +16,8 @@ from PIL import Image
 
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.evaluate.tasks.captions import images_task
-from rudder_hf.hub.encoding import encode_prompts
 from rudder_hf.hub.images import read_image
+from rudder_hf.hub.pipeline import encode_prompts
 from tests.support.toy import toy_processor
 
 ORIENTATION = 0x0112
@@ -83,12 +83,9 @@ def test_urls_and_base64(address: str, turned: Path, upright: Image.Image) -> No
     encoded = base64.b64encode(turned.read_bytes()).decode()
     for text in (encoded, f"data:image/png;base64,{encoded}"):
         assert read_image(text).tobytes() == upright.tobytes()
-    with pytest.raises(ValueError, match=f"{address}/none.png cannot be read"):
-        read_image(f"{address}/none.png")
-    with pytest.raises(ValueError, match=f"{address}/page.html cannot be read"):
-        read_image(f"{address}/page.html")
-    with pytest.raises(ValueError, match=r"http://127\.0\.0\.1:9/a//b\.png cannot be read"):
-        read_image("http://127.0.0.1:9/a//b.png", timeout=5)
+    for wrong in (f"{address}/none.png", f"{address}/page.html", "http://127.0.0.1:9/a//b.png"):
+        with pytest.raises(ValueError, match=f"{wrong} cannot be read"):
+            read_image(wrong, timeout=5)
 
 
 def test_what_is_no_image_is_refused_by_name(turned: Path) -> None:

@@ -19,7 +19,6 @@ from transformers import (
 
 from rudder_hf import RudderForConditionalGeneration, attach, detach
 from tests.support.helpers import settings
-from tests.support.hub import Elsewhere
 from tests.support.repos import inputs_for, make_base, make_settings, picture
 
 NEW = 6
@@ -81,27 +80,6 @@ def test_the_first_architecture_loads_it(repo: Path) -> None:
     assert isinstance(getattr(transformers, first).from_pretrained(repo), LlavaForConditionalGeneration)
 
 
-@pytest.mark.slow
-def test_without_the_package(repo: Path, tmp_path: Path, expected: dict[str, torch.Tensor]) -> None:
-    picture().save(tmp_path / "picture.png")
-    code = f"""
-import json, sys
-from PIL import Image
-from transformers import AutoModelForCausalLM, AutoProcessor
-repo = {str(repo)!r}
-model = AutoModelForCausalLM.from_pretrained(repo, trust_remote_code=True)
-processor = AutoProcessor.from_pretrained(repo, trust_remote_code=True)
-content = [{{"type": "image", "image": Image.open({str(tmp_path / "picture.png")!r})}}]
-chat = [{{"role": "user", "content": content + [{{"type": "text", "text": "what is this"}}]}}]
-options = dict(add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt")
-inputs = processor.apply_chat_template([chat], **options)
-ids = model.generate(**inputs, max_new_tokens={NEW}, do_sample=False)
-print(json.dumps([type(model).__name__, "rudder_hf" in sys.modules, ids.tolist()]))
-"""
-    with Elsewhere(tmp_path / "elsewhere", "http://127.0.0.1:9") as machine:
-        assert machine.run(code).value == ["LlavaForConditionalGeneration", False, expected["steered"].tolist()]
-
-
 # Settings in a generation config
 
 
@@ -134,12 +112,6 @@ def test_generation_config_on_the_wrapper_and_for_one_call(
     assert torch.equal(stock.generate(**inputs, generation_config=options, **custom), expected["add"])
     # A stock model knows nothing of the attribute.
     assert torch.equal(stock.generate(**inputs, generation_config=options), expected["vanilla"])
-
-
-def test_it_survives_a_file(tmp_path: Path) -> None:
-    """`transformers chat` and `transformers serve` read and write it as JSON."""
-    GenerationConfig(**GREEDY, rudder={"alpha_max": 3.0}).save_pretrained(tmp_path)
-    assert GenerationConfig.from_pretrained(tmp_path).rudder == {"alpha_max": 3.0}
 
 
 @pytest.mark.parametrize("rudder", ["off", 5, {"alpha_max": -1.0}, {"strength": 1.0}])

@@ -45,7 +45,7 @@ def hub(home: Path) -> Iterator[LocalHub]:
         hub.store.repos["user/calibrated"].downloads = 12
         add("private")
         hub.store.repos["user/private"].private = True
-        (add("broken") / "config.json").write_text('{"layer": "\x1b[31mred"}')
+        (add("broken") / "config.json").write_text('{"layer": "\x1b[31mred", "mode": ' + "[" * 100_000)
         hub.store.add("user/broken", home / "broken")
         (add("elsewhere") / "config.json").write_text((home / "other-model" / "config.json").read_text())
         hub.store.add("user/elsewhere", home / "elsewhere")

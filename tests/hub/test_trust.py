@@ -138,15 +138,7 @@ KEYS = st.sampled_from(
         *RudderConfig.__dataclass_fields__,
         *("model_type", "auto_map", "custom_pipelines", "torch_dtype", "quantization_config", "_name_or_path"),
         *("_commit_hash", "text_config", "num_labels", "per_layer_config", "trust_remote_code", "attribute_map"),
-        *(
-            "sub_configs",
-            "to_dict",
-            "override",
-            "__class__",
-            "__init__",
-            "configuration_files",
-            "_base_config",
-        ),
+        *("sub_configs", "to_dict", "override", "__class__", "__init__", "configuration_files", "_base_config"),
         *("attn_implementation", "_attn_implementation", "name_or_path", "given", "layer_types", "rope_scaling"),
     ]
 )

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import (
     AutoModelForImageTextToText,
     GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteriaList,
-    TextIteratorStreamer,
 )
 
 from rudder_hf import RudderConfig, RudderForConditionalGeneration, attach
 from tests.support.helpers import (
     NEW,
-    OTHER_ROW,
     ROW,
     Listener,
     assert_different,
@@ -36,7 +30,7 @@ from tests.support.helpers import (
     snapshot,
     with_dtype,
 )
-from tests.support.zoo import FAMILIES, Row
+from tests.support.zoo import FAMILIES
 
 
 class Case:
@@ -135,25 +129,16 @@ def test_attributes_of_the_base(case: Case) -> None:
         wrapper.no_such_thing  # noqa: B018
 
 
-def test_attention_implementation(case: Case) -> None:
-    """Switching the attention of the wrapper switches the base's."""
+def test_what_is_switched_is_the_base(case: Case) -> None:
+    """Attention and gradient checkpointing."""
     wanted = run(case.wrapper, case.inputs)
     case.wrapper.set_attn_implementation("eager")
     assert case.base.config.text_config._attn_implementation == "eager"
-    output = run(case.wrapper, case.inputs)
-    assert torch.equal(output.sequences, wanted.sequences)
-
-
-def test_gradient_checkpointing(case: Case) -> None:
-    """Training of the base under its wrapper may save memory as the base may."""
-    labels = case.inputs["input_ids"]
+    assert torch.equal(run(case.wrapper, case.inputs).sequences, wanted.sequences)
     case.wrapper.train()
-    wanted = case.wrapper(**case.inputs, labels=labels).loss
     case.wrapper.gradient_checkpointing_enable()
     assert case.base.is_gradient_checkpointing
-    loss = case.wrapper(**case.inputs, labels=labels, use_cache=False).loss
-    loss.backward()
-    torch.testing.assert_close(loss, wanted)
+    case.wrapper(**case.inputs, labels=case.inputs["input_ids"], use_cache=False).loss.backward()
     case.wrapper.gradient_checkpointing_disable()
     assert not case.base.is_gradient_checkpointing
 
@@ -178,21 +163,6 @@ def test_forward_is_the_bases(name: str) -> None:
         assert torch.equal(output.loss, wanted.loss)
         assert gradients.keys() == wanted_gradients.keys()
         assert all(torch.equal(gradients[name], gradient) for name, gradient in wanted_gradients.items())
-
-
-def test_forward_inside_a_generation(case: Case) -> None:
-    """A plain forward from within a streamer is not steered, and does not disturb the generation."""
-    with torch.no_grad():
-        wanted = case.family.build()(**case.inputs).logits
-    steered = run(case.wrapper, case.inputs)
-    seen: list[Tensor] = []
-
-    def forward() -> None:
-        with torch.no_grad():
-            seen.append(case.wrapper(**case.inputs).logits)
-
-    assert_same(run(case.wrapper, case.inputs, streamer=Listener(3, forward)), steered)
-    assert torch.equal(seen[0], wanted)
 
 
 # Generating
@@ -241,41 +211,10 @@ def test_streamer_gets_every_token(name: str, rudder: Any) -> None:
     assert listener.ended
 
 
-class Numbers:
-    """A tokenizer that writes each token as its number."""
-
-    def decode(self, tokens: Any, **kwargs: Any) -> str:
-        return "".join(f"{int(token)} " for token in torch.as_tensor(tokens).reshape(-1))
-
-
-def test_text_iterator_streamer_in_a_thread(case: Case) -> None:
-    """The usual way to serve: generate in a thread, read the text here."""
-    wanted = new_tokens(run(case.wrapper, case.inputs))[0].tolist()
-    streamer = TextIteratorStreamer(Numbers(), skip_prompt=True, timeout=60)
-    thread = threading.Thread(
-        target=case.wrapper.generate, kwargs={**case.inputs, "streamer": streamer, "max_new_tokens": NEW}
-    )
-    thread.start()
-    text = "".join(streamer)
-    thread.join()
-    assert [int(number) for number in text.split()] == wanted
-
-
-class Forbid(LogitsProcessor):
-    """Never says certain tokens."""
-
-    def __init__(self, tokens: list[int]) -> None:
-        self.tokens = tokens
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        return scores.index_fill(1, torch.tensor(self.tokens), -torch.inf)
-
-
 def test_logits_processors(case: Case) -> None:
     """A processor sees the steered logits and changes the outcome."""
     free = new_tokens(run(case.wrapper, case.inputs))[0].tolist()
-    forbidden = Forbid([free[2]])
-    output = run(case.wrapper, case.inputs, logits_processor=LogitsProcessorList([forbidden]))
+    output = run(case.wrapper, case.inputs, suppress_tokens=[free[2]])
     tokens = new_tokens(output)[0].tolist()
     assert free[2] not in tokens
     assert tokens[:2] == free[:2]
@@ -293,40 +232,16 @@ def test_stopping_criteria(case: Case) -> None:
     assert torch.equal(short.rudder.gate, whole.rudder.gate[:, :3])
 
 
-@pytest.mark.parametrize("name", ["llava", "instructblip"])
-def test_num_return_sequences(name: str) -> None:
-    """Several samples of one prompt share its CARD, and a seed repeats them."""
-    case = Case(name)
-    outputs = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        options: dict[str, Any] = {"do_sample": True, "num_return_sequences": 3, "output_rudder": True}
-        outputs.append(run(case.wrapper, case.inputs, **options))
-    assert_same(outputs[0], outputs[1])
-    assert len(new_tokens(outputs[0]).unique(dim=0)) == 3
-    card = outputs[0].rudder.card
-    torch.testing.assert_close(card, card[:1].expand_as(card), rtol=0, atol=1e-6)
-
-
 def test_rudder_disabled(case: Case) -> None:
-    """Within the block nothing is steered, in any thread and on the base too; blocks may stand in each other."""
+    """Within the block nothing is steered, on the base too, also after an error."""
     steered, vanilla = run(case.wrapper, case.inputs), run(case.family.build(), case.inputs)
     assert_different(steered, vanilla)
-    in_thread: list[Any] = []
     with case.wrapper.rudder_disabled():
-        with case.wrapper.rudder_disabled():
-            assert_same(run(case.wrapper, case.inputs), vanilla)
         assert_same(run(case.wrapper, case.inputs, rudder={"alpha_max": 9.0}), vanilla)
         assert_same(run(case.base, case.inputs), vanilla)
-        thread = threading.Thread(target=lambda: in_thread.append(run(case.wrapper, case.inputs)))
-        thread.start()
-        thread.join()
         trace = run(case.wrapper, case.inputs, output_rudder=True)
-    assert_same(in_thread[0], vanilla)
     assert torch.equal(trace.sequences, vanilla.sequences)
     assert not trace.rudder.push.any()
-    assert_same(run(case.wrapper, case.inputs), steered)
-
     with pytest.raises(KeyError), case.wrapper.rudder_disabled():
         raise KeyError
     assert_same(run(case.wrapper, case.inputs), steered)
@@ -365,16 +280,6 @@ def test_continuous_batching_is_refused(case: Case, way: str, method: str) -> No
     assert case.base.config.text_config._attn_implementation == "sdpa"
 
 
-def test_batch_rows_keep_their_settings(case: Case) -> None:
-    """Lists of settings, one for each row, equal the rows' own calls."""
-    batch = case.family.inputs(case.base, [Row(4, 9), OTHER_ROW])
-    both = run(case.wrapper, batch, rudder={"alpha_max": [0.0, 9.0]})
-    alone = run(case.wrapper, batch, rudder={"alpha_max": 9.0})
-    vanilla = run(case.wrapper, batch, rudder=False)
-    assert torch.equal(torch.stack(both.logits)[:, 0], torch.stack(vanilla.logits)[:, 0])
-    assert torch.equal(torch.stack(both.logits)[:, 1], torch.stack(alone.logits)[:, 1])
-
-
 # Saving and loading
 
 
@@ -393,10 +298,6 @@ def test_from_base_with_a_folder(folder: str) -> None:
     assert wrapper.config.base_model_name_or_path == folder
     # Weights in a mapped file are aligned differently, which changes the last bits of a product.
     assert_near(run(wrapper, case.inputs), run(case.wrapper, case.inputs))
-    half = RudderForConditionalGeneration.from_base(Path(folder), settings(), dtype=torch.bfloat16)
-    assert half.dtype == torch.bfloat16
-    eager = RudderForConditionalGeneration.from_base(folder, settings(), attn_implementation="eager")
-    assert eager.model.config.text_config._attn_implementation == "eager"
 
 
 def test_from_base_keeps_the_callers_config(folder: str) -> None:
@@ -428,22 +329,17 @@ def test_round_trip(folder: str, tmp_path: Path) -> None:
 
 
 def test_from_pretrained_with_overrides(folder: str, tmp_path: Path) -> None:
-    """Settings and loading arguments given beside the folder win over what it holds; the folder stays as it is."""
+    """Settings given beside the folder win over what it holds; the folder stays unchanged."""
     case = Case()
     RudderForConditionalGeneration.from_base(folder, settings()).save_pretrained(str(tmp_path))
     written = (tmp_path / "config.json").read_bytes()
     loaded = RudderForConditionalGeneration.from_pretrained(str(tmp_path), alpha_max=12.0, mode="add", layer=1)
-    assert (loaded.config.alpha_max, loaded.config.mode, loaded.config.layer) == (12.0, "add", 1)
     with attach(case.wrapper.unwrap(), settings(alpha_max=12.0, mode="add", layer=1)):
         assert_near(run(loaded, case.inputs), run(case.base, case.inputs))
-    half = RudderForConditionalGeneration.from_pretrained(str(tmp_path), dtype=torch.bfloat16)
-    assert half.dtype == torch.bfloat16
     given = RudderForConditionalGeneration.from_pretrained(
         str(tmp_path), config=RudderConfig(base_model_name_or_path=folder, layer=3), k=2.0
     )
     assert (given.config.layer, given.config.k, given.config.alpha_max) == (3, 2.0, 20.0)
-    with pytest.raises(ValueError, match="alpha_max"):
-        RudderForConditionalGeneration.from_pretrained(str(tmp_path), alpha_max=-1.0)
     assert (tmp_path / "config.json").read_bytes() == written
 
 

@@ -84,7 +84,7 @@ class Elsewhere:
 HIDING = f"import runpy; runpy.run_path({str(Path(__file__).parent / 'zygote.py')!r})['hide']('rudder_hf')"
 
 
-def run_alone(code: str, home: Path, endpoint: str, timeout: float = 120, **env: str) -> Outcome:
+def run_alone(code: str, home: Path, endpoint: str, timeout: float = 300, **env: str) -> Outcome:
     """Run code in a process of its own, for what is read when libraries are imported (`HF_HUB_OFFLINE`)."""
     done = subprocess.run(
         [sys.executable, "-c", f"{HIDING}\n{code}"],

@@ -347,38 +347,6 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(404, f"{folder} does not exist", "EntryNotFound")
         return status, headers, json.dumps(entries).encode()
 
-    def refs(self, name: str) -> Any:
-        repo = self.readable(name)
-        kinds = {"branches": "refs/heads/", "tags": "refs/tags/", "pullRequests": "refs/pr/"}
-        return _ok(
-            {
-                "converts": [],
-                **{
-                    kind: [
-                        {"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": sha}
-                        for ref, sha in repo.refs.items()
-                        if ref.startswith(prefix)
-                    ]
-                    for kind, prefix in kinds.items()
-                },
-            }
-        )
-
-    def commits(self, name: str, revision: str) -> Any:
-        repo = self.readable(name)
-        return _ok(
-            [
-                {
-                    "id": commit.sha,
-                    "title": commit.title,
-                    "message": commit.message,
-                    "date": "2026-01-01T00:00:00.000Z",
-                    "authors": [{"user": "org"}],
-                }
-                for commit in repo.history(self.at(repo, revision))
-            ]
-        )
-
     def branch(self, name: str, branch: str) -> Any:
         repo = self.writable(name)
         if f"refs/heads/{branch}" in repo.refs:
@@ -429,8 +397,6 @@ ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("POST", rf"{_MODELS}/commit/([^/]+)", _Handler.commit),
     ("GET", rf"{_MODELS}/tree/([^/]+)", _Handler.tree),
     ("GET", rf"{_MODELS}/tree/([^/]+)/(.+)", _Handler.subtree),
-    ("GET", rf"{_MODELS}/refs", _Handler.refs),
-    ("GET", rf"{_MODELS}/commits/([^/]+)", _Handler.commits),
     ("POST", rf"{_MODELS}/branch/([^/]+)", _Handler.branch),
     ("POST", rf"{_MODELS}/tag/([^/]+)", _Handler.tag),
     ("POST", rf"/{_REPO}\.git/info/lfs/objects/batch", _Handler.large_files),
