@@ -308,30 +308,6 @@ def test_num_return_sequences(name: str) -> None:
     torch.testing.assert_close(card, card[:1].expand_as(card), rtol=0, atol=1e-6)
 
 
-def test_rudder_disabled(case: Case) -> None:
-    """Within the block nothing is steered, in any thread and on the base too; blocks may stand in each other."""
-    steered, vanilla = run(case.wrapper, case.inputs), run(case.family.build(), case.inputs)
-    assert_different(steered, vanilla)
-    in_thread: list[Any] = []
-    with case.wrapper.rudder_disabled():
-        with case.wrapper.rudder_disabled():
-            assert_same(run(case.wrapper, case.inputs), vanilla)
-        assert_same(run(case.wrapper, case.inputs, rudder={"alpha_max": 9.0}), vanilla)
-        assert_same(run(case.base, case.inputs), vanilla)
-        thread = threading.Thread(target=lambda: in_thread.append(run(case.wrapper, case.inputs)))
-        thread.start()
-        thread.join()
-        trace = run(case.wrapper, case.inputs, output_rudder=True)
-    assert_same(in_thread[0], vanilla)
-    assert torch.equal(trace.sequences, vanilla.sequences)
-    assert not trace.rudder.push.any()
-    assert_same(run(case.wrapper, case.inputs), steered)
-
-    with pytest.raises(KeyError), case.wrapper.rudder_disabled():
-        raise KeyError
-    assert_same(run(case.wrapper, case.inputs), steered)
-
-
 def test_config_is_followed(case: Case) -> None:
     """Changed settings, and an exchanged config, take effect at the next call; bad ones are refused and do no harm."""
     stronger = run(case.wrapper, case.inputs, rudder={"alpha_max": 12.0, "mode": "add"})
