@@ -114,7 +114,7 @@ def test_compiled_equals_eager(name: str, compiler: Compiler) -> None:
     # Another prompt and other settings meet the same graph, with a state of their own.
     graphs = compiler.graphs
     inputs = family.inputs(model, [SAME_SHAPE, Row(seed=6, words=OTHER_ROW.words)])
-    options["rudder"] = [{"alpha_max": 9.0}, {"k": 2.0, "norm_cap": 2.0}]
+    options["rudder"] = {"alpha_max": [9.0, 6.0], "k": [5.0, 2.0], "norm_cap": [None, 2.0]}
     output = run(wrapper, inputs, **options, **compiler.options())
     wanted = eager(wrapper, inputs, **options)
     assert_near(output, wanted)
