@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .core.configuration import RudderConfig
     from .core.errors import RudderWarning, UnsupportedModelError
     from .core.handle import SteeringHandle
-    from .core.trace import RudderTrace
+    from .core.state import RudderTrace
     from .hub.modeling import RudderForConditionalGeneration
     from .hub.pipelines import pipeline
     from .hub.push import push_repo, write_repo
@@ -42,7 +42,7 @@ __all__ = [
 _HOMES = {
     "RudderConfig": "core.configuration",
     "RudderForConditionalGeneration": "hub.modeling",
-    "RudderTrace": "core.trace",
+    "RudderTrace": "core.state",
     "RudderWarning": "core.errors",
     "SteeringHandle": "core.handle",
     "UnsupportedModelError": "core.errors",

@@ -6,9 +6,15 @@ those presets are starting points derived from the published ones, and say so wh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from torch import nn
+
+from .core.backbones import find_backbone, without_peft
 from .core.configuration import RudderConfig
+from .core.errors import logger
 
 _PAPER = "RUDDER (ICML 2026), section 4.1: calibrated on 100 held-out MSCOCO images at >= 95 % of vanilla recall"
 _FOR_LLAVA_13B = (
@@ -59,6 +65,9 @@ class Preset:
         return config
 
 
+# The paper's layer for LLaVA-1.5-7B is 30 of 32. `rudder calibrate` tries this share of the hidden state first.
+_DEPTH = (30, 32)
+_FIRST_STRENGTH = 0.1
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
@@ -69,6 +78,7 @@ PRESETS: dict[str, Preset] = {
         Preset("qwen2.5-vl-7b", "Qwen/Qwen2.5-VL-7B-Instruct", 1, 6.0, 8.0, _FOR_QWEN),
     )
 }
+_BY_BASE = {preset.base_model: preset for preset in PRESETS.values()}
 
 
 def list_presets() -> list[str]:
@@ -89,4 +99,46 @@ def get_preset(name: str) -> Preset:
     raise ValueError(
         f"There is no preset for {name!r}. Presets: {known}. "
         "For another model pass RudderConfig(layer=..., alpha_max=..., k=...)."
+    )
+
+
+def settings_for(base: nn.Module | str, name: str | None, given: Mapping[str, Any]) -> RudderConfig:
+    """Return the settings of the preset of that name, or of a base model: loaded, or its Hub id or folder.
+
+    For a base without preset these are the defaults, if `given` holds what differs from model to model.
+
+    Raises:
+        ValueError: There is no such preset, or the base has none; the message says how to find settings.
+    """
+    base_name = (
+        base if isinstance(base, str) else getattr(getattr(without_peft(base), "config", None), "name_or_path", "")
+    )
+    found = get_preset(name) if name is not None else _BY_BASE.get(base_name)
+    if found is not None:
+        if not found.calibrated:
+            logger.warning(f"RUDDER settings for {found.name} are not calibrated: {found.source}.")
+        return found.config()
+    settings = RudderConfig()
+    settings.override(given)  # A misspelled setting is named first.
+    if {"layer", "alpha_max"} <= set(given):
+        return settings
+    shown = base_name or type(base).__name__
+    raise ValueError(
+        f"RUDDER needs settings, and there is no preset for {shown!r}. Presets: {', '.join(PRESETS)}. `rudder search "
+        f"{shown}` lists settings on the Hub, `rudder calibrate --model {shown}` finds new ones; or pass layer=..., "
+        f"alpha_max=... .{_starting_point(base)}"
+    )
+
+
+def _starting_point(base: nn.Module | str) -> str:
+    """Say which settings to try first on a model without preset."""
+    stored = RudderConfig.get_config_dict(base)[0] if isinstance(base, str) else {}
+    depth = (stored.get("text_config") or stored).get("num_hidden_layers")
+    depth = depth if isinstance(base, str) else len(find_backbone(base).layers)
+    if not isinstance(depth, int):
+        return ""
+    return (
+        f" A starting point is layer={depth * _DEPTH[0] // _DEPTH[1]} ({_DEPTH[0]}/{_DEPTH[1]} of the depth) with "
+        f"alpha_max at {_FIRST_STRENGTH} of the median length of the hidden states that enter this layer, as "
+        "`rudder calibrate` tries first."
     )

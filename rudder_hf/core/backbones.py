@@ -1,15 +1,15 @@
 """Where a vision-language model keeps what RUDDER needs: decoder layers, attention update, generation loop.
 
-One general rule covers every decoder-only model of `AutoModelForImageTextToText`: the text decoder's list of layers,
-in each layer the self-attention module, and, in sandwich-norm layers, the norm after it. Families for which adding a
-vector to the attention update is not Eq. 5 of the paper are refused by name, with the reason.
+One general rule covers every decoder-only model: the text decoder's list of layers, in each layer the self-attention
+module, and, in sandwich-norm layers, the norm after it. Families for which adding a vector to the attention update is
+not Eq. 5 of the paper are refused by name, with the reason.
 """
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -41,13 +41,12 @@ class Backbone:
     layers_path: str  # where they are, from `loop`
 
 
-@dataclass(frozen=True)
-class AttentionUpdate:
+class AttentionUpdate(NamedTuple):
     """The module of one decoder layer whose output is added to the residual stream after self-attention."""
 
-    name: str  # attribute path in the layer
+    name: str  # of the layer's attribute
     module: nn.Module
-    multiplier: float = 1.0  # factor that the layer applies to the output before it adds it (1 in most models)
+    multiplier: float = 1.0  # factor that the layer applies to the output before it adds it (not 1 in Granite)
 
 
 def without_peft(model: nn.Module) -> nn.Module:
@@ -65,33 +64,27 @@ def model_type(model: nn.Module) -> str:
 def find_backbone(model: nn.Module, of_part: bool = False) -> Backbone:
     """Locate decoder layers and generation loop of a vision-language model, or of a PEFT model around one.
 
-    With `of_part` it may also be the language model that such a model delegates `generate` to.
-
-    Raises:
-        UnsupportedModelError: The model has no decoder-only text generator that RUDDER can steer.
+    With `of_part` it may also be the language model that such a model delegates `generate` to. Raises an
+    UnsupportedModelError with the reason if RUDDER cannot steer the model.
     """
-    base = without_peft(model)
+    base: Any = without_peft(model)
     name = model_type(base)
+    cannot = f"RUDDER cannot steer {name!r} ({type(base).__name__}): "
     if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
         raise UnsupportedModelError(
-            "RUDDER cannot steer a model with learned prompts (PEFT's prompt tuning and the like): they stand before "
-            "the prompt where RUDDER cannot tell them from it. LoRA and other adapters in the weights work."
+            f"{cannot}its learned prompts (PEFT's prompt tuning and the like) stand before the prompt where RUDDER "
+            "cannot tell them from it. LoRA and other adapters in the weights work."
         )
     if name in REFUSED:
-        raise UnsupportedModelError(f"RUDDER cannot steer {name!r} ({type(base).__name__}): {REFUSED[name]}.")
+        raise UnsupportedModelError(f"{cannot}{REFUSED[name]}.")
     if not hasattr(base, "generate") or not hasattr(base, "config"):
-        raise UnsupportedModelError(
-            f"RUDDER steers the `generate` of a Hugging Face vision-language model, got {type(base).__name__}. "
-            "Load the model with AutoModelForImageTextToText."
-        )
+        raise UnsupportedModelError(f"{cannot}it has no `generate`. Load it with AutoModelForImageTextToText.")
     loop = _generation_loop(base)
-    for part in (base, loop):
-        if getattr(part.config, "is_encoder_decoder", False):
-            raise UnsupportedModelError(
-                f"RUDDER cannot steer {name!r} with {type(part).__name__}: its language model is an encoder-decoder. "
-                "The image is read by the encoder, so that no decoder self-attention reads image and prompt in a "
-                "prefill. Use a checkpoint with a decoder-only language model (for InstructBLIP: Vicuna)."
-            )
+    if any(getattr(part.config, "is_encoder_decoder", False) for part in (base, loop)):
+        raise UnsupportedModelError(
+            f"{cannot}its language model is an encoder-decoder, in which no decoder self-attention reads the image. "
+            "Use a checkpoint with a decoder-only language model (for InstructBLIP: Vicuna)."
+        )
     path, layers = decoder_layers(loop)
     if support(name) == "unknown" and not _is_text_only(base):
         warn(
@@ -110,8 +103,7 @@ def _is_text_only(model: nn.Module) -> bool:
     """Return whether neither the config nor a module of a model is about anything but text."""
     if image_token_ids(model) or hasattr(model.config, "vision_config"):
         return False
-    names = {name for path, _ in model.named_modules() for name in path.split(".")}
-    return not any(part in name for name in names for part in _NON_TEXT_PARTS)
+    return not any(part in path for path, _ in model.named_modules() for part in _NON_TEXT_PARTS)
 
 
 def _generation_loop(model: nn.Module) -> nn.Module:
@@ -127,19 +119,16 @@ def _generation_loop(model: nn.Module) -> nn.Module:
 
 
 def decoder_layers(loop: Any) -> tuple[str, nn.ModuleList]:
-    """Find the decoder's layers, and the path to them.
-
-    Of the lists of modules with self-attention outside of the vision tower, take those with as many layers as the
-    config says, and of these the one nearest to the top.
+    """Find the decoder's layers, and the path to them: the list of modules with self-attention outside of the vision
+    tower that is as long as the config says, and of several such lists the one nearest to the top.
     """
-    candidates: list[tuple[str, nn.ModuleList]] = []
-    for path, module in loop.named_modules():
-        if not isinstance(module, nn.ModuleList) or len(module) == 0:
-            continue
-        if any(part in name for name in path.split(".") for part in _NON_TEXT_PARTS):
-            continue
-        if any(_attention_name(layer) is not None for layer in module):
-            candidates.append((path, module))
+    candidates = [
+        (path, module)
+        for path, module in loop.named_modules()
+        if isinstance(module, nn.ModuleList)
+        and not any(part in path for part in _NON_TEXT_PARTS)
+        and any(_attention_name(layer) is not None for layer in module)
+    ]
     expected = getattr(loop.config.get_text_config(decoder=True), "num_hidden_layers", None)
     matching = [candidate for candidate in candidates if len(candidate[1]) == expected] or candidates
     if not matching:
@@ -152,13 +141,9 @@ def decoder_layers(loop: Any) -> tuple[str, nn.ModuleList]:
 
 def _attention_name(layer: nn.Module) -> str | None:
     """Return the name of the layer's self-attention module; None if it has none (convolution, state space, ...)."""
-    for name in _ATTENTION_NAMES:
-        if _is_module(layer, name):
-            return name
     # Layers with one interchangeable mixer (Nemotron-H): its class says what it is.
-    if _is_module(layer, "mixer") and "Attention" in type(layer.mixer).__name__:
-        return "mixer"
-    return None
+    mixer = ("mixer",) if "Attention" in type(getattr(layer, "mixer", None)).__name__ else ()
+    return next((name for name in (*_ATTENTION_NAMES, *mixer) if _is_module(layer, name)), None)
 
 
 def steerable_layers(backbone: Backbone) -> list[int]:
@@ -167,25 +152,19 @@ def steerable_layers(backbone: Backbone) -> list[int]:
 
 
 def resolve_layer(backbone: Backbone, layer: int) -> int:
-    """Turn a possibly negative layer index into one from 0 on.
-
-    Raises:
-        ValueError: There is no such layer, or it has no self-attention; the message lists those that have it.
-    """
-    count = len(backbone.layers)
+    """Turn a possibly negative index of a layer with self-attention into one from 0 on; raise a ValueError if none."""
+    count, given = len(backbone.layers), f"RUDDER setting `layer` is {layer}, but"
     if not -count <= layer < count:
-        raise ValueError(
-            f"RUDDER setting `layer` is {layer}, but {model_type(backbone.model)!r} has {count} decoder layers: "
-            f"choose from {-count} to {count - 1}."
-        )
-    index = layer % count
-    if _attention_name(backbone.layers[index]) is None:
+        name = model_type(backbone.model)
+        raise ValueError(f"{given} {name!r} has {count} decoder layers: choose from {-count} to {count - 1}.")
+    found = backbone.layers[layer]
+    if _attention_name(found) is None:
         usable = ", ".join(map(str, steerable_layers(backbone)))
         raise ValueError(
-            f"Layer {layer} of {model_type(backbone.model)!r} is a {type(backbone.layers[index]).__name__} without "
-            f"self-attention, so it has no update to read or steer. Layers with self-attention: {usable}."
+            f"{given} this is a {type(found).__name__} without self-attention: no update to read or steer. Choose "
+            f"from {usable}."
         )
-    return index
+    return layer % count
 
 
 def self_attention(layer: nn.Module) -> nn.Module:
@@ -197,10 +176,9 @@ def self_attention(layer: nn.Module) -> nn.Module:
 
 
 def attention_update(layer: nn.Module) -> AttentionUpdate:
-    """Find the module whose output is the residual update Delta of Eq. 1.
+    """Find the module whose output is the residual update Delta of Eq. 1: self-attention, or the norm after it.
 
-    In sandwich-norm layers (Gemma 2 and later, GLM-4) the attention output is normed before it is added, so that the
-    norm's output is the update. Granite scales the output by a factor when it adds it.
+    Sandwich-norm layers (Gemma 2 and later, GLM-4) norm the attention output before they add it.
     """
     self_attention(layer)  # Raises where there is none.
     name = str(_attention_name(layer))
@@ -210,7 +188,7 @@ def attention_update(layer: nn.Module) -> AttentionUpdate:
     if getattr(layer, "norm_after", False) or type(layer).__name__ == "ChameleonSwinDecoderLayer":
         name = "input_layernorm"
     name = next((after for after in _AFTER_ATTENTION_NAMES if _is_module(layer, after)), name)
-    return AttentionUpdate(name, getattr(layer, name), float(getattr(layer, "residual_multiplier", 1.0)))
+    return AttentionUpdate(name, layer.get_submodule(name), float(getattr(layer, "residual_multiplier", 1.0)))
 
 
 def _is_module(layer: nn.Module, name: str) -> bool:
@@ -218,22 +196,16 @@ def _is_module(layer: nn.Module, name: str) -> bool:
 
 
 def forwards_keywords(backbone: Backbone, layer: nn.Module) -> bool:
-    """Return whether a keyword argument given to the loop's forward is passed down to its decoder layers.
-
-    Judged by signature: every module between the two has to take `**kwargs`.
-    """
-    modules: list[nn.Module] = [backbone.loop]
+    """Return whether the loop's forward passes keyword arguments down: whether each module to the layer takes any."""
+    part, modules = backbone.loop, [backbone.loop, layer]
     for name in backbone.layers_path.split(".")[:-1]:
-        modules.append(getattr(modules[-1], name))
-    signatures = [inspect.signature(type(module).forward) for module in (*modules, layer)]
-    return all(
-        any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-        for signature in signatures
-    )
+        part = getattr(part, name)
+        modules.append(part)
+    parameters = [inspect.signature(type(module).forward).parameters.values() for module in modules]
+    return all(any(each.kind is inspect.Parameter.VAR_KEYWORD for each in found) for found in parameters)
 
 
 def image_token_ids(model: nn.Module) -> tuple[int, ...]:
     """Return the ids of the placeholder tokens for image or video features in the prompt; empty if there are none."""
-    config = model.config
-    ids = {getattr(config, name, None) for name in _IMAGE_TOKEN_NAMES}
+    ids = {getattr(model.config, name, None) for name in _IMAGE_TOKEN_NAMES}
     return tuple(sorted(value for value in ids if isinstance(value, int)))

@@ -33,43 +33,34 @@ _TRANSFORMERS_KEYS = (
     *("attn_implementation", "experts_implementation", "output_attentions", "tie_last_hidden_states", "use_cache"),
     *("trust_remote_code", "transformers_needed"),
 )
-# What a stored config keeps of these. The rest (labels, dtype, quantisation, ...) would describe weights, of which
-# there are none: the base model has its own.
+# What a stored config keeps of these, if it has the form that transformers writes. The rest (labels, dtype,
+# quantisation, ...) would describe weights, of which there are none: the base model has its own.
 _KEPT_KEYS: dict[str, type] = {
-    "model_type": str,
-    "architectures": list,
-    "auto_map": dict,
-    "custom_pipelines": dict,
-    "transformers_version": str,
-    "_commit_hash": str,
-    "_name_or_path": str,
+    **{"auto_map": dict, "custom_pipelines": dict, "architectures": list},
+    **{"transformers_version": str, "_commit_hash": str, "_name_or_path": str},
 }
 # The files of a model: beside settings it could not be loaded any more.
 _MODEL_FILES = ("config.json", "adapter_config.json", "*model*.safetensors", "*model*.bin", "*.gguf")
-_STRINGS = ("base_model_name_or_path", "rudder_version")
+# What a config holds beside settings.
+_STORED: dict[str, type] = {"base_model_name_or_path": str, "rudder_version": str, "calibration": dict}
 # Keys that transformers looks up in a config when it is written or judged: never answered from the base's config.
 _NEVER_OF_BASE = ("quantization_config", "auto_map", "custom_pipelines", "per_layer_config", "transformers_weights")
 
 
-def _checked_storage(stored: Any) -> dict[str, Any]:
+def _settings_in(stored: Any) -> dict[str, Any]:
     """Return what counts of a stored config: RUDDER's fields, the kept keys, and unknown keys, which are refused."""
     if not isinstance(stored, Mapping):
         raise ValueError(f"RUDDER settings have to be a JSON object, not {type(stored).__name__}.")
     if stored.get("model_type", MODEL_TYPE) != MODEL_TYPE:
         raise ValueError(f"The config describes a {stored['model_type']!r} model, it holds no RUDDER settings.")
-    for name, kind in _KEPT_KEYS.items():
-        if not isinstance(stored.get(name), kind | None):
-            raise setting_error(name, stored[name], f"a {kind.__name__}, as transformers writes it")
-    if not all(isinstance(name, str) for name in stored.get("architectures") or []):
-        raise setting_error("architectures", stored["architectures"], "a list of names, as transformers writes it")
     if isinstance(stored.get("base_model_name_or_path"), str):
         check_base_name(stored["base_model_name_or_path"], from_hub=False)
-    ignored = {*PreTrainedConfig.__dataclass_fields__, *_TRANSFORMERS_KEYS} - set(_KEPT_KEYS)
-    return {
-        name: value
-        for name, value in stored.items()
-        if name in _KEPT_KEYS or not (name.startswith("_") or name in ignored)
-    }
+    ignored = {*PreTrainedConfig.__dataclass_fields__, *_TRANSFORMERS_KEYS}
+    found = {name: value for name, value in stored.items() if not (name.startswith("_") or name in ignored)}
+    found |= {name: stored[name] for name, kind in _KEPT_KEYS.items() if isinstance(stored.get(name), kind)}
+    if not all(isinstance(name, str) for name in found.get("architectures", ())):
+        del found["architectures"]
+    return found
 
 
 class RudderConfig(PreTrainedConfig):
@@ -77,8 +68,7 @@ class RudderConfig(PreTrainedConfig):
 
     model_type: ClassVar[str] = MODEL_TYPE
 
-    # Outside of the fields, so that they are neither compared nor written: the config of the loaded base, and the
-    # names of the settings that were given at load.
+    # Neither compared nor written: the config of the loaded base, and the names of settings given at load.
     __slots__ = ("_base_config", "_given")
 
     base_model_name_or_path: str | None = None  # Hub id or folder of the model that is steered
@@ -114,12 +104,10 @@ class RudderConfig(PreTrainedConfig):
         """Check a setting when it is set, so that a call need not check it again."""
         if name == "layer" or name in CALL_SETTINGS:
             value = check_setting(name, value)
-        elif name in _STRINGS and not isinstance(value, str | None):
-            raise setting_error(name, value, "a string or None")
         elif name == "base_model_revision":
             check_revision(value)
-        elif name == "calibration" and not isinstance(value, dict | None):
-            raise setting_error(name, value, "a dictionary or None")
+        elif not isinstance(value, _STORED.get(name, object) | None):
+            raise setting_error(name, value, f"a {_STORED[name].__name__} or None")
         # transformers sets attributes of its own; a name that is almost that of a setting is a typing error.
         known = name.startswith("_") or hasattr(type(self), name)
         if not known and (close := difflib.get_close_matches(name, SETTING_NAMES, n=1, cutoff=0.8)):
@@ -127,11 +115,7 @@ class RudderConfig(PreTrainedConfig):
         super().__setattr__(name, value)
 
     def override(self, given: Mapping[str, Any]) -> None:
-        """Replace settings by those that a user gave at load.
-
-        Raises:
-            ValueError: One is unknown or not allowed; it is named with what is allowed.
-        """
+        """Replace settings by those that a user gave at load; raise a ValueError for one that is not allowed."""
         if unknown := set(given) - set(SETTING_NAMES):
             raise unknown_settings_error(unknown)
         if "base_model_name_or_path" in given:
@@ -157,7 +141,7 @@ class RudderConfig(PreTrainedConfig):
         return described.get_text_config(decoder=decoder, encoder=encoder)
 
     def __getattr__(self, name: str) -> Any:
-        # Reached for names that the config itself lacks. What transformers writes to config.json is not the base's.
+        # Reached for names that the config itself lacks.
         if not name.startswith("_") and name not in _NEVER_OF_BASE and hasattr(self, "_base_config"):
             return getattr(self._base_config, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -166,33 +150,25 @@ class RudderConfig(PreTrainedConfig):
     def get_config_dict(  # type: ignore[override]
         cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read a `config.json`, as `PreTrainedConfig` does.
-
-        Raises:
-            ValueError: The file holds something else than a JSON object.
-        """
-        refusal = ValueError(f"The config.json of {pretrained_model_name_or_path!s} is not a JSON object.")
-        try:
-            stored, rest = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        except (TypeError, AttributeError, KeyError, RecursionError) as error:
-            raise refusal from error
+        """Read a `config.json` as `PreTrainedConfig` does; raise a ValueError if it is not a JSON object."""
+        stored: Any = None
+        # What transformers stumbles over in other JSON.
+        with suppress(TypeError, AttributeError, KeyError, RecursionError):
+            stored, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         if not isinstance(stored, dict):
-            raise refusal
+            raise ValueError(f"The config.json of {pretrained_model_name_or_path!s} is not a JSON object.")
         # For messages: `AutoConfig` hands the source on to `from_dict` as well.
-        return stored, {"name_or_path": str(pretrained_model_name_or_path), **rest}
+        return stored, {"name_or_path": str(pretrained_model_name_or_path), **kwargs}
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:  # type: ignore[override]
-        """Make a config from what `config.json` holds, which may have been written by anyone.
+        """Make a config from what `config.json` holds, and settings given beside it (`alpha_max=11.0`).
 
-        What is given beside it (`alpha_max=11.0`) is taken instead of what is stored.
-
-        Raises:
-            ValueError: It holds no RUDDER settings, or one that is not allowed; it is named with its source.
+        The file may have been written by anyone: what is not allowed raises a ValueError that names the source.
         """
         given = {name: kwargs.pop(name) for name in SETTING_NAMES if name in kwargs}
         try:
-            loaded = super().from_dict(_checked_storage(config_dict), **kwargs)
+            loaded = super().from_dict(_settings_in(config_dict), **kwargs)
         except ValueError as error:
             source = kwargs.get("name_or_path")
             raise ValueError(f"The settings in {source} cannot be used: {error}" if source else str(error)) from error
@@ -200,11 +176,7 @@ class RudderConfig(PreTrainedConfig):
         return loaded
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Write `config.json`, as `PreTrainedConfig` does.
-
-        Raises:
-            ValueError: The folder holds a model.
-        """
+        """Write `config.json` as `PreTrainedConfig` does; raise a ValueError if the folder holds a model."""
         check_settings_folder(save_directory)
         super().save_pretrained(save_directory, *args, **kwargs)
 
@@ -214,24 +186,24 @@ class RudderConfig(PreTrainedConfig):
 
     def expression(self) -> str:
         """Write the settings as Python that makes them again: the layer, and what differs from the defaults."""
-        settings = self.settings()
-        given = {
-            name: value for name, value in settings.items() if name == "layer" or value != getattr(RudderConfig, name)
-        }
-        return f"RudderConfig({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        shown = [
+            f"{name}={value!r}"
+            for name, value in self.settings().items()
+            if name == "layer" or value != getattr(RudderConfig, name)
+        ]
+        return f"RudderConfig({', '.join(shown)})"
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Return what is written to `config.json`: every setting, also where it is the default, and the version."""
-        written: dict[str, Any] = super().to_diff_dict()
-        return written | self.settings() | {"rudder_version": __version__}
+        return {**super().to_diff_dict(), **self.settings(), "rudder_version": __version__}
 
 
 def is_settings(text: str) -> bool:
     """Return whether this is the text of a `config.json` with RUDDER settings."""
-    stored: Any = None
     with suppress(ValueError):
         stored = json.loads(text)
-    return isinstance(stored, dict) and stored.get("model_type") == MODEL_TYPE
+        return isinstance(stored, dict) and stored.get("model_type") == MODEL_TYPE
+    return False
 
 
 def check_settings_folder(folder: str | os.PathLike[str]) -> None:
@@ -242,8 +214,7 @@ def check_settings_folder(folder: str | os.PathLike[str]) -> None:
     stored = folder / "config.json"
     if stored.is_file() and is_settings(stored.read_text(encoding="utf-8", errors="replace")):
         return
-    foreign = [path.name for pattern in _MODEL_FILES for path in sorted(folder.glob(pattern))]
-    if foreign:
+    if foreign := [path.name for pattern in _MODEL_FILES for path in sorted(folder.glob(pattern))]:
         raise ValueError(
             f"{folder} holds something else than RUDDER settings ({', '.join(foreign[:3])}), which settings would "
             "overwrite or make unusable. Choose another folder for the settings."

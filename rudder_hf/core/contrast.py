@@ -6,11 +6,11 @@ For the positions i of an image, in the layers from `contrast_first_layer` on, w
 
 when `contrast_after` answer tokens have been emitted, before the forward that reads the last of them. Attention is
 linear in V, so that every later token gets more of what sets the parts of the image that it attends to apart from the
-image's average. Nothing is computed while tokens are decoded: the edit is made between two forwards, in place.
+image's average. The edit is made between two forwards, in place: it costs decoding nothing.
 
-What an image is: in a call with as many images as prompts with one, all image positions of a prompt; the tokens that
-some models put between the rows or tiles of an image do not part it. In other calls each run of adjoining image
-positions. What cannot be edited exactly is refused with the reason.
+An image is, in a call with as many images as prompts with one, all image positions of a prompt, whatever some models
+put between its rows or tiles; in other calls each run of adjoining image positions. What cannot be edited exactly is
+refused with the reason.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from .call import Call, CallSettings
 from .errors import UnsupportedModelError
 
 ContrastMap = Callable[[list[Tensor], list[int], int], list[Tensor]]
-"""Replaces the deviations V - mean of the images of a layer, each (rows of the prompt, heads, positions, head size),
-given the prompt of each and the index of the layer; for control experiments."""
+"""Replaces the deviations V - mean of a layer's images, each (rows of the prompt, heads, positions, head size), given
+the prompt of each and the index of the layer; for control experiments."""
 
-# Inputs with one entry for each image. Those of pixels come last: there an image may have several, one for each tile.
-_COUNTED_INPUTS = ("image_grid_thw", "image_grid_hw", "image_sizes", "image_grids", "target_sizes", "spatial_shapes")
+# Inputs with one entry for each image. Pixels come last: there an image may have several, one for each tile.
+_GRIDS = ("image_grid_thw", "image_grid_hw", "image_sizes", "image_grids", "target_sizes", "spatial_shapes")
+_COUNTED_INPUTS = (*_GRIDS, "pixel_values")
 
 
-def _contrast_error(reason: str, instead: str = "") -> ValueError:
+def contrast_error(reason: str, instead: str = "") -> ValueError:
+    """Make the error for a call whose images cannot be contrasted exactly."""
     return ValueError(f"RUDDER setting `contrast` cannot be applied: {reason}. {instead}Use contrast=0.")
 
 
@@ -56,11 +58,8 @@ class ImageContrast:
         if not self.images:
             return
         self._refuse_cache(cache)
-        if generated >= self.after:
-            self._edit(cache)
-            self.images = []
-
-    def _edit(self, cache: Any) -> None:
+        if generated < self.after:
+            return
         images = [image for image in self.images if self.strengths[image[0]] > 0]
         layers = list(enumerate(cache.layers))[self.first_layer :]
         # All places first: what is refused must not be half done.
@@ -69,6 +68,7 @@ class ImageContrast:
             {"prompt": prompt, "positions": positions.tolist(), "layers": [], "moved": []}
             for prompt, positions in images
         ]
+        self.images = []
         for (index, layer), found in zip(layers, places, strict=True):
             kept = [pair for pair in zip(self.edited, found, strict=True) if pair[1] is not None]
             self._edit_layer(layer.values, index, [record for record, _ in kept], [place for _, place in kept])
@@ -93,19 +93,17 @@ class ImageContrast:
 
     def _refuse_cache(self, cache: Any) -> None:
         """Raise for a cache whose values cannot be edited in place."""
-        reason = None
+        reason = "moves its layers between devices while others compute" if getattr(cache, "offloading", False) else ""
         if not hasattr(cache, "layers"):
-            raise _contrast_error(f"it edits the key-value cache, but this call has a {type(cache).__name__} for one")
-        if getattr(cache, "offloading", False):
-            reason = "moves its layers between devices while others compute"
-        for index, layer in list(enumerate(cache.layers))[self.first_layer :]:
+            reason = "has no layers of keys and values"
+        for index, layer in list(enumerate(getattr(cache, "layers", ())))[self.first_layer :]:
             if hasattr(layer, "_quantize"):
                 reason = "keeps its values quantised"
             elif not isinstance(layer, DynamicLayer | StaticLayer):
                 reason = f"has no values in layer {index} ({type(layer).__name__})"
-        if reason is not None:
+        if reason:
             instead = "Use a dynamic or static cache, or a `contrast_first_layer` after such layers. "
-            raise _contrast_error(f"this {type(cache).__name__} {reason}", instead)
+            raise contrast_error(f"the {type(cache).__name__} of this call {reason}", instead)
 
 
 def image_places(layer: Any, index: int, positions: Tensor) -> Tensor | None:
@@ -114,86 +112,66 @@ def image_places(layer: Any, index: int, positions: Tensor) -> Tensor | None:
     if not lost or positions[0] >= lost:
         return positions - lost
     if positions[-1] < lost:
-        # Out of the window: no later token reads it.
-        return None
-    raise _contrast_error(
+        return None  # Out of the window: no later token reads it.
+    raise contrast_error(
         f"the sliding window of layer {index} has lost a part of an image, whose mean is then unknown",
         "Use a shorter prompt, or a later `contrast_first_layer`. ",
     )
 
 
 def open_contrast(
-    backbone: Backbone, call: Call, image_tokens: Sequence[int], settings: CallSettings
+    backbone: Backbone,
+    call: Call,
+    image_tokens: Sequence[int],
+    settings: CallSettings,
+    contrast_map: ContrastMap | None = None,
 ) -> ImageContrast | None:
     """Make the edit of a call, with the images that it brings; None if no row has a strength.
 
-    Raises:
-        UnsupportedModelError: The model keeps no values of image positions in its decoder's cache.
-        ValueError: The call has no cache, or its image positions are unknown.
+    Raises a ValueError with the reason if the model or the call does not keep values of known image positions.
     """
     if not any(settings.rows["contrast"]):
         return None
-    _refuse_model(backbone, call, image_tokens)
-    if settings.contrast_first_layer >= len(backbone.layers):
-        raise ValueError(
-            f"RUDDER setting `contrast_first_layer` is {settings.contrast_first_layer}, but "
-            f"{model_type(backbone.model)!r} has {len(backbone.layers)} decoder layers: choose from 0 to "
-            f"{len(backbone.layers) - 1}."
-        )
+    loop: Any = backbone.loop
+    name, reason, text = model_type(backbone.model), "", loop.config.get_text_config(decoder=True)
+    if getattr(text, "cross_attention_layers", None) or "image_attention_mask" in call.arguments:
+        reason = "reads images by cross-attention, so that they have no positions in the decoder's cache"
+    elif getattr(text, "kv_lora_rank", None):
+        reason = "caches keys and values compressed together (latent attention)"
+    elif not image_tokens and "image_embeds_position_mask" not in call.arguments:
+        reason = "has no image token in its config, so that the image's positions are not known"
+    if reason:
+        raise UnsupportedModelError(f"RUDDER setting `contrast` does not apply: {name!r} {reason}. Use contrast=0.")
+    ids, embeds, first_layer = call.input_ids, call.inputs_embeds, settings.contrast_first_layer
+    if ids is None or (embeds is not None and embeds.shape[1] != ids.shape[1]):
+        raise contrast_error("it needs `input_ids`, also with embeddings, to know where the image is")
+    if first_layer >= len(backbone.layers):
+        count = len(backbone.layers)
+        raise contrast_error(f"`contrast_first_layer` is {first_layer}, but {name!r} has {count} decoder layers")
     if call.option("use_cache", True) is False:
-        raise _contrast_error("it edits the key-value cache, and this call runs with use_cache=False")
+        raise contrast_error("it edits the key-value cache, and this call runs with use_cache=False")
     if call.is_assisted:
-        raise _contrast_error(
-            "under assisted decoding or prompt lookup one forward would read candidates before and after the edit",
-            "Leave out the assistant (or prompt_lookup_num_tokens). ",
-        )
+        raise contrast_error("under assisted decoding or prompt lookup one forward reads tokens before and after it")
     return ImageContrast(
         strengths=settings.rows["contrast"],
-        first_layer=settings.contrast_first_layer,
+        first_layer=first_layer,
         after=settings.contrast_after,
-        images=_new_images(call, image_tokens),
+        images=_new_images(call, ids, image_tokens),
+        contrast_map=contrast_map,
         traced=call.traced,
     )
 
 
-def _refuse_model(backbone: Backbone, call: Call, image_tokens: Sequence[int]) -> None:
-    """Raise where the decoder's cache has no values of image positions, or where they are is not known."""
-    config: Any = backbone.loop.config
-    text = config.get_text_config(decoder=True)
-    reason = None
-    if getattr(text, "cross_attention_layers", None) or "image_attention_mask" in call.arguments:
-        reason = "it reads images by cross-attention, so that they have no positions in the decoder's cache"
-    elif getattr(text, "kv_lora_rank", None):
-        reason = "its latent attention caches compressed keys and values together, not values"
-    elif not image_tokens and "image_embeds_position_mask" not in call.arguments:
-        reason = "its config names no image token, so that the image's positions are not known"
-    if reason is not None:
-        raise UnsupportedModelError(
-            f"RUDDER setting `contrast` does not apply to {model_type(backbone.model)!r}: {reason}. Use contrast=0."
-        )
-    ids, embeds = call.input_ids, call.inputs_embeds
-    if ids is None or (embeds is not None and embeds.shape[1] != ids.shape[1]):
-        raise _contrast_error(
-            "it needs `input_ids` to know where the image is, for every position of the prompt",
-            "Pass them along with the embeddings. ",
-        )
-
-
-def _new_images(call: Call, image_tokens: Sequence[int]) -> list[tuple[int, Tensor]]:
+def _new_images(call: Call, ids: Tensor, image_tokens: Sequence[int]) -> list[tuple[int, Tensor]]:
     """Find the images that a call brings: the prompt of each, and its positions in the cache."""
-    assert call.input_ids is not None
     mask = call.arguments.get("image_embeds_position_mask")
     if not isinstance(mask, Tensor):
-        mask = torch.isin(call.input_ids, torch.tensor(image_tokens, device=call.input_ids.device))
-    mask = mask.bool().cpu()
-    with_image = call.rows_with_image(image_tokens)
-    if any(shown and not bool(row.any()) for shown, row in zip(with_image, mask, strict=True)):
-        raise _contrast_error("it needs image tokens in `input_ids`, and this call's image has none")
-    start = mask.shape[1] - call.remaining_prompt
-    rows = [
-        row[start:].nonzero()[:, 0] + call.cached_length if shown else torch.empty(0, dtype=torch.long)
-        for shown, row in zip(with_image, mask, strict=True)
-    ]
+        mask = torch.isin(ids, torch.tensor(image_tokens, device=ids.device))
+    start, rows = mask.shape[1] - call.remaining_prompt, []
+    for shown, row in zip(call.rows_with_image(image_tokens), mask.bool().cpu(), strict=True):
+        if shown and not bool(row.any()):
+            raise contrast_error("it needs image tokens in `input_ids`, and this call's image has none")
+        rows.append(row[start:].nonzero()[:, 0] + call.cached_length if shown else torch.empty(0, dtype=torch.long))
     one_each = _image_count(call) == sum(len(row) > 0 for row in rows)
     return [
         (prompt, positions)
@@ -205,11 +183,8 @@ def _new_images(call: Call, image_tokens: Sequence[int]) -> list[tuple[int, Tens
 
 def _image_count(call: Call) -> int | None:
     """Return the number of images of a call, or of their tiles if only these are known; None if unknown."""
-    for name in _COUNTED_INPUTS:
-        if isinstance(value := call.arguments.get(name), Tensor):
-            return len(value)
-    pixels = call.arguments.get("pixel_values")
-    if not isinstance(pixels, Tensor):
-        return None
-    # (images, channels, height, width), or with the prompts before them.
-    return pixels.shape[0] * (pixels.shape[1] if pixels.dim() == 5 else 1)
+    counted = (value for name in _COUNTED_INPUTS if isinstance(value := call.arguments.get(name), Tensor))
+    if (value := next(counted, None)) is not None:
+        # Pixels are (images, channels, height, width), or have the prompts before them.
+        return value.shape[0] * (value.shape[1] if value.dim() == 5 else 1)
+    return None

@@ -1,29 +1,31 @@
 """`generate` and `prepare_inputs_for_generation` of a steered model: the stock methods, with a state around them.
 
-They are bound to the steered instance, which holds its handle (see `handle`). What runs is a context variable, so that
-threads and nested calls have their own: the call that a model delegates to its language model, or the state of the
-generation whose token loop runs.
+They are bound to the steered instance, which holds its handle. What runs is a context variable, so that threads and
+nested calls have their own: the call that a model delegates to its language model, or the state of the generation.
+Beside a key-value cache that goes on it is remembered what earlier prompts were pooled to.
 """
 
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .call import Call, Override, resolve_settings
-from .contrast import open_contrast
+from .call import CONTINUOUS_BATCHING, Call, Override, resolve_settings
+from .contrast import contrast_error, open_contrast
 from .errors import warn
 from .hooks import STATE_KEY, clear_slot
-from .state import GenerationState
+from .state import GenerationState, lay_out_trace
 
 HANDLE_NAME = "_rudder_handle"
-_RUNNING: ContextVar[tuple[Any, Call | GenerationState] | None] = ContextVar("rudder_running", default=None)
+_RUNNING: ContextVar[tuple[Any, Call | GenerationState | None]] = ContextVar("rudder_running", default=(None, None))
 
 
 def handle_of(model: nn.Module) -> Any:
@@ -34,27 +36,22 @@ def handle_of(model: nn.Module) -> Any:
 def _original(model: nn.Module, name: str) -> Callable[..., Any]:
     """Return the method that RUDDER's replaces; also for a bound method that was kept beyond `remove()`."""
     handle = handle_of(model)
-    saved = None if handle is None else handle.saved_method(model, name)
+    # What the user had put on the instance before RUDDER was installed.
+    saved = None if handle is None else handle.saved.get((model, name))
     return types.MethodType(getattr(type(model), name), model) if saved is None else saved
 
 
 def newest_observation() -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return similarity, gate and push of the newest token, each (rows,), for a streamer of a traced generation.
-
-    None where the generation around the call is not traced by RUDDER, or there is none.
-    """
-    running = _RUNNING.get()
-    observed = running[1].observed if running is not None and isinstance(running[1], GenerationState) else None
-    if observed is None:
-        return None
-    similarity, gate, push = (values[:, -1].detach().float() for values in observed)
-    return similarity, gate, push
+    """Return similarity, gate and push of the newest token, each (rows,), for a streamer of a traced generation."""
+    observed = getattr(_RUNNING.get()[1], "observed", None)
+    # None where the generation around the call is not traced by RUDDER, or there is none.
+    return observed and tuple(values[:, -1].detach().float() for values in observed)
 
 
 @contextmanager
-def _running(what: tuple[Any, Call | GenerationState] | None) -> Iterator[None]:
-    """Run a block under a call or a generation, and leave nothing of it behind."""
-    token = _RUNNING.set(what)
+def _running(handle: Any = None, what: Call | GenerationState | None = None) -> Iterator[None]:
+    """Run a block under a call or a generation of a handle, and leave nothing of it behind."""
+    token = _RUNNING.set((handle, what))
     try:
         yield
     finally:
@@ -78,46 +75,43 @@ def steered_generate(
 def generate_inner(self: Any, *args: Any, **kwargs: Any) -> Any:
     """`generate` of a language model that a steered model delegates to, or of a model that other calls have borrowed.
 
-    It is steered as part of a call that delegates to it. Used by itself, possibly within a generation of the model
-    around it, it is the stock method, out of reach of that generation's state.
+    Steered as part of a call that delegates to it; otherwise stock, also within a generation of the model around it.
     """
-    handle, outer, call = handle_of(self), _RUNNING.get(), None
-    if outer is not None and outer[0] is handle and isinstance(outer[1], Call):
-        call = outer[1].delegated(self, args, kwargs)
+    handle, (owner, outer), call = handle_of(self), _RUNNING.get(), None
+    if owner is handle and isinstance(outer, Call):
+        # The arguments of this call, for what was asked of the one around it.
+        call = Call(self, args, kwargs, traced=outer.traced)
+        call.rudder, call.has_images = outer.rudder, outer.has_images
     return run(handle, call, _original(self, "generate"), args, kwargs)
 
 
 def run(handle: Any, call: Call | None, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a stock `generate` for a call: steered, delegated, or (without a call) as if RUDDER were not there."""
-    if call is not None and handle.disabled_blocks:
-        call.rudder = False
     if call is None or (call.rudder is False and not call.traced):
         # Also here: a generation around this one must not reach into it.
-        with _running(None):
+        with _running():
             return original(*args, **kwargs)
     call.refuse_unsupported()
     if call.model is not handle.backbone.loop:
-        with _running((handle, call)):
+        with _running(handle, call):
             return original(*args, **kwargs)
     state = open_generation(handle, call)
-    with _running(None if state is None else (handle, state)):
+    with _running(handle, state):
         output = original(*args, **kwargs)
     if state is None:
         return output
     state.finish_forward()
-    state.check_fired()
     if not state.forwards:
         raise RuntimeError(
-            "This decoding method does not call `prepare_inputs_for_generation`, so RUDDER cannot steer it. Pass "
-            "rudder=False to run it unsteered."
+            "RUDDER cannot steer a decoding method without `prepare_inputs_for_generation`. Pass rudder=False."
         )
-    handle.conversations.remember(call, state, output)
+    remember(handle.conversations, call, state, output)
     state.warn_too_strong()
     _warn_one_token(call, state, getattr(output, "sequences", output))
     if call.traced:
         record = {"layer": state.layer, **state.settings.record()}
-        output["rudder"] = trace = state.recorder.lay_out(call, output, state.card, record)
-        trace.contrast = [] if state.contrast is None else state.contrast.edited
+        output["rudder"] = lay_out_trace(state.steps, call, output, state.card, record)
+        output["rudder"].contrast = [] if state.contrast is None else state.contrast.edited
     return output
 
 
@@ -127,24 +121,21 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
     settings = resolve_settings(handle.config, call.rudder, call.batch, handle.layer, len(backbone.layers))
     if settings.span != "prompt" and (call.input_ids is None or not image_tokens):
         raise ValueError(
-            f"span={settings.span!r} needs input_ids, and a model whose config names its image token, to tell image "
-            "from text. Use span='prompt'."
+            f"span={settings.span!r} needs input_ids and an image token in the model's config. Use span='prompt'."
         )
-    earlier = handle.conversations.recall(call, (handle.layer, settings.pool, settings.span))
+    earlier = recall(handle.conversations, call, (handle.layer, settings.pool, settings.span))
     with_image = call.rows_with_image(image_tokens)
-    contrast = open_contrast(backbone, call, image_tokens, settings)
-    if contrast is not None:
-        contrast.contrast_map = handle.contrast_map
+    contrast = open_contrast(backbone, call, image_tokens, settings, handle.contrast_map)
     pooled, unread, continued = None, 0, 0
     if earlier is not None:
-        with_image = [any(pair) for pair in zip(with_image, earlier.images_of(len(with_image)), strict=True)]
+        with_image = earlier.add_images(with_image)
         # A call that only repeats what was emitted continues its answer: there is no new prompt in it.
         pooled, unread, continued = earlier.pooled, earlier.unread(call), earlier.continued(call)
         if contrast is not None and earlier.contrast_pending:
-            raise ValueError(
-                "RUDDER setting `contrast` cannot be applied: the answer of an earlier turn ended before "
-                f"`contrast_after` ({settings.contrast_after}) tokens, so the cache holds image values that are still "
-                "to be edited. Begin with a new cache, let the earlier turn answer longer, or use contrast=0."
+            raise contrast_error(
+                f"the answer of an earlier turn ended before `contrast_after` ({settings.contrast_after}) tokens, so "
+                "the cache holds image values that are still to be edited",
+                "Begin with a new cache or let the earlier turn answer longer. ",
             )
     if not all(with_image) and not settings.force and call.rudder is not False:
         asked = [image for row, image in enumerate(with_image) if settings.is_steered(row)]
@@ -176,10 +167,8 @@ def open_generation(handle: Any, call: Call) -> GenerationState | None:
 def _warn_one_token(call: Call, state: GenerationState, sequences: Tensor) -> None:
     """Warn that no answer could change: each is its first token alone, which is not steered."""
     settings, new = state.settings, sequences[:, call.prompt_length :]
-    if settings.steer_first_token or state.continued or new.shape[1] > 2:
-        return
-    strengths = (*settings.rows["alpha_max"], *settings.rows["contrast"])
-    if not any(strengths) or not (any(state.with_image) or settings.force):
+    rows = [settings.is_steered(row) and (image or settings.force) for row, image in enumerate(state.with_image)]
+    if settings.steer_first_token or state.continued or new.shape[1] > 2 or not any(rows):
         return
     ends = torch.as_tensor(call.option("eos_token_id", []), dtype=torch.long, device=new.device)
     if bool(torch.isin(new[:, 1:], ends).all()):
@@ -191,11 +180,10 @@ def _warn_one_token(call: Call, state: GenerationState, sequences: Tensor) -> No
 
 def prepare_inputs_for_generation(self: nn.Module, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Plan the coming forward and hand the state down with its inputs."""
-    prepare, running = _original(self, "prepare_inputs_for_generation"), _RUNNING.get()
-    if running is None or running[0] is not handle_of(self) or not isinstance(running[1], GenerationState):
-        return prepare(input_ids, *args, **kwargs)  # type: ignore[no-any-return]
-    state = running[1]
-    inputs: dict[str, Any] = prepare(input_ids, *args, **kwargs)
+    owner, state = _RUNNING.get()
+    inputs: dict[str, Any] = _original(self, "prepare_inputs_for_generation")(input_ids, *args, **kwargs)
+    if owner is not handle_of(self) or not isinstance(state, GenerationState):
+        return inputs
     embeds = inputs.get("inputs_embeds")
     query_length = (inputs["input_ids"] if embeds is None else embeds).shape[1]
     cached = inputs.get("past_key_values") is not None and kwargs.get("use_cache") is not False
@@ -208,8 +196,80 @@ def prepare_inputs_for_generation(self: nn.Module, input_ids: Tensor, *args: Any
 
 
 def refuse_continuous_batching(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Raise with the reason why continuous batching is not steered."""
-    raise ValueError(
-        "RUDDER does not steer continuous batching: it bypasses the generation loop. Use `generate`, or remove RUDDER "
-        "from the model first."
+    """Raise: continuous batching is not steered."""
+    raise ValueError(CONTINUOUS_BATCHING)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What the prompts that a cache holds were pooled to."""
+
+    reading: tuple[int, str, str]  # layer, pooling and span that they were read with
+    start: int  # positions of the cache up to the end of the last prompt
+    end: int  # positions up to the end of its answer, as far as the cache holds it
+    pooled: Tensor  # sum of the updates for each prompt, (prompts, hidden size), which its beams and sequences share
+    with_image: list[bool]  # for each prompt
+    # Tokens of the returned sequences, (prompts * sequences, new tokens). The last one is emitted but not forwarded.
+    answer: Tensor
+    contrast_pending: bool = False  # whether values of an image are still to be contrasted
+
+    def covers(self, call: Call, reading: tuple[int, str, str]) -> bool:
+        """Return whether every prompt token in the cache of a call was read, the same way, for the same rows."""
+        # A cache may have been cropped within the last answer, but not into a prompt, nor have grown since.
+        in_answer = self.start <= call.cached_length <= self.end
+        return self.reading == reading and in_answer and call.batch % len(self.with_image) == 0
+
+    def unread(self, call: Call) -> int:
+        """Return how many positions at the start of a call's prompt belong to the earlier answer: its last token."""
+        return self.start + self.answer.shape[1] - self.end if self.end == call.cached_length else 0
+
+    def continued(self, call: Call) -> int:
+        """Return how many answer tokens a call repeats in order to continue them; 0 if it brings a new prompt."""
+        repeated = self.start + self.answer.shape[1] - call.cached_length
+        if call.input_ids is None or not 0 < repeated == call.remaining_prompt:
+            return 0
+        prompts = len(self.with_image)
+        asked = call.input_ids[:, -repeated:].reshape(prompts, -1, 1, repeated)
+        known = self.answer[:, -repeated:].reshape(prompts, 1, -1, repeated).to(asked.device)
+        # Each row continues any of the sequences that were returned for its prompt.
+        return repeated if bool((asked == known).all(-1).any(-1).all()) else 0
+
+    def add_images(self, with_image: list[bool]) -> list[bool]:
+        """Return for each row of a call whether its own prompt or an earlier one had an image."""
+        each = len(with_image) // len(self.with_image)
+        return [image or self.with_image[row // each] for row, image in enumerate(with_image)]
+
+
+Conversations = weakref.WeakKeyDictionary[Any, Conversation]
+"""What was read into each cache, for as long as the cache lives. Nothing is written onto it."""
+
+
+def recall(conversations: Conversations, call: Call, reading: tuple[int, str, str]) -> Conversation | None:
+    """Return what earlier prompts of a reused cache were pooled to; warn if they were not all read, or differently."""
+    if call.cached_length == 0:
+        return None
+    found = conversations.get(call.cache)
+    if found is not None and found.covers(call, reading):
+        return found
+    warn(
+        f"The cache ({call.cached_length} positions) holds prompt tokens that RUDDER did not read, or read with other "
+        "settings or for other rows: CARD is pooled from the new ones alone."
+    )
+    return None
+
+
+def remember(conversations: Conversations, call: Call, state: GenerationState, output: Any) -> None:
+    """Keep the pooled sum for the next turn on the same cache."""
+    cache = call.cache if call.cache is not None else getattr(output, "past_key_values", None)
+    if cache is None or state.pooled is None:
+        return
+    sequences = output if isinstance(output, Tensor) else output.sequences
+    conversations[cache] = Conversation(
+        reading=(state.layer, state.settings.pool, state.settings.span),
+        start=call.cached_length + call.remaining_prompt,
+        end=int(cache.get_seq_length()),
+        pooled=state.pooled[:: state.pooled.shape[0] // len(state.with_image)],
+        with_image=state.with_image,
+        answer=sequences[:, call.prompt_length :],
+        contrast_pending=state.contrast is not None and bool(state.contrast.images),
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import nn
@@ -15,9 +14,9 @@ from torch.utils.hooks import RemovableHandle
 
 from .backbones import Backbone, attention_update, find_backbone, image_token_ids, resolve_layer
 from .contrast import ContrastMap
-from .conversations import Conversations
 from .generate import (
     HANDLE_NAME,
+    Conversations,
     generate_inner,
     prepare_inputs_for_generation,
     refuse_continuous_batching,
@@ -31,7 +30,7 @@ _PATIENCE = 60.0
 _CONTINUOUS_BATCHING = ("generate_batch", "init_continuous_batching", "continuous_batching_context_manager")
 
 
-class SteeringHandle:
+class SteeringHandle(AbstractContextManager["SteeringHandle"]):
     """RUDDER on one model: what is installed, its settings, and the way back.
 
     Made by [`attach`]; also a context manager that removes everything at the end of the block.
@@ -47,10 +46,9 @@ class SteeringHandle:
         self.image_tokens = image_token_ids(self.backbone.model)
         self.installed = False
         self._hooks: list[RemovableHandle] = []
-        self._saved: list[tuple[nn.Module, str, Any]] = []
+        self.saved: dict[tuple[nn.Module, str], Any] = {}  # what stood where RUDDER has put something
         self._lock = threading.Condition()
         self._running: dict[object, int] = {}  # the thread of each running generation
-        self.disabled_blocks = 0
         self.conversations = Conversations()  # what was read into caches that later calls reuse
         # Set by control experiments, which use something else than CARD or the image's values.
         self.card_map: CardMap | None = None
@@ -60,34 +58,14 @@ class SteeringHandle:
         where = f"layer {self.layer} of {len(self.backbone.layers)} in {type(self.backbone.model).__name__}"
         return f"<SteeringHandle: {'' if self.installed else 'not '}installed, {where}, {self.config.expression()}>"
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> SteeringHandle:
-        """Copy with the model: hooks and bound methods of the copy belong to the copied modules."""
-        clone = type(self).__new__(type(self))
-        memo[id(self)] = clone
-        # What belongs to calls on the original, running or disabled, does not come along.
-        clone._lock, clone._running, clone.disabled_blocks = threading.Condition(), {}, 0
-        clone.conversations = Conversations()
-        rest = {name: value for name, value in vars(self).items() if name not in vars(clone)}
-        vars(clone).update({name: copy.deepcopy(value, memo) for name, value in rest.items()})
-        return clone
-
     def __reduce__(self) -> Any:
-        raise TypeError("A model that is steered by RUDDER cannot be pickled: remove RUDDER first (`.remove()`).")
-
-    def __enter__(self) -> SteeringHandle:
-        if not self.installed:
-            self.install()
-        return self
+        raise TypeError("A model steered by RUDDER cannot be pickled or copied: remove RUDDER first (`.remove()`).")
 
     def __exit__(self, *exception: Any) -> None:
         self.remove()
 
     def install(self) -> None:
-        """Put the hooks on the model. On failure the model is left as it was.
-
-        Raises:
-            ValueError: The model is steered already.
-        """
+        """Put the hooks on the model. If it is steered already or anything fails, it is left as it was."""
         loop, model = self.backbone.loop, self.backbone.model
         if any(HANDLE_NAME in vars(part) for part in (model, loop, self.backbone.layers)):
             raise ValueError(
@@ -96,7 +74,7 @@ class SteeringHandle:
                 "rudder_hf.detach(model)."
             )
         try:
-            for part in {id(part): part for part in (model, loop)}.values():
+            for part in {model, loop}:
                 self._set(part, HANDLE_NAME, self)
             # Only a mark: a copy of the decoder alone must not copy the whole model with it.
             self._set(self.backbone.layers, HANDLE_NAME, True)
@@ -110,15 +88,12 @@ class SteeringHandle:
 
     def _move_hooks(self, layer: int) -> None:
         """Put the hooks on a layer. Those on another one stay if that fails."""
-        hooks = install_hooks(self.backbone, layer)
-        self._remove_hooks()
-        self._hooks, self.layer, self._asked_layer = hooks, layer, self.config.layer
-        self.multiplier = attention_update(self.backbone.layers[layer]).multiplier
-
-    def _remove_hooks(self) -> None:
+        update = attention_update(self.backbone.layers[layer])
+        hooks = install_hooks(self.backbone, layer, update.module)
         for hook in self._hooks:
             hook.remove()
-        self._hooks = []
+        self._hooks, self.layer, self._asked_layer = hooks, layer, self.config.layer
+        self.multiplier = update.multiplier
 
     def bind_generate(self) -> None:
         """Make every `generate` of the model a steered one."""
@@ -137,25 +112,16 @@ class SteeringHandle:
         def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return function(self, *args, **kwargs)
 
-        # `copy.deepcopy` rebinds a MethodType to the copied instance; a closure over `module` would not be.
         self._set(module, name, types.MethodType(method, module))
 
     def _set(self, module: nn.Module, name: str, value: Any) -> None:
-        self._saved.append((module, name, vars(module).get(name)))
+        self.saved[module, name] = vars(module).get(name)
         vars(module)[name] = value
-
-    def saved_method(self, module: nn.Module, name: str) -> Callable[..., Any] | None:
-        """Return the method that the user had put on the instance before RUDDER was installed, if there was one."""
-        for part, saved, value in self._saved:
-            if part is module and saved == name:
-                return value  # type: ignore[no-any-return]
-        return None
 
     def remove(self) -> None:
         """Take everything off the model, after generations of other threads have ended. Twice is harmless.
 
-        Raises:
-            RuntimeError: Called from within a generation on the model, or one of another thread does not end.
+        Raises a RuntimeError within a generation on the model, or if one of another thread does not end.
         """
         with self._lock:
             self._wait_for_generations("removing RUDDER")
@@ -163,47 +129,30 @@ class SteeringHandle:
 
     def _wait_for_generations(self, what_for: str) -> None:
         """Let generations of other threads end: a streamer's reader is done shortly before its generation is."""
-        if threading.get_ident() in self._running.values():
-            raise RuntimeError(f"A generation is running around this very call: wait for it before {what_for}.")
-        if not self._lock.wait_for(lambda: not self._running, timeout=_PATIENCE):
+        around_us = threading.get_ident() in self._running.values()
+        if around_us or not self._lock.wait_for(lambda: not self._running, timeout=_PATIENCE):
             raise RuntimeError(f"A generation is running on this model: wait for it before {what_for}.")
 
     def uninstall(self) -> None:
         """Take everything off the model at once, whatever runs on it."""
-        self._remove_hooks()
-        for module, name, value in reversed(self._saved):
+        for hook in self._hooks:
+            hook.remove()
+        for (module, name), value in self.saved.items():
             vars(module).pop(name, None)
             if value is not None:
                 vars(module)[name] = value
-        self._saved = []
-        self.installed = False
-
-    def _follow_config(self) -> None:
-        """Move the hooks if `config.layer` has changed."""
-        if not self.installed or self.config.layer == self._asked_layer:
-            return
-        layer = resolve_layer(self.backbone, self.config.layer)
-        self._wait_for_generations("changing the layer")
-        self._move_hooks(layer)
-
-    @contextmanager
-    def disabled(self) -> Iterator[None]:
-        """Leave the model unsteered within the block, for all threads. For a single call pass `rudder=False`."""
-        with self._lock:
-            self.disabled_blocks += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self.disabled_blocks -= 1
+        self._hooks, self.saved, self.installed = [], {}, False
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Mark a generation as running, so that the hooks stay where they are."""
+        """Mark a generation as running, so that the hooks stay on the layer that the config names now."""
         mark = object()
         try:
             with self._lock:
-                self._follow_config()
+                if self.installed and self.config.layer != self._asked_layer:
+                    layer = resolve_layer(self.backbone, self.config.layer)
+                    self._wait_for_generations("changing the layer")
+                    self._move_hooks(layer)
                 self._running[mark] = threading.get_ident()
             yield
         finally:

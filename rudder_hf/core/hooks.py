@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from .backbones import Backbone, attention_update, forwards_keywords
+from .backbones import Backbone, forwards_keywords
 
 STATE_KEY = "rudder_state"
 
@@ -31,8 +31,8 @@ def clear_slot() -> None:
     _SLOT.pair = None
 
 
-def install_hooks(backbone: Backbone, index: int) -> list[RemovableHandle]:
-    """Put the hooks on a decoder layer and return what removes them. Leaves none if any registration fails."""
+def install_hooks(backbone: Backbone, index: int, update: nn.Module) -> list[RemovableHandle]:
+    """Put the hooks on a decoder layer and its `update` module; return what removes them. Leaves none on failure."""
     layer = backbone.layers[index]
     hooks = _LayerHooks(index, forwards_keywords(backbone, layer))
     handles: list[RemovableHandle] = []
@@ -41,7 +41,7 @@ def install_hooks(backbone: Backbone, index: int) -> list[RemovableHandle]:
             handles.append(backbone.loop.register_forward_pre_hook(hooks.before_model, with_kwargs=True))
             handles.append(backbone.loop.register_forward_hook(hooks.after_model, always_call=True))
         handles.append(layer.register_forward_pre_hook(hooks.before_layer, with_kwargs=True))
-        handles.append(attention_update(layer).module.register_forward_hook(hooks.after_update))
+        handles.append(update.register_forward_hook(hooks.after_update))
     except BaseException:
         for handle in handles:
             handle.remove()

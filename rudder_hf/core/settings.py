@@ -19,23 +19,25 @@ CONTRAST_DEFAULTS: dict[str, Any] = {"contrast": 0.0, "contrast_first_layer": 2,
 CALL_SETTINGS = (*STEERING_ROWS, "mode", "pool", "span", "steer_first_token", *CONTRAST_DEFAULTS)
 
 MODES = ("beta", "add")
-_CHOICES = {"mode": MODES, "pool": ("mean", "norm"), "span": ("prompt", "text", "image")}
-_TRUE_OR_FALSE = ("steer_first_token", "force")
-_NUMBER_RANGES: dict[str, tuple[float, float, str]] = {
+_KINDS: dict[type, type] = {float: Real, int: Integral, bool: bool, str: str}
+# Name -> type, the least and the greatest value (of a string: all that are allowed), and this in words.
+_RULES: dict[str, tuple[type, tuple[Any, ...], str]] = {
     # Wide, but such that float32 has room for what is computed from them.
-    "alpha_max": (0.0, 1e6, "a number in [0, 1e6] (strength of the push, in units of the hidden state)"),
-    "k": (0.0, 1e6, "a number in [0, 1e6] (sensitivity of the gate)"),
-    "c": (-50.0, 50.0, "a number in [-50, 50] (concentration of the gate, typically 0.5 to 1.5)"),
-    "g_min": (0.0, 1.0, "a number in [0, 1]"),
-    "g_max": (0.0, 1.0, "a number in [0, 1]"),
-    "norm_cap": (math.nextafter(0.0, 1.0), 1e6, "None or a number in (0, 1e6] (tau, the longest push)"),
-    "contrast": (0.0, 100.0, "a number in [0, 100] (lambda of the image-value contrast; 0 switches it off)"),
-}
-# Whole numbers, with the least one that is allowed.
-_INTEGERS: dict[str, tuple[float, str]] = {
-    "layer": (-math.inf, "an integer: 0-based decoder layer, negative counts from the end"),
-    "contrast_first_layer": (0, "an integer from 0 on: the first decoder layer whose image values are contrasted"),
-    "contrast_after": (1, "an integer from 1 on: the number of answer tokens before the image values are contrasted"),
+    "alpha_max": (float, (0, 1e6), "a number in [0, 1e6] (strength of the push, in units of the hidden state)"),
+    "k": (float, (0, 1e6), "a number in [0, 1e6] (sensitivity of the gate)"),
+    "c": (float, (-50, 50), "a number in [-50, 50] (concentration of the gate, typically 0.5 to 1.5)"),
+    "g_min": (float, (0, 1), "a number in [0, 1]"),
+    "g_max": (float, (0, 1), "a number in [0, 1]"),
+    "norm_cap": (float, (math.nextafter(0, 1), 1e6), "None or a number in (0, 1e6] (tau, the longest push)"),
+    "mode": (str, MODES, "one of 'beta', 'add'"),
+    "pool": (str, ("mean", "norm"), "one of 'mean', 'norm'"),
+    "span": (str, ("prompt", "text", "image"), "one of 'prompt', 'text', 'image'"),
+    "steer_first_token": (bool, (False, True), "True or False"),
+    "force": (bool, (False, True), "True or False"),
+    "contrast": (float, (0, 100), "a number in [0, 100] (lambda of the image-value contrast; 0 switches it off)"),
+    "contrast_first_layer": (int, (0, math.inf), "an integer from 0 on: the first decoder layer that is contrasted"),
+    "contrast_after": (int, (1, math.inf), "an integer from 1 on: the number of answer tokens before the contrast"),
+    "layer": (int, (-math.inf, math.inf), "an integer: 0-based decoder layer, negative counts from the end"),
 }
 _LONGEST_VALUE = 200  # characters of a refused value that a message repeats
 
@@ -64,34 +66,17 @@ def unknown_settings_error(names: Iterable[str], version: str | None = None) -> 
 
 
 def check_setting(name: str, value: Any) -> Any:
-    """Check one setting of one row and return it as a plain Python value.
-
-    Raises:
-        ValueError: The value is of the wrong type or out of range; the message says what is allowed.
-    """
-    if name in _NUMBER_RANGES:
-        low, high, allowed = _NUMBER_RANGES[name]
-        if name == "norm_cap" and value is None:
-            return None
-        # Compared before it is converted: an integer may be too large for a float.
-        number: Any = value
-        if not isinstance(value, Real) or isinstance(value, bool) or not low <= number <= high:
-            raise setting_error(name, value, allowed)
-        return float(value)
-    if name in _CHOICES:
-        if not isinstance(value, str) or value not in _CHOICES[name]:
-            raise setting_error(name, value, "one of " + ", ".join(map(repr, _CHOICES[name])))
-        return value
-    if name in _TRUE_OR_FALSE:
-        if not isinstance(value, bool):
-            raise setting_error(name, value, "True or False")
-        return value
-    if name in _INTEGERS:
-        least, allowed = _INTEGERS[name]
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise setting_error(name, value, allowed)
-        return int(value)
-    raise unknown_settings_error([name])
+    """Return one setting of one row as a plain Python value; raise a ValueError that says what is allowed."""
+    if name not in _RULES:
+        raise unknown_settings_error([name])
+    kind, bounds, allowed = _RULES[name]
+    if name == "norm_cap" and value is None:
+        return None
+    # A bool is an integer to Python. Numbers are compared before an integer that is too large becomes a float.
+    fits = isinstance(value, _KINDS[kind]) and isinstance(value, bool) == (kind is bool)
+    if not fits or not (value in bounds if kind is str else bounds[0] <= value <= bounds[1]):
+        raise setting_error(name, value, allowed)
+    return kind(value)
 
 
 def check_gate_range(g_min: float, g_max: float) -> None:

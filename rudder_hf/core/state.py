@@ -1,20 +1,19 @@
 """The state of one generation: which positions are prompt and which are answer, the pooled sum, CARD, the trace.
 
-A fresh `GenerationState` lives from the start to the end of one `generate` call and is handed down as an argument, so
-that threads and nested calls cannot meet. `plan` runs before each forward, outside of any compiled graph; `steer` runs
-inside the target layer.
+A fresh `GenerationState` lives for one `generate` call and is handed down as an argument, so that threads and nested
+calls cannot meet. `plan` runs before each forward, outside of any compiled graph; `steer` inside the target layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .call import CallSettings
+from .call import Call, CallSettings
 from .contrast import ImageContrast
 from .errors import warn
 from .steering import (
@@ -28,7 +27,6 @@ from .steering import (
     step_constants,
     unit,
 )
-from .trace import TraceRecorder
 
 _TOO_STRONG = 2.0  # lengths of the hidden state beyond which a push is warned of
 
@@ -59,47 +57,29 @@ class GenerationState:
         self.gated = self.settings.mode == "beta"
         # The contrast alone costs nothing while tokens are decoded.
         self.contrast_alone = self.contrast is not None and not any(self.settings.rows["alpha_max"])
-        self.recorder = TraceRecorder()
+        self.steps: list[tuple[int, Tensor]] = []  # for the trace, see `lay_out_trace`
         # Set while the prompt is read, before anything is steered.
         self.card: Tensor
         self.strength: Tensor
+        self.hidden_norm: Tensor  # length of the hidden state at the last prompt position, (rows, 1, 1)
         self.constants: StepConstants | None = None
         self._read_in_graph = False
-        # Length of the hidden state at the last prompt position, (rows, 1, 1).
-        self._hidden_norm: Tensor | None = None
-        # The plan of the coming forward.
-        self.forwards = 0
-        self.fired = False
-        self.idle = False
-        self.query_length = 0
+        # The plan of the coming forward, and what it has left.
+        self.fired = self.idle = False
+        self.forwards = self.query_length = self._prompt_seen = 0
+        self.steer_count = self.watch_count = self.keep_count = self.first_token = 0
         self.prompt_span = (0, 0)
         self.prompt_weights: Tensor | None = None
-        self.steer_count = 0
-        self.watch_count = 0
-        self.first_token = 0
         self.observed: tuple[Tensor, Tensor, Tensor] | None = None
-        self._observe_newest_only = False
-        self._prompt_seen = 0
-
-    @property
-    def reading(self) -> tuple[int, str, str]:
-        """Return layer, pooling and span that the prompt is read with."""
-        return self.layer, self.settings.pool, self.settings.span
 
     def plan(self, input_ids: Tensor, query_length: int, attention_mask: Any, cached: bool) -> None:
         """Decide what each position of the coming forward is.
 
-        The last positions of a forward are answer, as many as `input_ids` is longer than the prompt was; the others
-        are prompt. That holds for single steps, candidates of assisted decoding, chunks, and without a cache.
-
-        Args:
-            input_ids: All ids so far, or the chunk's ids in a chunked prefill, (rows, length).
-            query_length: Number of positions of the forward.
-            attention_mask: The two-dimensional mask over all positions so far, or None if nothing is masked.
-            cached: Whether earlier positions come from a cache; without one every forward repeats the prompt.
+        The last positions of a forward are answer, as many as `input_ids`, (rows, length), is longer than the prompt
+        was; the others are prompt. That holds for single steps, candidates of assisted decoding, chunks of a prefill,
+        and without a cache, where every forward repeats the prompt. A 2-D mask is over all positions so far.
         """
         self.finish_forward()
-        self.check_fired()
         self.forwards += 1
         self.query_length = query_length
         generated = max(input_ids.shape[1] - self.prompt_length, 0)
@@ -111,17 +91,16 @@ class GenerationState:
         self.prompt_span = (prompt - new, prompt)
         self.prompt_weights = self._weights(input_ids, query_length, attention_mask) if new else None
         has_last_prompt = prompt > 0 and self.remaining_prompt <= 0
-        self.steer_count = answer + int(has_last_prompt and self.settings.steer_first_token)
-        if self.contrast_alone:
-            self.steer_count = 0
+        steered = answer + int(has_last_prompt and self.settings.steer_first_token)
+        self.steer_count = 0 if self.contrast_alone else steered
         # The trace has the last prompt position, which emits the first token, also where it is not steered.
         self.watch_count = answer + int(has_last_prompt) if self.traced else 0
-        self.first_token = generated - self.continued - (self.watch_count - 1)
+        # Without a cache earlier positions are seen again, with beams in another order than when they emitted tokens.
+        self.keep_count = self.watch_count if cached else min(self.watch_count, 1)
+        self.first_token = generated - self.continued - (self.keep_count - 1)
         # A forward without anything to read or steer does not need the hook.
         self.idle = self.contrast_alone and not new and not self.watch_count
         self.fired = self.idle
-        # Without a cache earlier positions are seen again, with beams in another order than when they emitted tokens.
-        self._observe_newest_only = not cached
 
     def _weights(self, input_ids: Tensor, query_length: int, attention_mask: Any) -> Tensor | None:
         """Return 1 for the new prompt positions that count for CARD, else 0; None if all of them count."""
@@ -142,46 +121,30 @@ class GenerationState:
             weights = in_span if weights is None else (weights.to(ids.device) > 0) & in_span
         return weights
 
-    def check_fired(self) -> None:
-        """Raise if the last forward did not pass through the target layer's hook."""
+    def finish_forward(self) -> None:
+        """Record what the last forward produced; raise if it did not pass through the target layer's hook."""
+        if self._read_in_graph:
+            # The outputs of a compiled prefill: with CUDA graphs, the next replay may write over them.
+            self._read_in_graph = False
+            for name in ("pooled", "card", "strength", "hidden_norm"):
+                setattr(self, name, getattr(self, name).clone())
+            assert self.constants is not None
+            self.constants = StepConstants(*(part.clone() for part in self.constants))
+        if self.observed is not None:
+            self.steps.append((self.first_token, torch.stack(self.observed).detach().float()))
+            self.observed = None
         if self.forwards and not self.fired:
             raise RuntimeError(
-                "RUDDER's hook did not run in a forward of this generation, so the output would be unsteered. "
-                "The model was compiled in a way that leaves the hooks out: before attaching, in parts, or although "
-                "its forward does not hand keyword arguments to its layers. Compile after attaching (static caches do "
-                "so by themselves), or pass rudder=False."
+                "RUDDER's hook did not run in a forward, so the output would be unsteered: the model was compiled in "
+                "a way that leaves the hooks out (before attaching, in parts, or with layers that get no keywords). "
+                "Compile after attaching (static caches do so by themselves), or pass rudder=False."
             )
 
-    def finish_forward(self) -> None:
-        """Record what the last forward produced: constants of a compiled prefill, and what the trace observed."""
-        if self._read_in_graph:
-            self._copy_from_graph()
-        if self.observed is None:
-            return
-        observed, first_token = self.observed, self.first_token
-        if self._observe_newest_only:
-            first_token += observed[0].shape[1] - 1
-            observed = (observed[0][:, -1:], observed[1][:, -1:], observed[2][:, -1:])
-        self.recorder.add(first_token, observed)
-        self.observed = None
-
-    def _copy_from_graph(self) -> None:
-        """Copy the outputs of a compiled prefill: with CUDA graphs, the next replay may write over them."""
-        assert self.pooled is not None
-        assert self.constants is not None
-        self.pooled, self.card, self.strength = self.pooled.clone(), self.card.clone(), self.strength.clone()
-        self.constants = StepConstants(*(part.clone() for part in self.constants))
-        self._hidden_norm = None if self._hidden_norm is None else self._hidden_norm.clone()
-        self._read_in_graph = False
-
     def warn_too_strong(self) -> None:
-        """Warn if the longest push is more than twice as long as the hidden state that it is added to.
-
-        To be called after the generation: comparing numbers of the device waits for it.
-        """
-        if self._hidden_norm is None or self.constants is None:
-            return
-        if bool((self.strength * self.constants.high > _TOO_STRONG * self._hidden_norm).any()):
+        """Warn, after the generation, if the longest push is more than twice as long as the hidden state."""
+        # Comparing numbers of the device waits for it.
+        high = None if self.constants is None else self.constants.high
+        if high is not None and bool((self.strength * high > _TOO_STRONG * self.hidden_norm).any()):
             warn(
                 f"The push of RUDDER (alpha_max {float(self.strength.max()):g}) is more than twice as long as the "
                 f"hidden state in layer {self.layer}: answers lose their sense. Choose a smaller alpha_max; "
@@ -191,12 +154,8 @@ class GenerationState:
     def steer(self, h: Tensor, update: Tensor) -> Tensor:
         """Read the prompt's updates and steer the answer's, as planned.
 
-        Args:
-            h: What entered the layer, (rows, positions, hidden size).
-            update: What self-attention adds to it, same shape.
-
-        Returns:
-            The update with v_t^steer added at the answer positions; `update` itself is never written to.
+        `h` is what entered the layer and `update` what self-attention adds to it, (rows, positions, hidden size). The
+        update is returned with v_t^steer at the answer positions; `update` itself is never written to.
         """
         self.fired = True
         if update.shape[1] != self.query_length:
@@ -216,16 +175,15 @@ class GenerationState:
         constants = self.constants
         if constants is None or self.prompt_span[1] > self.prompt_span[0]:
             constants = self._read(update)
-            if not self.contrast_alone:
-                self._hidden_norm = torch.linalg.vector_norm(h[:, -1:].float(), dim=-1, keepdim=True)
+            self.hidden_norm = torch.linalg.vector_norm(h[:, -1:].float(), dim=-1, keepdim=True)
         if self.watch_count:
             self._observe(h[:, -self.watch_count :], constants)
         if self.steer_count == 0:
             return update
-        if self.steer_count == update.shape[1]:
-            return self._push(h, update, constants)
         cut = update.shape[1] - self.steer_count
-        return torch.cat([update[:, :cut], self._push(h[:, cut:], update[:, cut:], constants)], dim=1)
+        h, answer = (h[:, cut:], update[:, cut:]) if cut else (h, update)
+        steered = steer_step(h, answer, constants) if self.gated else inject(answer, constants.push)
+        return torch.cat([update[:, :cut], steered], dim=1) if cut else steered
 
     def _read(self, update: Tensor) -> StepConstants:
         """Add the new prompt positions to the pooled sum and fold CARD into the constants of the coming steps."""
@@ -252,10 +210,6 @@ class GenerationState:
         self._read_in_graph = torch.compiler.is_compiling()
         return self.constants
 
-    def _push(self, h: Tensor, update: Tensor, constants: StepConstants) -> Tensor:
-        """Steer every position of `update`."""
-        return steer_step(h, update, constants) if self.gated else inject(update, constants.push)
-
     def _observe(self, h: Tensor, constants: StepConstants) -> None:
         """Keep similarity, gate and relative push of the positions that emit tokens until `finish_forward`."""
         column, _, *gate = constants
@@ -266,4 +220,70 @@ class GenerationState:
             # The last prompt position, which is not steered, comes before the answer's.
             g = torch.cat([torch.zeros_like(g[:, :1]), g[:, 1:]], dim=1)
         length = torch.linalg.vector_norm(h.float(), dim=-1, keepdim=True).clamp_min(TINY_NORM)
-        self.observed = (s.squeeze(-1), g.squeeze(-1), (self.strength * g / length).squeeze(-1))
+        kept = [values[:, -self.keep_count :, 0] for values in (s, g, self.strength * g / length)]
+        self.observed = (kept[0], kept[1], kept[2])
+
+
+@dataclass
+class RudderTrace:
+    """Per-token record of a steered generation. Columns belong to generated tokens, in order.
+
+    Padding after a row's end is NaN.
+    """
+
+    card: Tensor  # v_CARD of each row, (rows, hidden size)
+    similarity: Tensor  # s_t, the cosine of CARD and the hidden state that emits token t, (rows, new tokens)
+    # Share of alpha_max that was applied, (rows, new tokens): g_t, less where the norm cap bound it; 1 in mode "add"
+    # without a cap; 0 where nothing was added.
+    gate: Tensor
+    push: Tensor  # ||v_t^steer|| / ||h_t||, the push relative to the hidden state, (rows, new tokens)
+    settings: dict[str, Any] = field(default_factory=dict)  # those in force
+    # One entry for each image whose cached values were contrasted: its `prompt`, its `positions` in the cache, the
+    # `layers`, and for each of these how far the values `moved`, relative to their norm.
+    contrast: list[dict[str, Any]] = field(default_factory=list)
+
+
+def lay_out_trace(
+    steps: list[tuple[int, Tensor]], call: Call, output: Any, card: Tensor, settings: dict[str, Any]
+) -> RudderTrace:
+    """Make the trace of what a call returned, from v_CARD of each row of its token loop and, of each forward, the
+    first token that its positions emit, with similarity, gate and push, (3, rows, n). Of a position that is seen again
+    (rejected candidates of assisted decoding) the last sight counts.
+    """
+    new_ids, beams = output.sequences[:, call.prompt_length :], getattr(output, "beam_indices", None)
+    new_tokens = (new_ids if beams is None else beams).shape[1]
+    columns = max([new_tokens, *(first + values.shape[2] for first, values in steps)])
+    table = card.new_full((3, len(card), columns), torch.nan)
+    for first, values in steps:
+        # Tokens before the first one were emitted by an earlier call, which this one continues.
+        values = values[:, :, max(-first, 0) :]
+        table[:, :, max(first, 0) :][:, :, : values.shape[2]] = values
+    table = table[:, :, :new_tokens]
+    # Observed on the layer's device, which need not be the one that the answer is on.
+    if beams is None:
+        eos_ids = torch.as_tensor(call.option("eos_token_id", []), dtype=torch.long).flatten().tolist()
+        pad_id = call.option("pad_token_id", eos_ids[0] if eos_ids else None)
+        ended = after_end(new_ids, eos_ids, None if pad_id is None else int(pad_id)).to(table.device)
+    else:
+        # Token by token, the beam that each returned sequence came from; -1 marks tokens after the end.
+        beams = beams.to(table.device)
+        table = table[:, beams.clamp_min(0), torch.arange(new_tokens, device=table.device)]
+        card, ended = card[beams[:, 0]], beams < 0
+    similarity, gate, push = table.masked_fill(ended, torch.nan)
+    return RudderTrace(card, similarity, gate, push, settings)
+
+
+def after_end(new_ids: Tensor, eos_ids: list[int], pad_id: int | None) -> Tensor:
+    """Mark the padding of rows that ended before the others, (rows, new tokens).
+
+    A row ends with its first end-of-sequence token, or where a stopping criterion ended it and padding follows.
+    """
+    if not eos_ids:
+        # Without such a token `generate` does not pad.
+        return torch.zeros_like(new_ids, dtype=torch.bool)
+    is_eos = torch.isin(new_ids, torch.tensor(eos_ids, device=new_ids.device)).long()
+    after = is_eos.cumsum(-1) - is_eos > 0
+    if pad_id is not None:
+        trailing = (new_ids == pad_id).long().flip(-1).cumprod(-1).flip(-1).bool()
+        after = after | (trailing & ~is_eos.bool())
+    return after

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from typing import Any
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 # A commit or the name of a branch or tag: what git allows, without what has a meaning in paths and addresses.
-_REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-+/]{0,254}")
+_REVISION = re.compile(r"(?!.*(\.\.|//))[A-Za-z0-9_][A-Za-z0-9_.\-+/]{0,254}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def is_hub_id(name: Any) -> bool:
     """Return whether a name has the form of a repository on the Hub, `name` or `namespace/name`."""
     # Older versions of huggingface_hub let a line break at the end pass.
-    if not isinstance(name, str) or not name.isprintable() or not name:
-        return False
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return True
+    if isinstance(name, str) and name and name.isprintable():
+        with suppress(HFValidationError):
+            validate_repo_id(name)
+            return True
+    return False
 
 
 def is_commit(revision: Any) -> bool:
@@ -38,10 +37,7 @@ def is_on_hub(name: str | os.PathLike[str]) -> bool:
 
 def check_revision(revision: Any, setting: str = "base_model_revision") -> None:
     """Raise a ValueError for what is no commit, branch or tag, and could lead out of the repository it belongs to."""
-    if revision is None:
-        return
-    well_formed = isinstance(revision, str) and _REVISION.fullmatch(revision) is not None
-    if not well_formed or ".." in revision or "//" in revision:
+    if revision is not None and not (isinstance(revision, str) and _REVISION.fullmatch(revision)):
         raise ValueError(
             f"RUDDER setting `{setting}` is {revision!r}, but has to be a commit, branch or tag, or None."
         )
@@ -53,20 +49,15 @@ def check_base_name(name: Any, *, from_hub: bool) -> None:
     Settings from the Hub may only name a model on the Hub. Settings in a folder may also name a folder, by its full
     path: that is what `save_pretrained` writes for a base that was loaded from disk.
     """
-    if is_hub_id(name):
-        if from_hub and os.path.exists(name):
-            raise ValueError(
-                f"RUDDER setting `base_model_name_or_path` is {name!r}: settings from the Hub mean the model of that "
-                "name on the Hub, but transformers would load the file or folder of that name in the working "
-                "directory. Change the working directory, or load the base yourself and use "
-                "RudderForConditionalGeneration.from_base(base, config)."
-            )
-        return
-    full_path = isinstance(name, str) and os.path.isabs(name) and os.path.normpath(name) == name.rstrip("/\\")
-    if full_path and not from_hub and not name.startswith(("//", "\\\\")) and name.isprintable():
-        return
     allowed = "the id of a model on the Hub ('namespace/name')"
-    if not from_hub:
+    if is_hub_id(name):
+        if not (from_hub and os.path.exists(name)):
+            return
+        allowed += ", and no file or folder in the working directory, which transformers would load instead"
+    elif not from_hub:
+        full_path = isinstance(name, str) and os.path.isabs(name) and os.path.normpath(name) == name.rstrip("/\\")
+        if full_path and not name.startswith(("//", "\\\\")) and name.isprintable():
+            return
         allowed += ", or the full path of a folder without '..'"
     raise ValueError(
         f"RUDDER setting `base_model_name_or_path` is {name!r}, but in settings "

@@ -23,7 +23,7 @@ _FIRST = (
     *("core/steering.py", "core/state.py", "core/hooks.py", "core/generate.py", "core/handle.py"),
     "core/attach.py",
     *("hub/custom_generate.py", "hub/modeling.py", "hub/loading.py", "hub/processing.py"),
-    *("core/configuration.py", "core/settings.py", "core/call.py", "core/trace.py", "core/contrast.py"),
+    *("core/configuration.py", "core/settings.py", "core/call.py", "core/contrast.py"),
 )
 _LAST = ("hub/saving.py", "core/errors.py", "core/version.py", "core/trust.py", "core/families.py")
 _MODELING = ("hub/modeling.py", "hub/processing.py")

@@ -1,8 +1,7 @@
 """Load settings and the model that they name: which argument is for whom, which revision, how far trusted.
 
-Wrapper, Auto classes, pipelines, commands, vLLM and lmms-eval load through here, so that one set of rules holds for
-all: settings from the Hub lead to a model on the Hub and to nothing else, and trust in settings is not trust in the
-base that they name.
+One set of rules holds for all that loads: settings from the Hub lead to a model on the Hub and to nothing else, and
+trust in settings is not trust in the base that they name.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ _OURS = ("revision", "subfolder", "code_revision", "variant")
 _DROPPED = ("trust_remote_code", "base_trust_remote_code", "adapter_kwargs", "_from_auto", "_from_pipeline")
 # Arguments about the way to the Hub, which is the same for both.
 _SHARED = ("cache_dir", "token", "local_files_only", "force_download", "proxies")
+# For `cached_file`: None for a file that is not to be had; the reason is reported where files are loaded.
+QUIET = {f"_raise_exceptions_for_{kind}": False for kind in ("missing_entries", "gated_repo", "connection_errors")}
 # Arguments for the base that AutoModel puts into the config that it loads, which is ours and not the base's.
 _SWALLOWED = ("attn_implementation", "experts_implementation", "output_attentions", "output_hidden_states")
 
@@ -56,15 +57,6 @@ class LoadArguments:
             elif name not in (*_DROPPED, "_commit_hash"):
                 found.base[name] = value
         return found
-
-    @classmethod
-    def for_base(cls, kwargs: Mapping[str, Any]) -> LoadArguments:
-        """Give all arguments to the base: the user named it, and no settings."""
-        return cls(
-            shared={name: value for name, value in kwargs.items() if name in _SHARED},
-            base={name: value for name, value in kwargs.items() if name not in (*_SHARED, *_DROPPED)},
-            base_trust=bool(kwargs.get("trust_remote_code") or kwargs.get("base_trust_remote_code")),
-        )
 
 
 def full_name(name: str) -> str:
@@ -103,12 +95,7 @@ def check_names_model(name: str) -> None:
 
 
 def read_settings(source: str | Path, **location: Any) -> RudderConfig | None:
-    """Read the settings in a folder or repository (at `revision`, with `token`, ...); None if it holds a model.
-
-    Raises:
-        ValueError: There is no config, a setting is wrong, or the base's name leads elsewhere than it may.
-        OSError: The place cannot be read.
-    """
+    """Read the settings in a folder or repository (at `revision`, with `token`, ...); None if it holds a model."""
     _check_place(str(source))
     stored, rest = RudderConfig.get_config_dict(source, **location)
     if not stored:
@@ -122,10 +109,6 @@ def load_settings(source: str | Path, arguments: LoadArguments, config: Any = No
     """Read settings from a folder or the Hub, put those on top that the user gave, and check what they name.
 
     Settings that an Auto class has loaded already are given as `config` and used instead of reading.
-
-    Raises:
-        ValueError: There is a model instead of settings, a setting is wrong, or the base's name is missing or leads
-            elsewhere than it may.
     """
     if config is None:
         config = read_settings(source, **arguments.ours, **arguments.shared)
@@ -157,22 +140,15 @@ def check_named_base(settings: RudderConfig, source: str | Path) -> None:
 
 def resolve_commit(name: str, revision: str | None, **hub_kwargs: Any) -> str | None:
     """Return the commit of a model's branch or tag on the Hub, or of its default branch; `revision` if unknown."""
-    # What is wrong with the repository is reported where its files are loaded.
-    quiet = {f"_raise_exceptions_for_{kind}": False for kind in ("missing_entries", "gated_repo", "connection_errors")}
-    path = cached_file(name, "config.json", revision=revision, **hub_kwargs, **quiet)
+    path = cached_file(name, "config.json", revision=revision, **hub_kwargs, **QUIET)
     return extract_commit_hash(path, None) or revision
 
 
 def locate_base(config: RudderConfig, arguments: LoadArguments) -> dict[str, Any]:
-    """Look up the base that settings name, at their revision; what is at its default branch if they name none.
+    """Return keyword arguments that lead any `from_pretrained` to the files of the base that settings name.
 
-    Returns:
-        Keyword arguments that lead any `from_pretrained` to the files: the way to the Hub and, where the Hub or the
-        cache knows the base, the revision, resolved to a commit.
-
-    Raises:
-        ValueError: It is an adapter; or it holds settings itself, which would lead on to another base, or in a circle.
-        FileNotFoundError: It is a path, and there is nothing.
+    They are those for both repositories and, where the Hub or the cache knows the base, its revision as a commit. A
+    base that is an adapter or holds settings itself would lead on to another one, and is refused.
     """
     name, location = str(config.base_model_name_or_path), dict(arguments.shared)
     _check_place(name)
@@ -198,11 +174,7 @@ def locate_base(config: RudderConfig, arguments: LoadArguments) -> dict[str, Any
 
 
 def load_base(config: RudderConfig, arguments: LoadArguments, *args: Any) -> Any:
-    """Load the model that the settings name, and write into them which commit that was.
-
-    Raises:
-        ValueError: An argument is unknown, the base is no model, or it needs code that is not trusted.
-    """
+    """Load the model that the settings name, and write into them which commit that was."""
     name, location = str(config.base_model_name_or_path), locate_base(config, arguments)
     try:
         loaded = AutoModelForImageTextToText.from_pretrained(

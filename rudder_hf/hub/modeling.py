@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +71,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         # Where the settings were loaded from, for a copy of their code.
         self._source: tuple[str | None, dict[str, Any]] = (None, {})
         config.describe_base(without_peft(base).config)
-        # The base keeps its mode; the wrapper takes it over.
-        self.training = base.training
-
-    # Making and unmaking
+        self.training = base.training  # The base keeps its mode.
 
     @classmethod
     def from_base(
@@ -95,10 +91,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 For an id or folder also arguments of the base's `from_pretrained` (`dtype`, `device_map`, ...).
 
         Raises:
-            ValueError: There is neither a config nor a preset for the base, it is a folder with settings, or a
-                setting does not fit it.
-            FileNotFoundError: The base is a path, and there is nothing.
-            UnsupportedModelError: The base cannot be steered, with the reason.
+            ValueError: There are no settings for the base, one does not fit, or the base cannot be steered.
         """
         given = {key: kwargs.pop(key) for key in ("layer", *CALL_SETTINGS) if key in kwargs}
         if isinstance(base, nn.Module):
@@ -123,7 +116,11 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if isinstance(base, nn.Module):
             return cls(settings, base)
         settings.base_model_revision = kwargs.pop("revision", None) or settings.base_model_revision
-        return cls(settings, load_base(settings, LoadArguments.for_base(kwargs)))
+        arguments = LoadArguments.sort(kwargs)
+        # The user named the base, and no settings.
+        arguments.base |= {**arguments.settings, **arguments.ours}
+        arguments.base_trust |= bool(kwargs.get("trust_remote_code"))
+        return cls(settings, load_base(settings, arguments))
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -139,9 +136,6 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 `device_map`, `quantization_config`, `attn_implementation`, ...). `revision` is that of the settings;
                 that of the base stands in them (`base_model_revision`). `base_trust_remote_code=True` lets code of
                 the base's repository run, which `trust_remote_code` does not.
-
-        Raises:
-            ValueError: An argument is unknown, the settings name no base model, or do not fit it.
         """
         arguments = LoadArguments.sort(kwargs, config)
         settings = load_settings(pretrained_model_name_or_path, arguments, copy.deepcopy(config))
@@ -163,26 +157,20 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """Write a settings repository: `config.json`, code and a card. The base's weights stay where they are.
 
         Args:
-            save_directory: Folder to write into.
+            save_directory: Folder to write into, which must not hold a model.
             is_main_process: Whether to write at all, for scripts on several processes.
-            push_to_hub: Push it as well.
+            push_to_hub: Push it as well, with the `**kwargs` of [`~RudderForConditionalGeneration.push_to_hub`].
             repo_id: Where to push; None takes the folder's name.
-            **kwargs: With `push_to_hub`, those of [`~RudderForConditionalGeneration.push_to_hub`]. Arguments that are
-                about weights are ignored.
-
-        Raises:
-            ValueError: The folder holds a model.
+            **kwargs: Others, which are about weights, are ignored.
         """
         if not is_main_process:
             return
         if not self.config.base_model_name_or_path:
             logger.warning(
-                "The base model has no name, so the saved settings can only be used with from_base(model, ...)."
+                "The base model has no name: the saved settings can only be used with from_base(model, ...)."
             )
         if hasattr(self.model, "peft_config"):
-            logger.warning(
-                "The base carries PEFT adapters, which the saved settings do not: save and load them with PEFT."
-            )
+            logger.warning("The saved settings do not hold the base's PEFT adapters: save and load them with PEFT.")
         package = package_module("hub.push")
         if package is None:
             save_copy(self.config, Path(save_directory), *self._source)
@@ -197,14 +185,10 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
         Args:
             repo_id: Where to push; made if it does not exist.
-            **kwargs: `private`, `token`, `revision`, `create_pr`, `commit_message`, `commit_description`, as for
-                [`push_repo`].
+            **kwargs: `private`, `token`, `revision`, `create_pr`, ..., as for [`push_repo`].
 
         Returns:
             Address of the commit, or of the pull request.
-
-        Raises:
-            ImportError: The model was loaded with the code of a settings repository, which does not push.
         """
         package = package_module("hub.push")
         if package is None:
@@ -222,11 +206,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
 
     @property
     def handle(self) -> SteeringHandle:
-        """Return what is installed on the base model.
-
-        Raises:
-            RuntimeError: The model was unwrapped.
-        """
+        """Return what is installed on the base model; raise a RuntimeError if it was unwrapped."""
         if not self._handle.installed:
             raise RuntimeError("This wrapper was unwrapped. Wrap the base again with from_base(model, config).")
         return self._handle
@@ -234,8 +214,6 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def extra_repr(self) -> str:
         """Describe the steering, for `print(model)`."""
         return f"RUDDER: {'' if self._handle.installed else 'removed; '}{self.config.expression()}"
-
-    # Running
 
     def generate(self, *args: Any, rudder: Override = None, output_rudder: bool | None = None, **kwargs: Any) -> Any:
         """Generate with the base model, steered.
@@ -249,12 +227,9 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
                 choose.
             output_rudder: Return what RUDDER saw and did per token as `out.rudder`, a [`RudderTrace`]. Needs
                 `return_dict_in_generate=True`.
-            **kwargs: As for the base's `generate`.
-
-        Returns:
-            What the base's `generate` returns.
+            **kwargs: As for the base's `generate`, whose output is returned.
         """
-        # Raises for a wrapper that was unwrapped, whose base would run bare; and follows an exchanged config.
+        # `handle` raises for a wrapper that was unwrapped. An exchanged config is followed.
         if self.handle.config is not self.config:
             self.handle.config = self.config
             self.config.describe_base(without_peft(self.model).config)
@@ -265,12 +240,6 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the base model's forward. It is never steered: RUDDER acts in `generate`."""
         return self.model(*args, **kwargs)
-
-    def rudder_disabled(self) -> AbstractContextManager[None]:
-        """Leave the model unsteered within the block, in every thread. For one call pass `rudder=False`."""
-        return self.handle.disabled()
-
-    # Everything else is the base's
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -319,13 +288,9 @@ for _name in (
 class RudderInPlace(RudderForConditionalGeneration):
     """`AutoModelForCausalLM` for a settings repository: the base model itself, steered in place. It has no instances.
 
-    Programs that look at a model's class or type see the one that they know. `transformers serve` does: by the class
-    it tells what a model takes, and by the type how its answers are parsed. It loads a model by the name that stands
-    first under `architectures`, which has to be one in transformers itself: settings name the Auto class there.
+    `transformers serve` tells by a model's class what it takes, and loads it by the name that stands first under
+    `architectures`, which has to be one in transformers itself: settings name the Auto class there.
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise TypeError("RUDDER holds no weights of its own: use AutoModelForCausalLM.from_pretrained(config_repo).")
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:

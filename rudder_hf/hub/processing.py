@@ -18,8 +18,8 @@ class RudderProcessor(ProcessorMixin):
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
         """Load the processor of the base model that the settings in a folder or repository name.
 
-        Takes the arguments of `AutoProcessor.from_pretrained` for the base, but `revision` is that of the settings;
-        `base_trust_remote_code=True` lets code of the base's repository run.
+        Takes what `AutoProcessor.from_pretrained` takes, but `revision` is that of the settings, and the base's code
+        runs with `base_trust_remote_code=True`.
         """
         arguments = LoadArguments.sort(kwargs)
         return load_processor(load_settings(pretrained_model_name_or_path, arguments), arguments)

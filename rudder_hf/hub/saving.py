@@ -13,6 +13,7 @@ from transformers.utils import cached_file
 
 from ..core.configuration import RudderConfig, check_settings_folder
 from ..core.version import OLDEST_TRANSFORMERS
+from .loading import QUIET
 
 MODELING_FILE, PIPELINE_FILE = "modeling_rudder.py", "pipeline_rudder.py"
 GENERATE_FILE, REQUIREMENTS_FILE = "custom_generate/generate.py", "custom_generate/requirements.txt"
@@ -79,10 +80,9 @@ def save_copy(config: RudderConfig, folder: Path, source: str | None, location: 
     """
     check_settings_folder(folder)
     files = {MODELING_FILE: Path(__file__).read_text(encoding="utf-8")}
-    quiet = {f"_raise_exceptions_for_{kind}": False for kind in ("missing_entries", "gated_repo", "connection_errors")}
     for name in (PIPELINE_FILE, GENERATE_FILE, REQUIREMENTS_FILE) if source is not None else ():
         with suppress(OSError):
-            path = cached_file(source, name, **location, **quiet)
+            path = cached_file(source, name, **location, **QUIET)
             files |= {} if path is None else {name: Path(path).read_text(encoding="utf-8")}
     if GENERATE_FILE in files:
         before, _, rest = files[GENERATE_FILE].partition("\nSETTINGS = {\n")

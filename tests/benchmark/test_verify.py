@@ -10,7 +10,7 @@ import torch
 from rudder_hf.benchmark.verify import Check, Prompts, Verifier
 from rudder_hf.core.hooks import _LayerHooks
 from rudder_hf.core.state import GenerationState
-from rudder_hf.core.steering import pool_updates
+from rudder_hf.core.steering import pool_updates, steer_step
 from tests.core.test_exactness import STEERED
 from tests.support.command import refused, rudder
 from tests.support.helpers import rudder_parts, settings
@@ -106,8 +106,7 @@ def test_a_hook_that_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_another_push_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     checking = verifier("llava", alpha_max=6.0)
-    push = GenerationState._push
-    monkeypatch.setattr(GenerationState, "_push", lambda self, h, u, c: u + 1.01 * (push(self, h, u, c) - u))
+    monkeypatch.setattr("rudder_hf.core.state.steer_step", lambda h, u, c: u + 1.01 * (steer_step(h, u, c) - u))
     assert failing(checking) == ["the hook adds what it says"]
 
 
@@ -135,12 +134,11 @@ def test_padding_on_the_wrong_side(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_graph_that_leaves_the_push_out(monkeypatch: pytest.MonkeyPatch) -> None:
     checking = verifier("llava", alpha_max=6.0)
-    push = GenerationState._push
 
-    def eager_only(self: Any, h: Any, update: Any, constants: Any) -> Any:
-        return update if torch.compiler.is_compiling() else push(self, h, update, constants)
+    def eager_only(h: Any, update: Any, constants: Any) -> Any:
+        return update if torch.compiler.is_compiling() else steer_step(h, update, constants)
 
-    monkeypatch.setattr(GenerationState, "_push", eager_only)
+    monkeypatch.setattr("rudder_hf.core.state.steer_step", eager_only)
     assert failing(checking, compiled=True) == ["compiled equals eager"]
 
 
@@ -170,7 +168,7 @@ def test_command_on_the_embedded_models(name: str, monkeypatch: pytest.MonkeyPat
         "for information"
     ]
     assert f"torch {torch.__version__}" in lines[-2]
-    monkeypatch.setattr(GenerationState, "_push", lambda self, h, update, constants: update)
+    monkeypatch.setattr("rudder_hf.core.state.steer_step", lambda h, update, constants: update)
     result = rudder("verify", *options)
     assert result.exit_code == 1
     assert "| the hook adds what it says | **FAILED** |" in result.stdout

@@ -114,7 +114,7 @@ def test_compiled_equals_eager(name: str, compiler: Compiler) -> None:
     # Another prompt and other settings meet the same graph, with a state of their own.
     graphs = compiler.graphs
     inputs = family.inputs(model, [SAME_SHAPE, Row(seed=6, words=OTHER_ROW.words)])
-    options["rudder"] = [{"alpha_max": 9.0}, {"k": 2.0, "norm_cap": 2.0}]
+    options["rudder"] = {"alpha_max": [9.0, 6.0], "k": [5.0, 2.0], "norm_cap": [None, 2.0]}
     output = run(wrapper, inputs, **options, **compiler.options())
     wanted = eager(wrapper, inputs, **options)
     assert_near(output, wanted)
@@ -163,8 +163,6 @@ def test_steered_vanilla_and_another_layer(compiler: Compiler) -> None:
     assert_near(run(model, inputs, **compiler.options()), wanted[1])
     assert compiler.graphs == 2
     assert_same(run(model, inputs, rudder=False, **compiler.options()), vanilla)
-    with handle.disabled():
-        assert_same(run(model, inputs, **compiler.options()), vanilla)
     assert_near(run(model, inputs, **compiler.options()), wanted[1])
     assert compiler.graphs == 2
 
@@ -331,8 +329,14 @@ def test_replays_that_write_over_outputs(copied: bool, monkeypatch: pytest.Monke
 
     Without the copy the back end's spoilt outputs are seen: that the test can fail is part of it.
     """
+    finish = GenerationState.finish_forward
+
+    def finish_without_copy(self: Any) -> None:
+        self._read_in_graph = False
+        finish(self)
+
     if not copied:
-        monkeypatch.setattr(GenerationState, "_copy_from_graph", lambda self: None)
+        monkeypatch.setattr(GenerationState, "finish_forward", finish_without_copy)
     family = family_of("llava")
     model = short(family)
     inputs = family.inputs(model, [ROW, OTHER_ROW])

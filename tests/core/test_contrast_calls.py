@@ -10,7 +10,6 @@ import torch
 from accelerate import cpu_offload
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import CompileConfig, DynamicCache, StaticCache
 from transformers.cache_utils import QuantizedLayer
 
@@ -148,43 +147,6 @@ def test_without_contrast_nothing_changes_bit_for_bit(name: str, alpha_max: floa
     for output, wanted in ((off, expected), (other, expected), (stock, plain)):
         assert torch.equal(output.sequences, wanted.sequences)
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(output.scores, wanted.scores, strict=True))
-
-
-class Operators(TorchDispatchMode):
-    """Counts operators between calls of `mark`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts = [0]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.counts[-1] += 1
-        return func(*args, **(kwargs or {}))
-
-    def mark(self, ids: Tensor, scores: Tensor) -> Tensor:
-        self.counts.append(0)
-        return scores
-
-
-def test_no_operator_is_added_to_a_decoded_token() -> None:
-    model, inputs = built("llava"), inputs_of("llava", BATCH)
-
-    def counted(**changes: Any) -> list[int]:
-        with attach(model, settings(model, FAMILIES["llava"], **changes)), Operators() as operators:
-            generate(model, inputs, logits_processor=[operators.mark])
-        return operators.counts[1:-1]
-
-    def vanilla() -> list[int]:
-        with Operators() as operators:
-            generate(model, inputs, logits_processor=[operators.mark])
-        return operators.counts[1:-1]
-
-    stock, alone, late = vanilla(), counted(), counted(contrast_after=3)
-    assert [ours - theirs for ours, theirs in zip(alone, stock, strict=True)][1:] == [0] * (NEW - 2)
-    assert 0 < alone[0] - stock[0] < 100
-    assert [place for place, (ours, theirs) in enumerate(zip(late, stock, strict=True)) if ours != theirs] == [2]
-    both, rudder = counted(alpha_max=6.0), counted(alpha_max=6.0, contrast=0.0)
-    assert both[1:] == rudder[1:]
 
 
 def continued(model: Any, inputs: dict[str, Any], output: Any, **options: Any) -> Any:

@@ -26,7 +26,6 @@ from tests.support.helpers import (
     OTHER_ROW,
     ROW,
     Listener,
-    assert_different,
     assert_same,
     direction,
     prompt_updates,
@@ -149,16 +148,6 @@ def test_turns_are_pooled_together(name: str) -> None:
             assert_card(output, chat.expected_card())
             # The answer to a turn without a picture of its own is steered: the conversation has one.
             assert output.rudder.gate[:, 1:].min() > 0
-
-
-def test_second_turn_is_steered(chat: Chat) -> None:
-    """The second answer differs from the unsteered one on the same cache."""
-    chat.turn()
-    chat.say(4)
-    vanilla = copy.deepcopy(chat.cache)
-    steered = chat.turn()
-    chat.cache, chat.ids, chat.mask = vanilla, chat.ids[:, :-NEW], chat.mask[:, :-NEW]
-    assert_different(steered, chat.turn(rudder=False))
 
 
 def test_only_the_new_tokens_given(chat: Chat) -> None:

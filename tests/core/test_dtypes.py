@@ -18,6 +18,7 @@ from tests.support.helpers import (
     assert_same,
     direction,
     family_of,
+    fresh,
     logits,
     run,
     settings,
@@ -175,8 +176,7 @@ def test_eager_attention_weights_are_returned() -> None:
 def test_autocast_does_not_reach_the_equations(mode: str) -> None:
     """Under autocast the model's products are rounded to bfloat16; CARD, similarity and gate are not."""
     family = family_of("llava")
-    model = family.build()
-    inputs = family.inputs(model, [ROW, OTHER_ROW])
+    model, inputs = fresh(family, ROW, OTHER_ROW)
     spy = Spy(family, model)
     with attach(model, settings(mode=mode)), torch.autocast("cpu", dtype=torch.bfloat16):
         trace = run(model, inputs, output_rudder=True).rudder

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteriaList
 
 from rudder_hf import RudderForConditionalGeneration, attach
 from rudder_hf.core.state import GenerationState
@@ -19,6 +20,7 @@ from tests.support.helpers import (
     Listener,
     assert_same,
     family_of,
+    fresh,
     in_threads,
     run,
     settings,
@@ -143,8 +145,7 @@ def test_nesting_three_deep_and_on_another_model() -> None:
 def test_decoder_used_by_itself_while_a_generation_runs(name: str) -> None:
     """A forward of the decoder between two tokens, past the model around it, is the stock one."""
     family = family_of(name)
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh(family)
     decoder = model.get_submodule(family.layers.removesuffix(".layers"))
     ids = torch.arange(10, 15)[None]
     seen: list[torch.Tensor] = []
@@ -163,9 +164,7 @@ def test_decoder_used_by_itself_while_a_generation_runs(name: str) -> None:
 @pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
 def test_language_model_of_a_running_generation(rudder: Any) -> None:
     """The language model in InstructBLIP can be used by itself, also while InstructBLIP generates."""
-    family = FAMILIES["instructblip"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh("instructblip")
     text = {"input_ids": torch.tensor([[11, 12, 13, 14]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
     wanted_text = run(model.language_model, text)
     with attach(model, settings()):
@@ -197,33 +196,6 @@ class Fuse:
             raise self.error("on purpose")
 
 
-class FailingProcessor(LogitsProcessor):
-    def __init__(self, fuse: Fuse) -> None:
-        self.fuse = fuse
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self.fuse()
-        return scores
-
-
-class FailingCriteria(StoppingCriteria):
-    def __init__(self, fuse: Fuse) -> None:
-        self.fuse = fuse
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> Any:
-        self.fuse()
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
-
-
-class FailingStreamer(Listener):
-    def __init__(self, fuse: Fuse) -> None:
-        super().__init__()
-        self.fuse = fuse
-
-    def put(self, value: torch.Tensor) -> None:
-        self.fuse()
-
-
 @contextmanager
 def hooked(module: torch.nn.Module, fuse: Fuse) -> Iterator[None]:
     """A module that fails when it is called."""
@@ -237,11 +209,12 @@ def hooked(module: torch.nn.Module, fuse: Fuse) -> Iterator[None]:
 def failing(place: str, fuse: Fuse, layer: torch.nn.Module) -> tuple[dict[str, Any], AbstractContextManager[Any]]:
     """Arguments for `generate`, and a context, that make it fail at a place."""
     if place == "processor":
-        return {"logits_processor": LogitsProcessorList([FailingProcessor(fuse)])}, nullcontext()
+        return {"logits_processor": [lambda ids, scores: fuse() or scores]}, nullcontext()
     if place == "criteria":
-        return {"stopping_criteria": StoppingCriteriaList([FailingCriteria(fuse)])}, nullcontext()
+        stop = StoppingCriteriaList([lambda ids, scores, **rest: torch.full((len(ids),), fuse() is not None)])
+        return {"stopping_criteria": stop}, nullcontext()
     if place == "streamer":
-        return {"streamer": FailingStreamer(fuse)}, nullcontext()
+        return {"streamer": SimpleNamespace(put=fuse, end=lambda: None)}, nullcontext()
     # Inside self-attention, so between RUDDER's two hooks; or after it, in the same layer.
     return {}, hooked(layer.get_submodule("self_attn.o_proj" if place == "attention" else "mlp"), fuse)
 
@@ -289,8 +262,7 @@ def test_failure_in_mid_generation(name: str, error: type[BaseException], place:
 def test_failure_leaves_nothing_behind(name: str, error: type[BaseException]) -> None:
     """After a failure inside self-attention no state stays alive, and the parts can be called by themselves."""
     family = family_of(name)
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh(family)
     decoder, attention = model.model.language_model, target_layer(family, model).self_attn
     arguments: list[dict[str, Any]] = []
     hook = attention.register_forward_pre_hook(lambda m, a, kw: arguments.append(kw), with_kwargs=True)

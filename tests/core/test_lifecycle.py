@@ -1,9 +1,12 @@
-"""Installing and removing: before, during and after; when it fails half-way; while a generation runs."""
+"""Installing and removing: before, during and after; when it fails half-way; while a generation runs; never twice."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList
 
-from rudder_hf import RudderConfig, RudderForConditionalGeneration, UnsupportedModelError, attach
+from rudder_hf import RudderConfig, RudderForConditionalGeneration, attach
 from tests.support.helpers import (
     LAYER,
     NEW,
@@ -20,6 +23,7 @@ from tests.support.helpers import (
     assert_different,
     assert_same,
     family_of,
+    fresh,
     rudder_parts,
     run,
     settings,
@@ -29,6 +33,9 @@ from tests.support.helpers import (
     target_layer,
 )
 from tests.support.zoo import FAMILIES
+
+# Installing and removing: before, during and after; when it fails half-way; while a generation runs
+
 
 CASES = (
     ("llava", "wrapper"),
@@ -47,9 +54,7 @@ CASES = (
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_before_during_after(name: str, way: str) -> None:
     """Removal leaves every attribute, hook and method of every module as it was, and so the output."""
-    family = family_of(name)
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh(name)
     vanilla = run(model, inputs)
     before, weights = snapshot(model), {name: value.clone() for name, value in model.state_dict().items()}
     steered, remove = steered_by(way, model)
@@ -72,36 +77,19 @@ def test_before_during_after(name: str, way: str) -> None:
     assert snapshot(model) == before
 
 
-def test_block_ends_in_an_error() -> None:
-    """The block of `attach` removes everything when it is left by an exception."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    before = snapshot_of_used(model, family.inputs(model, [ROW]))
-
-    class Left(Exception):
-        pass
-
-    handle = attach(model, settings())
-    with pytest.raises(Left), handle:
-        raise Left
-    assert not handle.installed
-    assert snapshot(model) == before
-
-
 def test_handle_can_be_installed_again() -> None:
-    """A removed handle goes back on; one that is on is refused and stays on."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    """A handle that was removed, here by a block that ended in an error, goes back on; one that is on is refused."""
+    model, inputs = fresh()
     before = snapshot_of_used(model, inputs)
     handle = attach(model, settings())
     wanted = run(model, inputs)
-    handle.remove()
+    with pytest.raises(KeyError), handle:
+        raise KeyError
+    assert not handle.installed
+    assert snapshot(model) == before
     handle.install()
-    assert_same(run(model, inputs), wanted)
     with pytest.raises(ValueError, match="already steered"):
         handle.install()
-    assert handle.installed
     assert_same(run(model, inputs), wanted)
     handle.remove()
     assert snapshot(model) == before
@@ -116,8 +104,6 @@ def test_unwrapped_wrapper_refuses() -> None:
     assert wrapper.unwrap() is model
     with pytest.raises(RuntimeError, match="unwrapped"):
         wrapper.generate(**family.inputs(model, [ROW]))
-    with pytest.raises(RuntimeError, match="unwrapped"), wrapper.rudder_disabled():
-        pass
 
 
 # What others have put on the model
@@ -125,9 +111,8 @@ def test_unwrapped_wrapper_refuses() -> None:
 
 def test_methods_of_the_instance_are_kept() -> None:
     """A method that the user has put on the instance is called under RUDDER and comes back after it."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    family = family_of("llava")
+    model, inputs = fresh(family)
     calls: list[str] = []
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -157,9 +142,8 @@ def test_methods_of_the_instance_are_kept() -> None:
 
 def test_hooks_of_others_are_kept() -> None:
     """Hooks that stand on the target layer run under RUDDER, in their order, and stay when it goes."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    family = family_of("llava")
+    model, inputs = fresh(family)
     attention = target_layer(family, model).self_attn
     vanilla = run(model, inputs)
     seen: list[tuple[str, torch.Tensor]] = []
@@ -201,9 +185,7 @@ def test_installing_fails_half_way(
     name: str, way: str, path: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When a module takes no hook, what was installed before it is taken back."""
-    family = family_of(name)
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh(name)
     vanilla = run(model, inputs)
     before = snapshot(model)
     with monkeypatch.context() as patch:
@@ -220,22 +202,13 @@ def test_installing_fails_half_way(
     assert snapshot(model) == before
 
 
-@pytest.mark.parametrize("layer", [4, -5])
-def test_refused_layer_changes_nothing(layer: int) -> None:
-    """A layer that does not exist is refused before anything is installed."""
-    model = FAMILIES["llava"].build()
+@pytest.mark.parametrize("layer", [4, -5, None])
+def test_what_is_refused_is_left_alone(layer: int | None) -> None:
+    """A layer that does not exist, and a model without a decoder, are refused before anything is installed."""
+    model = nn.Linear(2, 2) if layer is None else FAMILIES["llava"].build()
     before = snapshot(model)
-    with pytest.raises(ValueError, match=r"4 decoder layers"):
-        attach(model, settings(layer=layer))
-    assert snapshot(model) == before
-
-
-def test_unsupported_model_is_left_alone() -> None:
-    """A model without a decoder is refused with a reason, and not touched."""
-    model = nn.Linear(2, 2)
-    before = snapshot(model)
-    with pytest.raises(UnsupportedModelError, match="AutoModelForImageTextToText"):
-        attach(model, settings())
+    with pytest.raises(ValueError, match="AutoModelForImageTextToText" if layer is None else "4 decoder layers"):
+        attach(model, settings(layer=layer or 0))
     assert snapshot(model) == before
 
 
@@ -255,9 +228,7 @@ def test_a_handle_shows_where_it_is_and_its_settings() -> None:
 @pytest.mark.parametrize("way", ["wrapper", "attach"])
 def test_layer_can_be_changed(way: str) -> None:
     """A new layer in the config moves the hooks: the output is that of a fresh installation there, and back."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh()
     before = snapshot_of_used(model, inputs)
     wanted = {}
     for layer in (1, 2):
@@ -279,9 +250,8 @@ def test_layer_can_be_changed(way: str) -> None:
 
 def test_changing_the_layer_fails_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the new layer takes no hook, the call fails; once it takes one, the new layer is steered."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    family = family_of("llava")
+    model, inputs = fresh(family)
     before = snapshot_of_used(model, inputs)
     with attach(model, settings(layer=1)):
         wanted = run(model, inputs)
@@ -309,9 +279,7 @@ def test_changing_the_layer_fails_half_way(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
 def test_removal_from_within_is_refused(name: str, way: str, rudder: Any) -> None:
     """A generation keeps its hooks to its end, also against its own streamer."""
-    family = family_of(name)
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh(name)
     before = snapshot_of_used(model, inputs)
     steered, remove = steered_by(way, model)
     wanted = run(steered, inputs, rudder=rudder)
@@ -332,9 +300,7 @@ def test_removal_from_within_is_refused(name: str, way: str, rudder: Any) -> Non
 @pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
 def test_removal_waits_for_other_threads(rudder: Any) -> None:
     """Removal in one thread lets the generation of another end as it began."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh()
     before = snapshot_of_used(model, inputs)
     handle = attach(model, settings())
     wanted = run(model, inputs, rudder=rudder)
@@ -354,9 +320,7 @@ def test_removal_waits_for_other_threads(rudder: Any) -> None:
 
 def test_change_of_layer_waits_for_other_threads() -> None:
     """A call that moves the hooks waits for those of other threads, and is refused from within one."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh()
     with attach(model, settings(layer=1)):
         wanted_after = run(model, inputs)
     with attach(model, settings()) as handle:
@@ -379,9 +343,7 @@ def test_change_of_layer_waits_for_other_threads() -> None:
 
 def test_settings_changed_while_running() -> None:
     """New settings are for the next call; the running one ends as it began."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh()
     with attach(model, settings()) as handle:
         wanted, stronger = run(model, inputs), run(model, inputs, rudder={"alpha_max": 12.0})
 
@@ -392,12 +354,33 @@ def test_settings_changed_while_running() -> None:
         assert_same(run(model, inputs), stronger)
 
 
+def test_an_interrupt_as_a_generation_begins_leaves_no_mark() -> None:
+    """Else removal would wait for a generation that never ran."""
+    model, inputs = fresh()
+    handle = attach(model, settings())
+    lock = handle._lock
+
+    class Interrupted:
+        def __enter__(self) -> Any:
+            return lock.__enter__()
+
+        def __exit__(self, *exception: Any) -> None:
+            lock.__exit__(*exception)
+            handle._lock = lock
+            raise KeyboardInterrupt
+
+    handle._lock = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        run(model, inputs)
+    assert not handle._running
+    handle.remove()
+
+
 @pytest.mark.parametrize("name", ["llava", "instructblip"])
 def test_methods_kept_beyond_removal(name: str) -> None:
     """A method that someone took from the steered model (PEFT does) is the stock one once RUDDER is gone."""
     family = family_of(name)
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh(family)
     vanilla = run(model, inputs)
     loop = model.get_submodule(family.loop)
     handle = attach(model, settings())
@@ -412,9 +395,7 @@ def test_methods_kept_beyond_removal(name: str) -> None:
 @pytest.mark.parametrize("layer", [LAYER, 1])
 def test_removal_overtakes_a_call(layer: int) -> None:
     """A call that was about to begin when another thread removed RUDDER runs as on the stock model."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+    model, inputs = fresh()
     vanilla = run(model, inputs)
     before = snapshot(model)
     handle = attach(model, settings())
@@ -446,3 +427,78 @@ def test_hooks_that_vanish_during_a_generation_are_noticed() -> None:
 
         with pytest.raises(RuntimeError, match="hook did not run"):
             run(model, FAMILIES["llava"].inputs(model, [ROW]), logits_processor=LogitsProcessorList([Vanishing()]))
+
+
+# Copies of steered models are independent, and no model is steered twice
+
+
+@pytest.mark.parametrize("take", [copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("way", ["wrapper", "attach"])
+def test_a_steered_model_is_neither_copied_nor_pickled(way: str, take: Callable[[Any], Any]) -> None:
+    """Hooks and methods of a copy would be those of the original."""
+    model = FAMILIES["llava"].build()
+    steered, remove = steered_by(way, model)
+    with pytest.raises(TypeError, match="cannot be pickled or copied: remove RUDDER first"):
+        take(steered)
+    remove()
+    take(model)
+
+
+# Twice on one model
+
+
+def _wrap(model: Any) -> Any:
+    return RudderForConditionalGeneration.from_base(model, settings(alpha_max=1.0))
+
+
+def _attach(model: Any) -> Any:
+    return attach(model, settings(alpha_max=1.0, layer=1))
+
+
+@pytest.mark.filterwarnings("ignore:RUDDER is not tested on")
+@pytest.mark.parametrize("second", [_wrap, _attach])
+@pytest.mark.parametrize(
+    ("name", "first", "target"),
+    [
+        ("llava", "wrapper", "base"),
+        ("llava", "wrapper", "steered"),
+        ("llava", "attach", "base"),
+        ("instructblip", "wrapper", "steered"),
+        ("instructblip", "attach", "base"),
+    ],
+)
+def test_second_installation_is_refused(name: str, first: str, target: str, second: Callable[[Any], Any]) -> None:
+    """A model is never steered twice, whichever of its parts is given; the first stays as it was."""
+    model, inputs = fresh(name)
+    before = snapshot_of_used(model, inputs)
+    steered, remove = steered_by(first, model)
+    wanted, installed = run(steered, inputs, output_rudder=True), snapshot(model)
+    part = {"base": model, "steered": steered}[target]
+    with pytest.raises(ValueError, match=r"steered.*(remove|unwrap)"):
+        second(part)
+    assert snapshot(model) == installed
+    assert_same(run(steered, inputs, output_rudder=True), wanted)
+    remove()
+    assert snapshot(model) == before
+
+
+@pytest.mark.parametrize("second", [_wrap, _attach])
+def test_the_language_model_of_a_steered_model_is_refused(second: Callable[[Any], Any]) -> None:
+    """InstructBLIP's language model reads no image by itself: neither before nor after the whole model is steered."""
+    model = FAMILIES["instructblip"].build()
+    with pytest.raises(ValueError, match="text-only model"):
+        second(model.language_model)
+    with attach(model, settings()):
+        installed = snapshot(model)
+        with pytest.raises(ValueError, match="text-only model"):
+            second(model.language_model)
+        assert snapshot(model) == installed
+
+
+def test_models_that_share_layers_are_refused() -> None:
+    """Two models over one decoder would steer it twice."""
+    first, second = FAMILIES["llava"].build(), FAMILIES["llava"].build()
+    second.model.language_model = first.model.language_model
+    with attach(first, settings()), pytest.raises(ValueError, match="already steered"):
+        attach(second, settings())
+    attach(second, settings(layer=LAYER)).remove()

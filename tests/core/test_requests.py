@@ -47,13 +47,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 BAD_CALLS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"rudder": {"alpha_max": "20"}}, ValueError, "alpha_max"),
-    ({"rudder": {"alpha_max": float("nan")}}, ValueError, "alpha_max"),
-    ({"rudder": {"alpha_max": -1.0}}, ValueError, "alpha_max"),
     ({"rudder": {"alpha_max": [1.0, 2.0, 3.0]}}, ValueError, "3 values for a batch of 1"),
-    ({"rudder": {"mode": "gamma"}}, ValueError, "mode"),
-    ({"rudder": {"pool": "max"}}, ValueError, "pool"),
-    ({"rudder": {"g_min": 0.9, "g_max": 0.1}}, ValueError, "g_min"),
     ({"rudder": {"strength": 1.0}}, ValueError, "not a RUDDER setting"),
     ({"rudder": 5}, TypeError, "rudder=5"),
     ({"prefill_chunk_size": 4}, ValueError, "drops the images"),
@@ -237,26 +231,17 @@ def deep_enough() -> Any:
     return LlavaForConditionalGeneration(LlavaConfig(text_config=text, vision_config=vision, image_token_index=3))
 
 
-def test_trace_shapes_and_meaning(steered: Any) -> None:
+def test_the_trace_of_an_unsteered_call(steered: Any) -> None:
+    """It shows what was read, and that nothing was added; so does the first token's column, steered from then on."""
     given = inputs(steered, Row(1, 4), Row(2, 7))
-    out = steered.generate(**given, **OPTIONS, output_rudder=True)
-    trace = out.rudder
-    assert trace.card.shape == (2, 32)
-    assert trace.similarity.shape == trace.gate.shape == trace.push.shape == (2, 4)
-    torch.testing.assert_close(trace.card.norm(dim=-1), torch.ones(2))
-    assert trace.gate[:, 0].tolist() == [0.0, 0.0]
-    assert ((trace.gate[:, 1:] >= 0.05) & (trace.gate[:, 1:] <= 1)).all()
-    first = steered.generate(**given, **OPTIONS, output_rudder=True, rudder={"steer_first_token": True}).rudder
-    assert (first.gate[:, 0] > 0).all()
-    # Similarity of the first token is measured before anything was steered, so it does not depend on steering it.
-    torch.testing.assert_close(first.similarity[:, 0], trace.similarity[:, 0])
-    added = steered.generate(**given, **OPTIONS, output_rudder=True, rudder={"mode": "add"}).rudder
-    assert (added.gate[:, 1:] == 1).all()
     off = steered.generate(**given, **OPTIONS, output_rudder=True, rudder=False)
-    assert (off.rudder.gate == 0).all()
-    assert (off.rudder.push == 0).all()
-    torch.testing.assert_close(off.rudder.card, trace.card)
+    on = steered.generate(**given, **OPTIONS, output_rudder=True, rudder={"steer_first_token": True}).rudder
+    assert not off.rudder.gate.any()
+    assert not off.rudder.push.any()
     assert same(off, steered.generate(**given, **OPTIONS, rudder=False))
+    assert (on.gate > 0).all()
+    torch.testing.assert_close(off.rudder.card, on.card)
+    torch.testing.assert_close(off.rudder.similarity[:, 0], on.similarity[:, 0])
 
 
 def test_tokens_after_the_end_are_nan_in_the_trace(steered: Any) -> None:
@@ -267,48 +252,6 @@ def test_tokens_after_the_end_are_nan_in_the_trace(steered: Any) -> None:
     ended = out.sequences[:, -4:] == 0
     assert ended[0, 2:].all()
     assert torch.equal(out.rudder.gate.isnan(), ended)
-
-
-def test_a_model_that_keeps_keywords_to_itself_is_steered_all_the_same(llava: Any) -> None:
-    """Layers of custom code may take no keyword arguments: the state then waits in the thread's slot."""
-    model = FAMILIES["llava"].build()
-    given = inputs(model)
-    with attach(model, RudderConfig(layer=1, alpha_max=6.0)):
-        expected = model.generate(**given, **OPTIONS)
-    strict_class(model.model.language_model)
-    with attach(model, RudderConfig(layer=1, alpha_max=6.0)):
-        assert same(model.generate(**given, **OPTIONS), expected)
-        plain = model.generate(**given, **OPTIONS, rudder=False)
-    assert not same(plain, expected)
-    assert not model._forward_hooks
-    assert not model._forward_pre_hooks
-
-
-def strict_class(language_model: Any) -> None:
-    """Make the language model an instance of a class whose forward takes no further keyword arguments."""
-    parent = type(language_model)
-
-    class Strict(parent):  # type: ignore[misc, valid-type]
-        def forward(
-            self,
-            input_ids: Any = None,
-            attention_mask: Any = None,
-            position_ids: Any = None,
-            past_key_values: Any = None,
-            inputs_embeds: Any = None,
-            use_cache: Any = None,
-            output_hidden_states: Any = None,
-            return_dict: Any = None,
-        ) -> Any:
-            return super().forward(
-                attention_mask=attention_mask,
-                position_ids=position_ids,
-                past_key_values=past_key_values,
-                inputs_embeds=inputs_embeds,
-                use_cache=use_cache,
-            )
-
-    language_model.__class__ = Strict
 
 
 def test_padding_after_a_stopping_criterion_is_nan_in_the_trace(steered: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rudder_hf.core.settings import _NUMBER_RANGES
+from rudder_hf.core.settings import _RULES
 from rudder_hf.core.steering import (
     POOL_CHUNK,
     beta_gate,
@@ -25,8 +25,7 @@ from tests.support import reference
 
 cosines = st.floats(-1, 1)
 # As wide as the config allows.
-sensitivities = st.floats(0, _NUMBER_RANGES["k"][1])
-concentrations = st.floats(*_NUMBER_RANGES["c"][:2])
+sensitivities, concentrations = (st.floats(*_RULES[name][1]) for name in ("k", "c"))
 seeds = st.integers(0, 10_000)
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers.generation import BaseStreamer
 
-from rudder_hf import RudderTrace, attach
+from rudder_hf import attach
 from rudder_hf.core.generate import newest_observation
-from rudder_hf.core.trace import after_end
+from rudder_hf.core.state import after_end
 from tests.support.helpers import NEW, OTHER_ROW, ROW, run, settings, target_layer
 from tests.support.zoo import FAMILIES
 
@@ -116,16 +116,3 @@ def test_where_an_answer_has_ended() -> None:
     assert after_end(ids, [9], 0).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]]
     # The same token for both: the one that ends the row is part of it.
     assert after_end(ids, [9, 7], 9).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]]
-
-
-def test_a_trace_shows_what_happened_in_one_line() -> None:
-    nan = torch.nan
-    gate = torch.tensor([[0.0, 0.25, 0.75], [0.0, 0.5, nan]])
-    similarity = torch.tensor([[0.9, -0.1, 0.1], [0.9, 0.3, nan]])
-    trace = RudderTrace(torch.ones(2, 8), similarity, gate, gate / 10)
-    assert repr(trace) == (
-        "<RudderTrace: 2 rows, 3 tokens, 3 of 5 steered, similarity 0.100 (-0.100 to 0.300), "
-        "gate 0.500 (0.250 to 0.750), push 0.050 (0.025 to 0.075)>"
-    )
-    unsteered = RudderTrace(torch.ones(1, 8), *torch.zeros(3, 1, 1))
-    assert repr(unsteered) == "<RudderTrace: 1 row, 1 token, 0 of 1 steered>"

@@ -193,6 +193,13 @@ def family_of(name: str) -> Family:
     return PLAIN if name == PLAIN.name else FAMILIES[name]
 
 
+def fresh(family: str | Family = "llava", *rows: Row) -> tuple[Any, dict[str, Any]]:
+    """Build a model of a family, and a batch of these rows (by default of `ROW`) for it."""
+    family = family_of(family) if isinstance(family, str) else family
+    model = family.build()
+    return model, family.inputs(model, rows or (ROW,))
+
+
 @contextmanager
 def _hasty_threads() -> Iterator[None]:
     """Let Python change threads as often as it can."""

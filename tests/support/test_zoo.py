@@ -13,7 +13,6 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 
 from tests.support.zoo import FAMILIES, Family, Row
 from tests.support.zoo.base import PAD, resolve
-from tests.support.zoo.batches import random_pixels
 
 NEW = 12
 ROW = Row(seed=1, words=7)
@@ -115,60 +114,3 @@ def test_image_matters(family: Family) -> None:
     _, others = speak(model, {**inputs, **pixels}, 1)
     difference = logits - others
     assert difference[difference.isfinite()].abs().max() > 0.05
-
-
-class Layer:
-    """One decoder layer, to be run again on the arguments it got in a real forward pass."""
-
-    def __init__(self, model: PreTrainedModel, family: Family, index: int) -> None:
-        """Catch the layer's arguments, and what its self-attention adds on them."""
-        self.layer = decoder_layers(model, family)[index]
-        self.part = resolve(self.layer, family.update)
-        self.arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-        self.update: torch.Tensor | None = None
-
-        def catch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.arguments = (args, dict(kwargs))
-
-        handle = self.layer.register_forward_pre_hook(catch, with_kwargs=True)
-        with torch.no_grad():
-            model(**family.inputs(model, [ROW]), use_cache=False)
-        handle.remove()
-
-    def run(self, residual: torch.Tensor | float = 0.0, update: torch.Tensor | float = 0.0) -> torch.Tensor:
-        """The layer's output with something added to its input and to the update, which is otherwise kept fixed."""
-
-        def replace(module: nn.Module, args: Any, output: Any) -> Any:
-            whole = output if isinstance(output, tuple) else (output,)
-            if self.update is None:
-                self.update = whole[0].clone()
-            changed = (self.update + update, *whole[1:])
-            return changed if isinstance(output, tuple) else changed[0]
-
-        args, kwargs = self.arguments
-        if args:
-            args = (args[0] + residual, *args[1:])
-        else:
-            kwargs = {**kwargs, "hidden_states": kwargs["hidden_states"] + residual}
-        handle = self.part.register_forward_hook(replace)
-        with torch.no_grad():
-            output = self.layer(*args, **kwargs)
-        handle.remove()
-        return output[0] if isinstance(output, tuple) else output
-
-
-def test_update_goes_onto_the_residual_stream(family: Family) -> None:
-    """Adding to the update is adding to the residual stream after attention.
-
-    In a layer that runs attention first, that is the same as adding to the layer's input with the update kept; in one
-    that runs attention beside the feed-forward, the addition goes straight to the layer's output.
-    """
-    model = built(family.name)
-    count = len(decoder_layers(model, family))
-    indices = [index for index in range(count) if index not in family.no_attention_layers]
-    layer = Layer(model, family, indices[len(indices) // 2])
-    plain = layer.run()
-    step = random_pixels(5, plain.shape)
-    multiplier = getattr(decoder_layers(model, family)[indices[len(indices) // 2]], "residual_multiplier", 1.0)
-    added = layer.run(update=step / multiplier)
-    assert torch.allclose(added, layer.run(residual=step), atol=1e-4) or torch.allclose(added, plain + step, atol=1e-4)
