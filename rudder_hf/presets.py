@@ -15,6 +15,7 @@ from torch import nn
 from .core.backbones import find_backbone, without_peft
 from .core.configuration import RudderConfig
 from .core.errors import logger
+from .core.trust import is_hub_id
 
 _PAPER = "RUDDER (ICML 2026), section 4.1: calibrated on 100 held-out MSCOCO images at >= 95 % of vanilla recall"
 _FOR_LLAVA_13B = (
@@ -123,10 +124,10 @@ def settings_for(base: nn.Module | str, name: str | None, given: Mapping[str, An
     if {"layer", "alpha_max"} <= set(given):
         return settings
     shown = base_name or type(base).__name__
+    search = f"`rudder search {shown}` lists settings on the Hub, " if is_hub_id(base_name) else ""
     raise ValueError(
-        f"RUDDER needs settings, and there is no preset for {shown!r}. Presets: {', '.join(PRESETS)}. `rudder search "
-        f"{shown}` lists settings on the Hub, `rudder calibrate --model {shown}` finds new ones; or pass layer=..., "
-        f"alpha_max=... .{_starting_point(base)}"
+        f"RUDDER needs settings, and there is no preset for {shown!r}. Presets: {', '.join(PRESETS)}. {search}"
+        f"`rudder calibrate --model {shown}` finds new ones; or pass layer=..., alpha_max=... .{_starting_point(base)}"
     )
 
 
