@@ -106,7 +106,7 @@ def to_chat(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put messages of lmms-eval, which have images only, in transformers' form."""
     chat: list[dict[str, Any]] = []
     for message in messages:
-        content = []
+        content: list[dict[str, Any]] = []
         for part in message["content"]:
             if part["type"] == "text":
                 # Some tasks write the placeholder into the text, which the template sets by itself.

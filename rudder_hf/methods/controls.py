@@ -8,7 +8,7 @@ contrast add something else than the deviations of this image's values from thei
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -47,7 +47,7 @@ def _replaced(*args: Any) -> Any:
 class Control(Attached):
     """A method with something else in place of what it adds: subclasses define `other`, or `replacement`."""
 
-    searched = ()
+    searched: ClassVar[Sequence[Mapping[str, Any]]] = ()
     replaces: ClassVar[str]  # the attribute of the handle that replaces it
 
     @abstractmethod
@@ -88,7 +88,7 @@ class RudderControl(Control, RudderBeta):
 
     def replacement(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> Replacement:
         """See `Control.replacement`."""
-        return _for_rows(lambda cards: torch.cat(list(map(self.other, cards.split(1), sample_ids))))
+        return _for_rows(lambda cards: torch.cat(list(map(self.other, cards[:, None], sample_ids))))
 
 
 def _for_rows(change: Callable[[Tensor], Tensor]) -> Replacement:

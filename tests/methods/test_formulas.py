@@ -293,6 +293,11 @@ def released(family: str, inputs: dict[str, Any]) -> Expected:
     return expected
 
 
+def plain(family: str, inputs: dict[str, Any]) -> Expected:
+    """Stock logits: the slow side itself agrees with plain decoding."""
+    return lambda answer: stock_logits(built(family), inputs, answer)
+
+
 def boosted(family: str, inputs: dict[str, Any]) -> Expected:
     """First logit boosting with a weight of 1.5 that is reached at a rate of 0.7."""
 
@@ -314,6 +319,7 @@ def plausible(family: str, inputs: dict[str, Any]) -> Expected:
 
 
 REFERENCES: dict[str, tuple[Callable[[str, dict[str, Any]], Expected], dict[str, Any]]] = {
+    "vanilla": (plain, {}),
     "vcd": (contrasted, {"alpha": 0.8, "seed": 3}),
     "dola": (contrasted_layers, {"layers": (0, 1, 2, 3), "relative_top": 0.01}),
     "pai": (guided, {"alpha": 0.0, "gamma": 1.7}),
