@@ -31,29 +31,18 @@ DATA_OPTION = {"chair": "coco", "pope": "pope", "mme": "mme"}
 
 @dataclass(frozen=True)
 class Row:
-    """One row of one of the paper's tables, for one model.
+    """One row of one of the paper's tables, for one model."""
 
-    Attributes:
-        table: Number of the table.
-        model: Hub id.
-        task: "chair", "pope", "mme", or "speed" for throughput.
-        decoding: "greedy", "beam" or "nucleus".
-        method: The method.
-        settings: RUDDER's settings; empty for other methods, which have their published ones.
-        images: How many images are drawn; None for all.
-        seed: Of the draw and of sampling.
-        paper: What the paper prints.
-    """
-
-    table: int
-    model: str
-    task: str
-    decoding: str
+    table: int  # number of the table
+    model: str  # Hub id
+    task: str  # "chair", "pope", "mme", or "speed" for throughput
+    decoding: str  # "greedy", "beam" or "nucleus"
     method: str
+    # RUDDER's settings; empty for other methods, which have their published ones
     settings: dict[str, Any] = field(default_factory=dict)
-    images: int | None = None
-    seed: int = 0
-    paper: dict[str, float] = field(default_factory=dict)
+    images: int | None = None  # how many are drawn; None for all
+    seed: int = 0  # of sampling
+    paper: dict[str, float] = field(default_factory=dict)  # what the paper prints
 
     @property
     def name(self) -> str:
@@ -88,27 +77,16 @@ def drawn_images(instances: Path, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine has.
+    """What this machine has."""
 
-    Attributes:
-        data: Folders by task: "chair" (COCO), "pope" (its question files), "mme".
-        images: COCO's images for POPE.
-        split: Of COCO.
-        device: Where to run.
-        dtype: Type of the weights.
-        batch_size: Samples per batch.
-        download: Whether weights that are not here may be fetched.
-        limit: Fewer images than the row asks for, to try it out.
-    """
-
-    data: dict[str, Path] = field(default_factory=dict)
-    images: Path | None = None
-    split: str = "val2014"
+    data: dict[str, Path] = field(default_factory=dict)  # folders: "chair" (COCO), "pope" (its question files), "mme"
+    images: Path | None = None  # COCO's images for POPE
+    split: str = "val2014"  # of COCO
     device: str = "cpu"
-    dtype: str = "auto"
+    dtype: str = "auto"  # of the weights
     batch_size: int = 8
-    download: bool = False
-    limit: int | None = None
+    download: bool = False  # whether weights that are not here may be fetched
+    limit: int | None = None  # fewer images than the row asks for, to try it out
 
 
 def obstacle(row: Row, machine: Machine) -> str | None:
@@ -159,19 +137,12 @@ def memory(device: str) -> int | None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a row.
-
-    Attributes:
-        row: The row.
-        skipped: Why it did not run, or None.
-        ours: Measured numbers.
-        how: On how many images and by which lineage or parser.
-    """
+    """What became of a row."""
 
     row: Row
-    skipped: str | None
-    ours: dict[str, float]
-    how: str = ""
+    skipped: str | None  # why it did not run, or None
+    ours: dict[str, float]  # measured numbers
+    how: str = ""  # on how many images, and by which lineage or parser
 
 
 def run_rows(
@@ -267,7 +238,7 @@ def run_speed(row: Row, machine: Machine, out: Path) -> dict[str, float]:
         dtype = "float32" if machine.device == "cpu" else "bfloat16"
         settings = BenchmarkSettings(dtype=dtype, device=machine.device, seed=row.seed)
         run_benchmark(benchmark_model(row.model, settings), settings, [row.method]).save(path)
-    cost = next(cost for cost in BenchmarkReport.load(path).cases[0].costs if cost.method == row.method)
+    cost = BenchmarkReport.load(path).cases[0].cost(row.method)
     return {"tokens_per_second": 1000.0 / cost.ms_per_token}
 
 

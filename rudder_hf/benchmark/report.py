@@ -78,16 +78,11 @@ def run_benchmark(
         progress: Is called with what is being done.
     """
     created = timestamp()
-    # For a control that borrows from another image: any other pixels.
+    # For methods that borrow from another image, or compare two captions: any other pixels. It costs the same time.
     other = {key: -value if key.startswith("pixel_values") else value for key, value in model.inputs.items()}
-    sources = Sources(rudder=lambda name: model.config, prompts=lambda: [other])
-    width = model.model.config.get_text_config().hidden_size
-    made = {}
-    for name in dict.fromkeys((VANILLA, *methods)):
-        kind = method_class(name)
-        # What a method finds in a model is drawn at random: it costs the same time.
-        drawn = kind.stand_ins(model.description["layers"], width)
-        made[name] = kind.for_model(model.model, sources, **drawn)
+    sources = Sources(lambda name: model.config, lambda: [(model.inputs, other)], lambda: [other])
+    names = dict.fromkeys((VANILLA, *methods))
+    made = {name: method_class(name).for_model(model.model, sources) for name in names}
     costs, runs = measure_costs(model.model, made, model.inputs, {"greedy": list(made)}, settings, progress)
     case = Case(model.name, model.description, int(model.inputs["input_ids"].shape[1]), costs, runs)
     return BenchmarkReport(created, versions(), hardware(), asdict(settings), [case])

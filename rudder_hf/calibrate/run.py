@@ -21,8 +21,8 @@ from ..evaluate.run import Run, RunOptions, Variant, donor_prompts, encode_sampl
 from ..evaluate.scoring import Scoring
 from ..methods import Method
 from ..methods.base import Sources
-from ..methods.contrast import Contrast, RudderContrast, ShuffledContrast, ShuffledContrastCard
-from ..methods.controls import ShuffledCard
+from ..methods.contrast import Contrast, RudderContrast
+from ..methods.controls import ShuffledCard, ShuffledContrast, ShuffledContrastCard
 from ..methods.rudder import Attached
 from ..metrics.errors import InputError
 from ..runtime.answers import answers

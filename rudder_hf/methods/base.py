@@ -46,22 +46,20 @@ METHODS: dict[str, str] = {
     "rudder-mean": "controls:MeanCard",
     "rudder-negated": "controls:NegatedCard",
     "rudder-text-only": "controls:TextOnlyCard",
-    "contrast-random": "contrast:RandomContrast",
-    "contrast-shuffled": "contrast:ShuffledContrast",
-    "contrast-negated": "contrast:NegatedContrast",
+    "contrast-random": "controls:RandomContrast",
+    "contrast-shuffled": "controls:ShuffledContrast",
+    "contrast-negated": "controls:NegatedContrast",
 }
 """Module of this folder and class of each method, by the name that users type. Modules are imported on demand."""
 
 NAMES: tuple[str, ...] = tuple(METHODS)
 """Names that `get` takes: vanilla, RUDDER, the contrast beyond the paper, other methods, then controls."""
 
-_MODULES = {
-    name: "controls" if name.startswith("contrast-") else place.split(":")[0] for name, place in METHODS.items()
-}
+_MODULES = {name: place.partition(":")[0] for name, place in METHODS.items() if name != "vanilla"}
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "all": NAMES,
-    "rudder": tuple(name for name, module in _MODULES.items() if module == "rudder" and name != "vanilla"),
+    "rudder": tuple(name for name, module in _MODULES.items() if module == "rudder"),
     "contrast": tuple(name for name, module in _MODULES.items() if module == "contrast"),
     "peers": tuple(name for name, module in _MODULES.items() if module not in ("rudder", "contrast", "controls")),
     "controls": tuple(name for name, module in _MODULES.items() if module == "controls"),
@@ -83,17 +81,12 @@ Inputs = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """Where `Method.for_model` finds what a method needs beside its settings. None: this is not available.
+    """Where `Method.for_model` finds what a method needs beside its settings. None: this is not available."""
 
-    Attributes:
-        rudder: RUDDER's settings for the model, by the name of the method.
-        caption_pairs: Pairs of inputs that end in a correct and in a hallucinated caption of the same image.
-        prompts: Inputs with other images, for controls that borrow from them.
-    """
-
-    rudder: Callable[[str], RudderConfig | None] | None = None
+    rudder: Callable[[str], RudderConfig | None] | None = None  # RUDDER's settings for the model, by method
+    # Pairs of inputs that end in a correct and in a hallucinated caption of the same image
     caption_pairs: Callable[[], Iterable[tuple[Inputs, Inputs]]] | None = None
-    prompts: Callable[[], Iterable[Inputs]] | None = None
+    prompts: Callable[[], Iterable[Inputs]] | None = None  # inputs with other images, for controls that borrow
 
 
 def number(default: Value, low: float, high: float) -> Value:
@@ -104,17 +97,13 @@ def number(default: Value, low: float, high: float) -> Value:
 class Method(ABC):
     """One decoding method: a frozen dataclass whose fields are its settings, with the published defaults for captions.
 
-    Methods that work inside the stock token loop derive from `runs.LoopMethod`. Beside the attributes, a method may
-    declare what it costs (`forwards_per_token`, `extra_prefills`), settings to tune it on that depend on the model
-    (`search_space`), and what it needs from a model or from `Sources` (`for_model`, `stand_ins`).
-
-    Attributes:
-        name: What users type, and what tables say.
-        searched: Settings that `rudder compare` tunes the method on, gentle first, the published ones among them.
+    Methods that work inside the stock token loop derive from `runs.LoopMethod` and declare up to four members: `name`,
+    `searched`, the cost numbers (`forwards_per_token`, `extra_prefills`), and `prepare`. The few that depend on the
+    model beyond this override `search_space` or `for_model`.
     """
 
-    name: ClassVar[str]
-    searched: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    name: ClassVar[str]  # what users type, and what tables say
+    searched: ClassVar[Sequence[Mapping[str, Any]]] = ()  # settings to tune on, gentle first, the published among them
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -161,11 +150,6 @@ class Method(ABC):
             ValueError: Something that the method needs is missing, or a setting is out of range.
         """
         return cls(**settings)
-
-    @classmethod
-    def stand_ins(cls, layers: int, hidden_size: int) -> dict[str, Any]:
-        """Random values for the settings that `for_model` finds in the model: they cost the same time."""
-        return {}
 
     @abstractmethod
     def applied(self, model: nn.Module) -> AbstractContextManager[Generate]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,19 +33,13 @@ _FRAME_TOKEN_NAMES = ("vision_start_token_id", "vision_end_token_id", "boi_token
 SINGLE = {"num_beams": 1, "num_return_sequences": 1, "do_sample": False, "max_new_tokens": 1}
 
 
+@dataclass
 class Branch:
-    """One side branch: what `generate` prepared for it, with a key-value cache of its own.
+    """One side branch: what `generate` prepared for it, with a key-value cache of its own."""
 
-    Args:
-        loop: The module that is called for each token.
-        input_ids: The prompt's ids, (rows, length).
-        model_kwargs: The other arguments of the model.
-    """
-
-    def __init__(self, loop: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
-        self.loop = loop
-        self.input_ids = input_ids
-        self.model_kwargs = model_kwargs
+    loop: Any  # the module that is called for each token
+    input_ids: Tensor  # the prompt's ids, (rows, length), and the tokens after it
+    model_kwargs: dict[str, Any]  # the other arguments of the model
 
     @classmethod
     def prepare(cls, model: Any, arguments: Mapping[str, Any]) -> Branch:
@@ -124,15 +119,10 @@ class Branch:
 
 
 def text_branch(backbone: Backbone, call: Call, **options: Any) -> Branch:
-    """A branch that reads the prompts of a call without their images.
+    """A branch that reads the prompts of a call without their images; `options` of generation differ from the call's.
 
     It is prepared by the module that runs the loop, because models that delegate to a language model, such as
     InstructBLIP, take no prompt without image.
-
-    Args:
-        backbone: The parts of the model.
-        call: The arguments of `generate`.
-        **options: Generation options that differ from the call's.
     """
     known = ("generation_config", *vars(GenerationConfig()))
     own = {name: value for name, value in call.arguments.items() if name in known}

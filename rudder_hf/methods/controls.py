@@ -1,115 +1,209 @@
-"""Control experiments: RUDDER as it is, but with another direction in place of CARD.
+"""Control experiments: RUDDER, or the image-value contrast, with something else in place of what it adds.
 
 A steering result means little unless a push of the same strength along a direction without this image's evidence does
-less. Layer, strength, gate and answer span of a control are those of the RUDDER settings it is given.
+less. Layer, strength, gate and answer span of a control are those of the settings that it is given. Controls of the
+contrast add something else than the deviations of this image's values from their mean, as often and as strongly.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import cosine_similarity, normalize
 
 from ..core.attach import attach
 from ..core.backbones import attention_update
 from ..core.call import Call
 from ..core.configuration import RudderConfig
 from ..core.handle import SteeringHandle
-from ..core.state import CardMap
 from ..core.steering import card as card_of
 from .base import Inputs, Sources, check_sample_ids, number, sample_generator, sample_normal
 from .branches import SINGLE, Branch, hidden_states_of, without_image
-from .rudder import RudderBeta
+from .contrast import Contrast, ContrastSettings
+from .rudder import Attached, RudderBeta
 
-_CARD_MAP: ContextVar[CardMap] = ContextVar("rudder_control")
+Replacement = Callable[..., Any]
+"""A `CardMap` or a `ContrastMap` of `core`."""
+Donor = tuple[Tensor, ...]
+"""Deviations of an image's values from their mean, (heads, positions, head size), for each layer from the first on."""
 
-# Above this cosine a donor counts as the sample's own CARD, up to the rounding of batches.
+_REPLACEMENT: ContextVar[Replacement] = ContextVar("rudder_control")
+# Above this cosine a donor counts as the sample's own, up to the rounding of batches.
 _OWN = 0.99999
-_DONORS = 4
+_DONORS = 4  # images that are kept for the control of the contrast, with their values in every layer
+
+
+def _replaced(*args: Any) -> Any:
+    return _REPLACEMENT.get()(*args)
 
 
 @dataclass(frozen=True)
-class RudderControl(RudderBeta):
-    """RUDDER with another direction than CARD.
+class Control(Attached):
+    """A method with something else in place of what it adds: subclasses define `other`, or `replacement`."""
 
-    Attributes:
-        mode: "beta" or "add": which RUDDER this is the control of.
-    """
-
-    searched_strengths = ()
-
-    mode: str = "beta"
+    searched: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    replaces: ClassVar[str]  # the attribute of the handle that replaces it
 
     @abstractmethod
-    def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
-        """What replaces CARD in one call of `generate`.
+    def replacement(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> Replacement:
+        """What replaces it in one call of `generate`."""
 
-        The function takes the CARD of each prompt, (prompts, hidden size), and which prompts have an image.
+    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+        """What a sample gets instead of its own; the first dimension has one row for each that shares it (beams).
+
+        Args:
+            own: Of a CARD (1, hidden size), of the deviations of an image (rows, heads, positions, head size).
+            sample_id: The sample's id.
+            place: Of deviations the number of the image within the sample, and the layer.
         """
+        raise NotImplementedError
 
     def _generate(
         self, handle: SteeringHandle, /, *args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any
     ) -> Any:
         call = Call(handle.backbone.model, args, kwargs)
-        handle.card_map = _replaced
-        token = _CARD_MAP.set(self.card_map(handle, call, check_sample_ids(sample_ids, call.batch)))
+        setattr(handle, self.replaces, _replaced)
+        token = _REPLACEMENT.set(self.replacement(handle, call, check_sample_ids(sample_ids, call.batch)))
         try:
-            # A compiled forward would keep the direction of the call that it was compiled in.
+            # A compiled forward would keep the replacement of the call that it was compiled in.
             return super()._generate(handle, *args, **{**kwargs, "disable_compile": True})
         finally:
-            _CARD_MAP.reset(token)
-
-
-def _replaced(card: Tensor, with_image: Sequence[bool]) -> Tensor:
-    """The direction for each row; the rows of a prompt (beams, return sequences) lie together and share theirs."""
-    rows_each = len(card) // len(with_image)
-    return _CARD_MAP.get()(card[::rows_each], with_image).to(card).repeat_interleave(rows_each, dim=0)
+            _REPLACEMENT.reset(token)
 
 
 @dataclass(frozen=True)
-class RandomDirection(RudderControl):
+class RudderControl(Control, RudderBeta):
+    """RUDDER with another direction than CARD."""
+
+    replaces = "card_map"
+    searched_strengths = ()
+
+    mode: str = "beta"  # "beta" or "add": which RUDDER this is the control of
+
+    def replacement(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> Replacement:
+        """See `Control.replacement`."""
+        return _for_rows(lambda cards: torch.cat(list(map(self.other, cards[:, None], sample_ids))))
+
+
+def _for_rows(change: Callable[[Tensor], Tensor]) -> Replacement:
+    """A `CardMap` from what changes one CARD for each prompt; a prompt's rows lie together and share theirs."""
+
+    def changed(card: Tensor, with_image: Sequence[bool]) -> Tensor:
+        each = len(card) // len(with_image)
+        return change(card[::each]).to(card).repeat_interleave(each, dim=0)
+
+    return changed
+
+
+@dataclass(frozen=True)
+class ContrastControl(Control, Contrast):
+    """The contrast with something else than the deviations of the image's values."""
+
+    replaces = "contrast_map"
+
+    def replacement(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> Replacement:
+        """See `Control.replacement`."""
+
+        def changed(deviations: list[Tensor], prompts: list[int], layer: int) -> list[Tensor]:
+            return [
+                self.other(own, sample_ids[prompt], prompts[:index].count(prompt), layer)
+                for index, (own, prompt) in enumerate(zip(deviations, prompts, strict=True))
+            ]
+
+        return changed
+
+
+@dataclass(frozen=True)
+class _Random(Control):
+    """As long as the own one, in a direction that is drawn for each sample."""
+
+    seed: int = number(0, 0, 2**63)  # of the directions
+
+    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+        """See `Control.other`."""
+        drawn = sample_normal(own.shape[1:], self.seed, sample_id, *place)
+        direction = (drawn / drawn.norm(dim=-1, keepdim=True)).to(own)
+        longer: Tensor = direction * torch.linalg.vector_norm(own, dim=-1, keepdim=True)
+        return longer
+
+
+@dataclass(frozen=True)
+class RandomDirection(_Random, RudderControl):
     """RUDDER with a direction drawn uniformly from the sphere, as long as CARD.
 
     Each sample has its own, by `seed` and its id; without `sample_ids` by `seed` and its place in the batch.
-
-    Attributes:
-        seed: Of the directions.
     """
 
     name = "rudder-random"
 
-    seed: int = number(0, 0, 2**63)
 
-    def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
-        """See `RudderControl.card_map`."""
+@dataclass(frozen=True)
+class RandomContrast(_Random, ContrastControl):
+    """Each position gets a random vector as long as its deviation, drawn by `seed` and the sample's id."""
 
-        def draw(card: Tensor, with_image: Sequence[bool]) -> Tensor:
-            drawn = torch.stack([sample_normal(card.shape[1:], self.seed, name) for name in sample_ids])
-            drawn = (drawn / drawn.norm(dim=-1, keepdim=True)).to(card)
-            direction: Tensor = torch.linalg.vector_norm(card, dim=-1, keepdim=True) * drawn
-            return direction
-
-        return draw
+    name = "contrast-random"
 
 
 @dataclass(frozen=True)
-class DonorControl(RudderControl):
-    """RUDDER with a direction from other images.
+class _Negated(Control):
+    """Minus the own one."""
 
-    It comes from `donors`, a bank of CARDs made by `collect_cards`, so that the result does not depend on the batch.
-    Without them it comes from the other prompts of the batch, so that batches have to be the same for results to be.
+    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+        """See `Control.other`."""
+        return -own
 
-    Attributes:
-        donors: CARDs of other images, for the same prompt, model and settings, (number, hidden size).
-    """
 
-    donors: Tensor | None = field(default=None, compare=False, repr=False)
+@dataclass(frozen=True)
+class NegatedCard(_Negated, RudderControl):
+    """RUDDER with -CARD. If CARD is evidence, this makes hallucination worse; the gate sees the negated one too."""
+
+    name = "rudder-negated"
+
+
+@dataclass(frozen=True)
+class NegatedContrast(_Negated, ContrastControl):
+    """The values are moved towards their mean. If the deviations are evidence, this makes hallucination worse."""
+
+    name = "contrast-negated"
+
+
+@dataclass(frozen=True)
+class _Borrowed(Control):
+    """What other images have in its place: `donors`, which `collect` reads from prompts with other images."""
+
+    donors: Any = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    @abstractmethod
+    def collect(cls, model: nn.Module, config: RudderConfig, batches: Iterable[Inputs]) -> Any:
+        """Read `donors` from inputs of `generate`."""
+
+    @classmethod
+    def for_model(cls, model: nn.Module, sources: Sources, **settings: Any) -> Self:
+        """See `Method.for_model`: `donors` are read from the prompts, if there are some."""
+        made = super().for_model(model, sources, **settings)
+        if made.donors is not None or sources.prompts is None:
+            return made
+        return replace(made, donors=cls.collect(model, made.rudder_config(), sources.prompts()))
+
+    def _generate(self, handle: SteeringHandle, /, *args: Any, **kwargs: Any) -> Any:
+        if self.donors is None:
+            raise ValueError(
+                f"{self.name} needs other images: pass donors={type(self).__name__}.collect(model, config, batches) "
+                "with inputs of `generate` for a few of them."
+            )
+        return super()._generate(handle, *args, **kwargs)
+
+
+@dataclass(frozen=True)
+class DonorControl(_Borrowed, RudderControl):
+    """RUDDER with a direction from other images: `donors` are their CARDs, (number, hidden size)."""
 
     def __post_init__(self) -> None:
         bank = self.donors
@@ -118,78 +212,47 @@ class DonorControl(RudderControl):
         super().__post_init__()
 
     @classmethod
-    def for_model(cls, model: nn.Module, sources: Sources, **settings: Any) -> Self:
-        """See `Method.for_model`: `donors` are the CARDs of the prompts, if there are some."""
-        made = super().for_model(model, sources, **settings)
-        if made.donors is not None or sources.prompts is None:
-            return made
-        return replace(made, donors=collect_cards(model, made.rudder_config(), sources.prompts()))
+    def collect(cls, model: nn.Module, config: RudderConfig, batches: Iterable[Inputs]) -> Tensor:
+        """Read the CARD of each prompt, without steering by it: (prompts, hidden size) in float32, on the CPU."""
+        cards = []
+        options = SINGLE | {"return_dict_in_generate": True, "rudder": False, "output_rudder": True}
+        with attach(model, config) as handle:
+            for inputs in batches:
+                output = handle.backbone.model.generate(**inputs, **options)  # type: ignore[operator]
+                cards.append(output.rudder.card.float().cpu())
+        return torch.cat(cards) if cards else torch.empty(0, 0)
 
-    @classmethod
-    def stand_ins(cls, layers: int, hidden_size: int) -> dict[str, Any]:
-        """See `Method.stand_ins`."""
-        return {"donors": normalize(sample_normal((_DONORS, hidden_size), 0), dim=-1)}
-
-    @abstractmethod
-    def from_batch(self, card: Tensor, shown: list[int]) -> Tensor:
-        """The direction of each prompt in `shown`, those of the batch that have an image, from the others' CARDs."""
-
-    @abstractmethod
-    def from_donors(self, donors: Tensor, sample_id: str) -> Tensor:
-        """The direction of a sample, from a bank that does not hold its own CARD."""
-
-    def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
-        """See `RudderControl.card_map`."""
-
-        def from_others(card: Tensor, with_image: Sequence[bool]) -> Tensor:
-            if self.donors is not None:
-                bank = self._bank(card)
-                others = [bank[bank @ own < _OWN] for own in card]
-                if not all(map(len, others)):
-                    raise ValueError(f"{self.name}: every donor is the sample's own CARD. Collect more.")
-                return torch.stack([self.from_donors(*pair) for pair in zip(others, sample_ids, strict=True)])
-            shown = [prompt for prompt, has_image in enumerate(with_image) if has_image]
-            if len(shown) < 2:
-                raise ValueError(
-                    f"{self.name} needs CARDs of other images, but only {len(shown)} prompt(s) of the batch have an "
-                    "image. Pass donors=collect_cards(model, config, batches), or batches of two or more."
-                )
-            replaced = card.clone()
-            replaced[shown] = self.from_batch(card, shown)
-            return replaced
-
-        return from_others
-
-    def _bank(self, card: Tensor) -> Tensor:
-        assert self.donors is not None
-        if self.donors.shape[1] != card.shape[1]:
-            given, wanted = self.donors.shape[1], card.shape[1]
+    def others(self, own: Tensor) -> Tensor:
+        """The donors without the sample's own CARD."""
+        if self.donors.shape[1] != own.shape[1]:
+            given, wanted = self.donors.shape[1], own.shape[1]
             raise ValueError(f"{self.name}: donors have a hidden size of {given}, but the model's is {wanted}.")
-        return self.donors.to(card)
+        bank: Tensor = self.donors.to(own)
+        bank = bank[bank @ own[0] < _OWN]
+        if not len(bank):
+            raise ValueError(f"{self.name}: every donor is the sample's own CARD. Collect more.")
+        return bank
 
 
 @dataclass(frozen=True)
 class ShuffledCard(DonorControl):
-    """RUDDER with the CARD of another image.
-
-    Each sample draws one of the donors by `seed` and its id. Without donors a prompt takes the CARD of the next one of
-    its batch that has an image, and the last one takes the first's.
-
-    Attributes:
-        seed: Of the draw.
-    """
+    """RUDDER with the CARD of another image: each sample draws one of the donors by `seed` and its id."""
 
     name = "rudder-shuffled"
 
-    seed: int = number(0, 0, 2**63)
+    seed: int = number(0, 0, 2**63)  # of the draw
 
-    def from_batch(self, card: Tensor, shown: list[int]) -> Tensor:
-        """See `DonorControl.from_batch`."""
-        return card[shown[1:] + shown[:1]]
+    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+        """See `Control.other`."""
+        bank = self.others(own)
+        return bank[torch.randint(len(bank), (1,), generator=sample_generator(self.seed, sample_id))]
 
-    def from_donors(self, donors: Tensor, sample_id: str) -> Tensor:
-        """See `DonorControl.from_donors`."""
-        return donors[torch.randint(len(donors), (), generator=sample_generator(self.seed, sample_id))]
+
+@dataclass(frozen=True)
+class ShuffledContrastCard(ContrastSettings, ShuffledCard):
+    """RUDDER-Beta with another image's CARD, and the contrast as it is: the control of a push beside a contrast."""
+
+    name = "rudder-shuffled+contrast"
 
 
 @dataclass(frozen=True)
@@ -197,29 +260,64 @@ class MeanCard(DonorControl):
     """RUDDER with the mean CARD of other images: one direction for all, what CARDs have in common.
 
     What is particular to single images cancels out in it, so that it has less chance in it than one other image's
-    CARD. Without donors the mean is over the other prompts of the batch that have an image.
+    CARD.
     """
 
     name = "rudder-mean"
 
-    def from_batch(self, card: Tensor, shown: list[int]) -> Tensor:
-        """See `DonorControl.from_batch`."""
-        return normalize(card[shown].sum(dim=0) - card[shown], dim=-1)
-
-    def from_donors(self, donors: Tensor, sample_id: str) -> Tensor:
-        """See `DonorControl.from_donors`."""
-        return normalize(donors.mean(dim=0), dim=-1)
+    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+        """See `Control.other`."""
+        return normalize(self.others(own).mean(dim=0, keepdim=True), dim=-1)
 
 
 @dataclass(frozen=True)
-class NegatedCard(RudderControl):
-    """RUDDER with -CARD. If CARD is evidence, this makes hallucination worse; the gate sees the negated one too."""
+class ShuffledContrast(_Borrowed, ContrastControl):
+    """The deviations of another image's values, position by position.
 
-    name = "rudder-negated"
+    Each sample draws one of `donors` (for the same model and `contrast_first_layer`) by `seed` and its id, and the
+    next one if that is its own image.
+    """
 
-    def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
-        """See `RudderControl.card_map`."""
-        return lambda card, with_image: -card
+    name = "contrast-shuffled"
+
+    seed: int = number(0, 0, 2**63)  # of the draw
+
+    @classmethod
+    def collect(cls, model: nn.Module, config: RudderConfig, batches: Iterable[Inputs]) -> tuple[Donor, ...]:
+        """Read the deviations of a few images, the first of each prompt."""
+        found: list[list[Tensor]] = []
+
+        def keep(deviations: list[Tensor], prompts: list[int], layer: int) -> list[Tensor]:
+            for place, own in enumerate(deviations):
+                if prompts.index(prompts[place]) == place:
+                    batch.setdefault(prompts[place], []).append(own[0].cpu())
+            return [torch.zeros_like(own) for own in deviations]
+
+        options = {"max_new_tokens": config.contrast_after + 1, "do_sample": False, "num_beams": 1}
+        with attach(model, config) as handle:
+            handle.contrast_map = keep
+            for inputs in batches:
+                if len(found) >= _DONORS:
+                    break
+                batch: dict[int, list[Tensor]] = {}
+                handle.backbone.model.generate(**inputs, **options)  # type: ignore[operator]
+                found += batch.values()
+        return tuple(tuple(donor) for donor in found[:_DONORS])
+
+    def settings(self) -> dict[str, Any]:
+        """The settings as plain JSON values; of the donors only their number."""
+        return super().settings() | {"donors": None if self.donors is None else len(self.donors)}
+
+    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+        """See `Control.other`."""
+        count, layer = len(self.donors), place[-1] - self.contrast_first_layer
+        start = int(torch.randint(count, (), generator=sample_generator(self.seed, sample_id)))
+        for step in range(count):
+            donor: Tensor = self.donors[(start + step) % count][layer].to(own)
+            # Images may differ in their number of positions.
+            if donor.shape != own.shape[1:] or cosine_similarity(donor.flatten(), own[0].flatten(), dim=0) < _OWN:
+                return donor[:, torch.arange(own.shape[2]) % donor.shape[1]].expand_as(own)
+        raise ValueError(f"{self.name}: every donor is the sample's own image. Collect more.")
 
 
 @dataclass(frozen=True)
@@ -238,10 +336,10 @@ class TextOnlyCard(RudderControl):
         if self.rudder_config().span == "image":
             raise ValueError(f"{self.name} has no image tokens to pool: use span='prompt' or 'text'.")
 
-    def card_map(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> CardMap:
-        """See `RudderControl.card_map`."""
+    def replacement(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> Replacement:
+        """See `Control.replacement`."""
         cards = text_only_cards(handle, call)
-        return lambda card, with_image: cards
+        return _for_rows(lambda card: cards)
 
 
 def text_only_cards(handle: SteeringHandle, call: Call) -> Tensor:
@@ -252,23 +350,3 @@ def text_only_cards(handle: SteeringHandle, call: Call) -> Tensor:
     (update,) = branch.read([module], lambda args, kwargs, output: hidden_states_of(output))
     with torch.no_grad():
         return card_of(update, text["attention_mask"], handle.config.pool)
-
-
-def collect_cards(model: nn.Module, config: RudderConfig, batches: Iterable[Inputs]) -> Tensor:
-    """A bank of CARDs: those that RUDDER reads from prompts, one for each, without steering by them.
-
-    Args:
-        model: The model.
-        config: Settings: layer, pool and span matter.
-        batches: Inputs of `generate`.
-
-    Returns:
-        (prompts, hidden size) in float32, on the CPU.
-    """
-    cards = []
-    with attach(model, config) as handle:
-        for inputs in batches:
-            options = SINGLE | {"return_dict_in_generate": True, "rudder": False, "output_rudder": True}
-            output = handle.backbone.model.generate(**inputs, **options)  # type: ignore[operator]
-            cards.append(output.rudder.card.float().cpu())
-    return torch.cat(cards) if cards else torch.empty(0, 0)

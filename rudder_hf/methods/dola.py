@@ -27,19 +27,16 @@ class Dola(LoopMethod):
     one prompt); beams work, with the contrast as logits, where the code refuses them; whether embeddings are tied is
     read from the weights. DoLa was published with a repetition penalty of 1.2: pass `repetition_penalty=1.2` to
     `generate`, it is applied after the contrast.
-
-    Attributes:
-        layers: "low" or "high" half of the layers, every second one, or indices into `hidden_states`: 0 is the
-            embeddings, i the output of block i - 1.
-        relative_top: Plausibility cut-off; 0 keeps every token.
     """
 
     name = "dola"
     # A higher cut-off leaves fewer tokens to choose from, and 1 leaves vanilla's alone.
     searched = grid(layers=("low", "high"), relative_top=(0.7, 0.35, 0.1, 0.01))
 
+    # "low" or "high" half of the layers, every second one, or indices into `hidden_states`: 0 is the embeddings, i the
+    # output of block i - 1
     layers: str | tuple[int, ...] = "low"
-    relative_top: float = number(0.1, 0, 1)
+    relative_top: float = number(0.1, 0, 1)  # plausibility cut-off; 0 keeps every token
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,15 +17,12 @@ class Plausibility(LoopMethod):
 
     Tokens less likely than `beta` times the likeliest are cut off. Greedy search is vanilla's; under sampling the
     cut-off alone lowers hallucination, so that methods with one have to be compared with this one.
-
-    Attributes:
-        beta: Plausibility cut-off; 0 keeps every token.
     """
 
     name = "plausibility"
     searched = grid(beta=(0.01, 0.03, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7))
 
-    beta: float = number(0.1, 0, 1)
+    beta: float = number(0.1, 0, 1)  # 0 keeps every token
 
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""
@@ -40,17 +37,13 @@ class FLB(Plausibility):
     Tokens less likely than `beta` times the likeliest, by z_t, are cut off.
 
     Unlike the published code: greedy search and beams work, where the code only samples; each row has its own z_0.
-
-    Attributes:
-        gamma: Weight that is reached after many tokens. 0.3 in the code.
-        rate: Lambda, how fast. 0.05 in the code.
     """
 
     name = "flb"
     searched = grid(gamma=(0.1, 0.2, 0.3, 0.5), rate=(0.05, 0.2))
 
-    gamma: float = number(0.3, 0, 100)
-    rate: float = number(0.05, 0, 100)
+    gamma: float = number(0.3, 0, 100)  # weight that is reached after many tokens
+    rate: float = number(0.05, 0, 100)  # lambda: how fast it is reached
 
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""

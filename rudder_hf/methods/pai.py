@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import itertools
+import sys
+import threading
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import log_softmax, pad
+from transformers import AttentionInterface
 
+from ..core.backbones import self_attention
 from ..core.errors import UnsupportedModelError
-from .attention import Attention, around_attention, attention_scores
 from .base import grid, number
 from .branches import image_positions, text_branch
 from .runs import LoopMethod, Run, cut_off, refuse_beam_sampling
+
+Attention = Callable[..., tuple[Tensor, Any]]
+"""(module, query, key, value, mask, scaling=, dropout=, ...) -> output (rows, queries, heads, head size), weights."""
+
+# Configs can only be put back in the order in which they were exchanged: one call at a time.
+_LOCK = threading.RLock()
+_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -29,26 +43,20 @@ class PAI(LoopMethod):
     Unlike the published code: image tokens are found for each row, where the code has one range for all; the branch
     without image has an attention mask, and its cache follows the beams; any attention implementation, grouped
     queries included; under beams the guided scores are normalised again.
-
-    Attributes:
-        alpha: Strength of the amplification.
-        gamma: Strength of the guidance; None is none. 1.1 as in the README's commands (2 in the code's defaults),
-            which recommend it for sampling.
-        cut_off: Plausibility cut-off of the guidance; 0 keeps every token.
-        first_layer: First layer that is amplified.
-        last_layer: Layer before which to stop; None amplifies to the end, as published for 32 layers.
-        first_token: Whether the last prompt token, which emits the first answer token, is amplified. None does as the
-            published code: yes, but with guidance no.
     """
 
     name = "pai"
     searched = grid(alpha=(0.1, 0.2, 0.35, 0.5), gamma=(1.1, 1.5))
 
-    alpha: float = number(0.2, 0, 1000)
+    alpha: float = number(0.2, 0, 1000)  # strength of the amplification
+    # Strength of the guidance; None is none. 1.1 as in the README's commands (2 in the code's defaults), which
+    # recommend it for sampling
     gamma: float | None = number(1.1, 0, 1000)
-    cut_off: float = number(0.1, 0, 1)
-    first_layer: int = number(2, 0, 10_000)
-    last_layer: int | None = number(None, 0, 10_000)
+    cut_off: float = number(0.1, 0, 1)  # plausibility cut-off of the guidance; 0 keeps every token
+    first_layer: int = number(2, 0, 10_000)  # first layer that is amplified
+    last_layer: int | None = number(None, 0, 10_000)  # where to stop; None amplifies to the end, as published
+    # Whether the last prompt token, which emits the first answer token, is amplified. None does as the published code:
+    # yes, but with guidance no
     first_token: bool | None = None
 
     @property
@@ -73,7 +81,7 @@ class PAI(LoopMethod):
         if self.alpha:
             image = run.expand(image_positions(run.backbone.model, run.call))
             around = functools.partial(self._amplified, run, image, calls)
-            run.exits.enter_context(around_attention(run.backbone.loop, layers, around))
+            run.exits.enter_context(around_attention(layers, around))
         if self.gamma is not None:
             refuse_beam_sampling(run, self.cut_off)
             run.branch = text_branch(run.backbone, run.call)
@@ -103,7 +111,7 @@ class PAI(LoopMethod):
             calls[run.steps + 1] += 1
             if run.steps == 0 and not first_token:
                 return output, weights
-            scores = attention_scores(query[:, :, -1:], key, attention_mask, kwargs)
+            scores = last_scores(query, key, attention_mask, kwargs)
             last = attend_amplified(scores, image.to(key.device), value, self.alpha)
             return torch.cat([output[:, :-1], last.to(output.dtype)], dim=1), weights
 
@@ -118,6 +126,70 @@ class PAIAttention(PAI):
     searched = grid(alpha=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0))
 
     gamma: float | None = number(None, 0, 1000)
+
+
+@contextmanager
+def around_attention(layers: Sequence[nn.Module], around: Callable[[Attention], Attention]) -> Iterator[None]:
+    """While the block runs, attention of the given decoder layers goes through `around(original)`.
+
+    transformers looks attention functions up by the name in the attention module's config. While the block runs, the
+    modules have a copy of that config with another name, which is registered; masks are made by the model's own
+    config and do not change.
+
+    Args:
+        layers: The decoder layers.
+        around: Makes the new function from the one that the layer uses (sdpa, eager, flash).
+
+    Raises:
+        UnsupportedModelError: A layer's attention does not look its function up.
+    """
+    with _LOCK, ExitStack() as exits:
+        for module in map(self_attention, layers):
+            name, original = f"rudder_hf_{next(_NUMBERS)}", _attention_function(module)
+            config = copy.copy(module.config)
+            config._attn_implementation_internal = name  # type: ignore[union-attr]
+            AttentionInterface.register(name, around(original))
+            exits.callback(AttentionInterface._global_mapping.pop, name, None)
+            exits.callback(vars(module).__setitem__, "config", module.config)
+            vars(module)["config"] = config
+        yield
+
+
+def _attention_function(module: nn.Module) -> Attention:
+    """The function that an attention module would call."""
+    config, source = vars(module).get("config"), sys.modules[type(module).__module__]
+    if not hasattr(config, "_attn_implementation_internal") or not hasattr(source, "ALL_ATTENTION_FUNCTIONS"):
+        raise UnsupportedModelError(
+            f"This method changes attention, but {type(module).__name__} does not take its attention function from "
+            "transformers' AttentionInterface."
+        )
+    default = getattr(source, "eager_attention_forward", None)
+    return source.ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation, default)  # type: ignore[no-any-return,union-attr]
+
+
+def last_scores(query: Tensor, key: Tensor, mask: Tensor | None, options: Mapping[str, Any]) -> Tensor:
+    """The last query's scores before the softmax, masked ones minus infinity: (rows, heads, 1, keys) in float32.
+
+    Args:
+        query: (rows, heads, queries, head size).
+        key: (rows, key heads, keys, head size).
+        mask: As attention functions get it: None, (rows, keys), or (rows, 1, queries, keys) boolean or additive.
+        options: The function's other arguments: `scaling`; those that change scores in another way are refused.
+    """
+    for name in ("softcap", "s_aux", "sinks"):
+        if options.get(name) is not None:
+            raise UnsupportedModelError(f"This method computes attention itself and does not know `{name}`.")
+    heads = query.shape[1] // key.shape[1]
+    scaling = options.get("scaling")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    keys = key.repeat_interleave(heads, dim=1).float().transpose(2, 3)
+    scores: Tensor = torch.matmul(query[:, :, -1:].float(), keys) * scale
+    if mask is None:
+        return scores
+    part = mask[:, None, None, -key.shape[2] :].bool() if mask.dim() == 2 else mask[:, :, -1:, : key.shape[2]]
+    # Additive masks hold the dtype's lowest number, or minus infinity.
+    allowed = part if part.dtype == torch.bool else part > torch.finfo(part.dtype).min / 2
+    return scores.masked_fill(~allowed, -torch.inf)
 
 
 def attend_amplified(scores: Tensor, image: Tensor, value: Tensor, alpha: float) -> Tensor:

@@ -58,26 +58,12 @@ class Attached(Method):
 
 @dataclass(frozen=True)
 class RudderBeta(Attached):
-    """RUDDER with the Beta gate. Settings that are not given are those of `config`.
-
-    Attributes:
-        config: Settings of the model; its `mode` is this method's.
-        layer: Decoder layer that is read and steered.
-        alpha_max: Strength of the push.
-        k: Sensitivity of the gate.
-        c: Concentration of the gate.
-        g_min: Least gate.
-        g_max: Greatest gate.
-        pool: "mean" or "norm".
-        span: "prompt", "text" or "image".
-        norm_cap: Longest push allowed.
-        steer_first_token: Whether the first answer token is steered too.
-    """
+    """RUDDER with the Beta gate. Settings that are not given are those of `config`; see `RudderConfig`."""
 
     name = "rudder-beta"
-    searched_strengths: ClassVar[tuple[float, ...]] = (0.2, 0.3, 0.45, 0.65)
+    searched_strengths: ClassVar[tuple[float, ...]] = (0.2, 0.3, 0.45, 0.65)  # shares of the hidden states' norm
 
-    config: RudderConfig | None = field(default=None, repr=False, hash=False)
+    config: RudderConfig | None = field(default=None, repr=False, hash=False)  # its `mode` is this method's
     layer: int | None = None
     alpha_max: float | None = None
     k: float | None = None

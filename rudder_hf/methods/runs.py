@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -52,64 +52,48 @@ class Run:
     Args:
         method: The method's name, for messages.
         backbone: The parts of the model.
-        call: The arguments of `generate`.
-        sample_ids: One id for each prompt; without ids their places in the batch.
-
-    Attributes:
         arguments: Those of `generate`, by name.
-        on_logits: Called after each forward of the loop with the last position's logits, (rows, vocabulary) in
-            float32; returns those that the loop goes on with.
-        branch: A side branch, whose cache follows the beams; `advance_branch` moves it on.
-        steps: Number of forwards of the loop that are complete.
+        sample_ids: One id for each prompt; without ids their places in the batch.
     """
 
-    def __init__(self, method: str, backbone: Backbone, call: Call, sample_ids: Sequence[str] | None) -> None:
+    def __init__(
+        self, method: str, backbone: Backbone, arguments: dict[str, Any], sample_ids: Sequence[str] | None
+    ) -> None:
         self.method = method
         self.backbone = backbone
-        self.call = call
-        self.arguments = {name: value for name, value in call.arguments.items() if value is not call.model}
-        # Models such as InstructBLIP hand options to a language model that has defaults of its own.
-        self._loop_call = Call(backbone.loop, (), self.arguments)
-        self.sample_ids = check_sample_ids(sample_ids, call.batch)
+        self.arguments = arguments
+        # As the loop sees it: models such as InstructBLIP hand options to a language model that has its own defaults.
+        self.call = Call(backbone.loop, (), arguments)
+        self.sample_ids = check_sample_ids(sample_ids, self.call.batch)
+        # Is called after each forward of the loop with the last position's logits, (rows, vocabulary) in float32;
+        # returns those that the loop goes on with
         self.on_logits: Callable[[Tensor], Tensor] | None = None
-        self.branch: Branch | None = None
-        self.steps = 0
+        self.branch: Branch | None = None  # a side branch, whose cache follows the beams; `advance_branch` moves it on
+        self.steps = 0  # number of forwards of the loop that are complete
         self.exits = ExitStack()
         self._thread = threading.get_ident()
         self._inside = False
         self._cache: Any = None
         self._tokens: Tensor | None = None
-        self.refuse(_REFUSED_OPTIONS)
-        if self.option("cache_implementation") == "paged":
+        for name, reason in _REFUSED_OPTIONS.items():
+            if self.call.option(name) not in (None, False):
+                raise ValueError(f"{method} cannot run with `{name}`: {reason}. Unset it.")
+        if self.call.option("cache_implementation") == "paged":
             raise ValueError(f"{method} cannot run with continuous batching (cache_implementation='paged').")
-        if call.cached_length:
+        if self.call.cached_length:
             raise ValueError(
                 f"{method} needs the whole prompt in one call, but `past_key_values` already holds "
-                f"{call.cached_length} positions. Pass the whole conversation without a cache."
+                f"{self.call.cached_length} positions. Pass the whole conversation without a cache."
             )
-
-    def refuse(self, options: Mapping[str, str]) -> None:
-        """Raise ValueError for options that are set and cannot work, with the reason of each."""
-        for name, reason in options.items():
-            if self.option(name) not in (None, False):
-                raise ValueError(f"{self.method} cannot run with `{name}`: {reason}. Unset it.")
-
-    # What the call is
-
-    def option(self, name: str, default: Any = None) -> Any:
-        """A generation option as the loop sees it: from the call, its `generation_config`, or the loop's own."""
-        return self._loop_call.option(name, default)
 
     @property
     def beams(self) -> int:
         """Number of beams."""
-        return int(self.option("num_beams", 1))
+        return int(self.call.option("num_beams", 1))
 
     def expand(self, values: Tensor) -> Tensor:
         """One row for each row of the loop (beams, return sequences), from one for each prompt."""
-        return values.repeat_interleave(max(self.beams, int(self.option("num_return_sequences", 1))), dim=0)
-
-    # Hooks
+        return values.repeat_interleave(max(self.beams, int(self.call.option("num_return_sequences", 1))), dim=0)
 
     @property
     def active(self) -> bool:
@@ -173,7 +157,7 @@ class Run:
             self._tokens = ids[:, -1:]
 
     def _adopt(self, cache: Any) -> None:
-        """Know the loop's forwards by their cache, and let the side branch follow its beams."""
+        """Recognise the loop's forwards by their cache, and let the side branch follow its beams."""
         self._cache = cache
         if self.branch is None or self.beams == 1:
             return
@@ -203,8 +187,6 @@ class Run:
         assert self.branch is not None
         return self.branch.forward(None if self.steps == 1 else self._tokens)
 
-    # Running
-
     def generate(self) -> Any:
         """Run the model's own `generate` under the hooks."""
         loop = self.backbone.loop
@@ -230,7 +212,9 @@ class LoopMethod(Method):
 
         @torch.no_grad()
         def generate(*args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any) -> Any:
-            run = Run(self.name, backbone, Call(backbone.model, args, kwargs), sample_ids)
+            arguments = Call(backbone.model, args, kwargs).arguments
+            given = {name: value for name, value in arguments.items() if value is not backbone.model}
+            run = Run(self.name, backbone, given, sample_ids)
             with run.exits:
                 self.prepare(run)
                 return run.generate()
@@ -271,7 +255,7 @@ def turn(x: Tensor, direction: Tensor, strength: Tensor | float) -> Tensor:
 
 def refuse_beam_sampling(run: Run, share: float) -> None:
     """Raise ValueError for sampling from beams where `cut_off` may leave fewer tokens than have to be drawn."""
-    if share > 0 and run.beams > 1 and run.option("do_sample", False):
+    if share > 0 and run.beams > 1 and run.call.option("do_sample", False):
         raise ValueError(
             f"{run.method} cannot sample from beams: its plausibility cut-off may leave fewer tokens than beams have "
             "to be drawn. Use do_sample=False with beams, or num_beams=1 with sampling."

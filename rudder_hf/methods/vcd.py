@@ -30,12 +30,6 @@ class VCD(LoopMethod):
     Unlike the published code: greedy search (arg-max of the contrast) and beams (the contrast becomes the logits, and
     the noisy branch's cache follows the beams) work, where the code only samples; the noise is drawn by `seed` and
     sample, not from the global generator; `noise_step=0` means no noise, where the code's first step adds a little.
-
-    Attributes:
-        alpha: Strength of the contrast. The scripts use 1.
-        beta: Plausibility cut-off; 0 keeps every token.
-        noise_step: 0 to 999, of a thousand steps of diffusion.
-        seed: Of the noise.
     """
 
     name = "vcd"
@@ -44,10 +38,10 @@ class VCD(LoopMethod):
     extra_prefills = 1
     searched = grid(alpha=(0.1, 0.25, 0.5, 1.0), noise_step=(500, 800))
 
-    alpha: float = number(1.0, 0, 100)
-    beta: float = number(0.1, 0, 1)
-    noise_step: int = number(500, 0, _DIFFUSION_STEPS - 1)
-    seed: int = number(0, 0, 2**63)
+    alpha: float = number(1.0, 0, 100)  # strength of the contrast; the scripts use 1
+    beta: float = number(0.1, 0, 1)  # plausibility cut-off; 0 keeps every token
+    noise_step: int = number(500, 0, _DIFFUSION_STEPS - 1)  # of a thousand steps of diffusion
+    seed: int = number(0, 0, 2**63)  # of the noise
 
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""

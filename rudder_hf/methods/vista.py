@@ -31,19 +31,15 @@ class Vista(LoopMethod):
     layer (a rank-one PCA of a single sample); any dtype, where the code casts to float16; any batch size, where the
     code asserts one; the decoder's layers, where the code takes the longest list of modules (the vision tower in
     Qwen2.5-VL). For depths other than 32 the window of late blocks is scaled, which the paper does not define.
-
-    Attributes:
-        strength: lambda. Published for LLaVA-1.5: 0.17 for captions (CHAIR), 0.01 for yes/no questions (POPE)
-            and 0.1 for MMHal.
-        gamma: Share of the augmented logits.
-        window: First and last block that are averaged, from 0 on, both included; None scales the published 25 to 30.
     """
 
     name = "vista"
     searched = grid(strength=(0.03, 0.06, 0.1, 0.17), gamma=(0.1, 0.3))
 
+    # lambda. Published for LLaVA-1.5: 0.17 for captions (CHAIR), 0.01 for yes/no questions (POPE), 0.1 for MMHal
     strength: float = number(0.17, 0, 100)
-    gamma: float = number(0.3, 0, 1)
+    gamma: float = number(0.3, 0, 1)  # share of the augmented logits
+    # First and last block that are averaged, from 0 on, both included; None scales the published 25 to 30
     window: tuple[int, int] | None = None
 
     @property

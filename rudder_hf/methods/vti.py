@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.backbones import find_backbone
-from .base import Inputs, Sources, grid, number, sample_normal
+from .base import Inputs, Sources, grid, number
 from .branches import Branch
 from .runs import LoopMethod, Run, turn
 
@@ -27,17 +27,13 @@ class VTI(LoopMethod):
     Unlike the published code: only the textual directions. The visual ones (off by default in the code) are bound to
     one vision tower and one resolution, and are not implemented. Directions come from pairs of captions that you pass,
     where the code has 100 of its own on COCO images; any dtype, where the code casts to float16.
-
-    Attributes:
-        directions: d, (layers, hidden size).
-        alpha: Strength: 0.8 in the code, 0.9 in its README.
     """
 
     name = "vti"
     searched = grid(alpha=(0.1, 0.2, 0.4, 0.8, 1.2, 1.8, 2.6, 4.0))
 
-    directions: Tensor | None = field(default=None, compare=False, repr=False)
-    alpha: float = number(0.8, 0, 1000)
+    directions: Tensor | None = field(default=None, compare=False, repr=False)  # d, (layers, hidden size)
+    alpha: float = number(0.8, 0, 1000)  # strength: 0.8 in the code, 0.9 in its README
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,11 +51,6 @@ class VTI(LoopMethod):
         if settings.get("directions") is None and sources.caption_pairs is not None:
             settings["directions"] = textual_directions(model, sources.caption_pairs())
         return cls(**settings)
-
-    @classmethod
-    def stand_ins(cls, layers: int, hidden_size: int) -> dict[str, Any]:
-        """See `Method.stand_ins`."""
-        return {"directions": sample_normal((layers, hidden_size), 0)}
 
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""

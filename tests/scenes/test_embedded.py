@@ -16,7 +16,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedM
 import rudder_hf
 from rudder_hf import attach, write_repo
 from rudder_hf.hub.card import Provenance
-from rudder_hf.methods import get
+from rudder_hf.methods import Sources, method_class
 from rudder_hf.metrics.chair import CHAIR_METRICS, chair
 from rudder_hf.metrics.fluency import BROKEN_METRICS, broken
 from rudder_hf.metrics.statistics import Counts, compare, scores
@@ -53,8 +53,8 @@ def captions(name: str, method: str) -> tuple[list[str], list[str]]:
     scenes = split_scenes("evaluation")[:SCENES]
     ids = [str(scene.seed) for scene in scenes]
     inputs = encode(model, processor, [draw(scene) for scene in scenes], [DETAIL_PROMPT] * SCENES)
-    settings = {} if method == "vanilla" else {"config": embedded.config(name)}
-    with get(method, **settings).applied(model) as generate:
+    sources = Sources(lambda method: embedded.config(name), prompts=lambda: [inputs])
+    with method_class(method).for_model(model, sources).applied(model) as generate:
         out = generate(**inputs, do_sample=False, max_new_tokens=120, sample_ids=ids)
     return ids, processor.tokenizer.batch_decode(out[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 

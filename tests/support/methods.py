@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -15,7 +16,7 @@ from rudder_hf.methods import Method, get
 from tests.support.helpers import OTHER_ROW, ROW, settings
 from tests.support.zoo import FAMILIES, Family, Row
 
-FOUR = ("llava", "idefics2", "instructblip", "qwen2_5_vl")
+every_family = pytest.mark.parametrize("family", ["llava", "idefics2", "instructblip", "qwen2_5_vl"])
 WIDTH, LAYERS = 32, 4
 IDS = ["first", "second"]
 DIRECTIONS = torch.randn(LAYERS, WIDTH, generator=torch.Generator().manual_seed(5))
@@ -79,14 +80,8 @@ def extended(inputs: dict[str, Any], tokens: Tensor) -> dict[str, Any]:
 
 def stock(model: Any, inputs: dict[str, Any], tokens: Tensor, **options: Any) -> Any:
     """Stock `generate` for one token after prompt and answer: everything is computed anew, in one prefill."""
-    options = {
-        "max_new_tokens": 1,
-        "do_sample": False,
-        "return_dict_in_generate": True,
-        "output_logits": True,
-        **options,
-    }
-    return model.generate(**extended(inputs, tokens), **options)
+    single = {"max_new_tokens": 1, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    return model.generate(**extended(inputs, tokens), **single, **options)
 
 
 def stock_logits(model: Any, inputs: dict[str, Any], tokens: Tensor) -> Tensor:
