@@ -25,7 +25,7 @@ from .hooks import STATE_KEY, clear_slot
 from .state import GenerationState, lay_out_trace
 
 HANDLE_NAME = "_rudder_handle"
-_RUNNING: ContextVar[tuple[Any, Call | GenerationState | None]] = ContextVar("rudder_running", default=(None, None))
+RUNNING: ContextVar[tuple[Any, Call | GenerationState | None]] = ContextVar("rudder_running", default=(None, None))
 
 
 def handle_of(model: nn.Module) -> Any:
@@ -41,21 +41,14 @@ def _original(model: nn.Module, name: str) -> Callable[..., Any]:
     return types.MethodType(getattr(type(model), name), model) if saved is None else saved
 
 
-def newest_observation() -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return similarity, gate and push of the newest token, each (rows,), for a streamer of a traced generation."""
-    observed = getattr(_RUNNING.get()[1], "observed", None)
-    # None where the generation around the call is not traced by RUDDER, or there is none.
-    return observed and tuple(values[:, -1].detach().float() for values in observed)
-
-
 @contextmanager
 def _running(handle: Any = None, what: Call | GenerationState | None = None) -> Iterator[None]:
     """Run a block under a call or a generation of a handle, and leave nothing of it behind."""
-    token = _RUNNING.set((handle, what))
+    token = RUNNING.set((handle, what))
     try:
         yield
     finally:
-        _RUNNING.reset(token)
+        RUNNING.reset(token)
         clear_slot()
 
 
@@ -77,7 +70,7 @@ def generate_inner(self: Any, *args: Any, **kwargs: Any) -> Any:
 
     Steered as part of a call that delegates to it; otherwise stock, also within a generation of the model around it.
     """
-    handle, (owner, outer), call = handle_of(self), _RUNNING.get(), None
+    handle, (owner, outer), call = handle_of(self), RUNNING.get(), None
     if owner is handle and isinstance(outer, Call):
         # The arguments of this call, for what was asked of the one around it.
         call = Call(self, args, kwargs, traced=outer.traced)
@@ -87,6 +80,8 @@ def generate_inner(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def run(handle: Any, call: Call | None, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a stock `generate` for a call: steered, delegated, or (without a call) as if RUDDER were not there."""
+    if call is not None and handle.disabled_blocks:
+        call.rudder = False
     if call is None or (call.rudder is False and not call.traced):
         # Also here: a generation around this one must not reach into it.
         with _running():
@@ -180,7 +175,7 @@ def _warn_one_token(call: Call, state: GenerationState, sequences: Tensor) -> No
 
 def prepare_inputs_for_generation(self: nn.Module, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Plan the coming forward and hand the state down with its inputs."""
-    owner, state = _RUNNING.get()
+    owner, state = RUNNING.get()
     inputs: dict[str, Any] = _original(self, "prepare_inputs_for_generation")(input_ids, *args, **kwargs)
     if owner is not handle_of(self) or not isinstance(state, GenerationState):
         return inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 import types
@@ -49,6 +50,7 @@ class SteeringHandle(AbstractContextManager["SteeringHandle"]):
         self.saved: dict[tuple[nn.Module, str], Any] = {}  # what stood where RUDDER has put something
         self._lock = threading.Condition()
         self._running: dict[object, int] = {}  # the thread of each running generation
+        self.disabled_blocks = 0
         self.conversations = Conversations()  # what was read into caches that later calls reuse
         # Set by control experiments, which use something else than CARD or the image's values.
         self.card_map: CardMap | None = None
@@ -58,8 +60,17 @@ class SteeringHandle(AbstractContextManager["SteeringHandle"]):
         where = f"layer {self.layer} of {len(self.backbone.layers)} in {type(self.backbone.model).__name__}"
         return f"<SteeringHandle: {'' if self.installed else 'not '}installed, {where}, {self.config.expression()}>"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> SteeringHandle:
+        """Copy with the model: hooks and bound methods of the copy belong to the copied modules."""
+        memo[id(self)] = clone = type(self).__new__(type(self))
+        # What belongs to calls on the original does not come along.
+        new = {"_lock": threading.Condition(), "_running": {}, "disabled_blocks": 0, "conversations": Conversations()}
+        vars(clone).update({name: copy.deepcopy(value, memo) for name, value in vars(self).items() if name not in new})
+        vars(clone).update(new)
+        return clone
+
     def __reduce__(self) -> Any:
-        raise TypeError("A model steered by RUDDER cannot be pickled or copied: remove RUDDER first (`.remove()`).")
+        raise TypeError("A model that is steered by RUDDER cannot be pickled: remove RUDDER first (`.remove()`).")
 
     def __exit__(self, *exception: Any) -> None:
         self.remove()
@@ -112,6 +123,7 @@ class SteeringHandle(AbstractContextManager["SteeringHandle"]):
         def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return function(self, *args, **kwargs)
 
+        # `copy.deepcopy` rebinds a MethodType to the copied instance; a closure over `module` would not be.
         self._set(module, name, types.MethodType(method, module))
 
     def _set(self, module: nn.Module, name: str, value: Any) -> None:
@@ -142,6 +154,17 @@ class SteeringHandle(AbstractContextManager["SteeringHandle"]):
             if value is not None:
                 vars(module)[name] = value
         self._hooks, self.saved, self.installed = [], {}, False
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Leave the model unsteered within the block, for all threads. For a single call pass `rudder=False`."""
+        with self._lock:
+            self.disabled_blocks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.disabled_blocks -= 1
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from ..analyze.tokens import GrowingAnswer, TracedAnswer
 from ..core.backbones import resolve_layer
-from ..core.generate import newest_observation
+from ..core.generate import RUNNING
 from ..hub.modeling import RudderForConditionalGeneration
 from ..runtime.answers import encode, end_ids
 from .view import SETTINGS, Limits, View
@@ -34,6 +34,12 @@ class Frame:
     steered: TracedAnswer = _NOTHING
     done: bool = False
     stopped: bool = False
+
+
+def newest_observation() -> tuple[Tensor, ...] | None:
+    """Return similarity, gate and push of the newest token, each (rows,); None outside of a traced generation."""
+    observed = getattr(RUNNING.get()[1], "observed", None)
+    return None if observed is None else tuple(values[:, -1].detach().float() for values in observed)
 
 
 class _Streamer(BaseStreamer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,10 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the base model's forward. It is never steered: RUDDER acts in `generate`."""
         return self.model(*args, **kwargs)
+
+    def rudder_disabled(self) -> AbstractContextManager[None]:
+        """Leave the model unsteered within the block, in every thread. For one call pass `rudder=False`."""
+        return self.handle.disabled()
 
     def __getattr__(self, name: str) -> Any:
         try:
