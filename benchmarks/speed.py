@@ -1,8 +1,8 @@
 """What RUDDER costs on random LLaVAs of two shapes, so that nothing is downloaded.
 
     OMP_NUM_THREADS=1 python benchmarks/speed.py --new-tokens 32 --rounds 48 --out benchmarks/speed-cpu.json
-    python -m rudder_hf.benchmark.table benchmarks/speed-cpu.json
 
+It prints the table in Markdown.
 RUDDER acts in one layer, whatever the number of layers. `wide` has the layers of LLaVA-1.5-7B but only two of them, so
 that its ratio is a lower bound for the 32-layer model (it needs 2 GB); `deep` has as many layers as that model but
 narrow ones, so that launching operators is all that takes time: the hard case for anything that adds operators.
@@ -19,7 +19,7 @@ import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedModel
 
 from rudder_hf.benchmark import BenchmarkModel, BenchmarkReport, BenchmarkSettings, new_result_file, run_benchmark
-from rudder_hf.benchmark.table import cost_table, notes
+from rudder_hf.benchmark.report import cost_table, notes
 from rudder_hf.runtime.progress import ProgressBar
 
 PAD, BOS, EOS, IMAGE = 0, 1, 2, 3
@@ -89,7 +89,7 @@ def measure(name: str, settings: BenchmarkSettings) -> BenchmarkReport:
     shape = SHAPES[name]
     model = build_model(shape, getattr(torch, settings.dtype), settings.seed).to(settings.device)
     inputs = random_prompt(model, settings.prompt_tokens, settings.seed)
-    made = BenchmarkModel.of(name, model, inputs, settings, weights="random", shape=asdict(shape))
+    made = BenchmarkModel.of(name, model, inputs, weights="random", shape=asdict(shape))
     with ProgressBar() as bar:
         return run_benchmark(made, settings, progress=bar)
 
@@ -111,7 +111,7 @@ def main() -> None:
     reports = [measure(name, settings) for name in shapes]
     report = replace(reports[0], cases=[case for each in reports for case in each.cases])
     report.save(path)
-    cost_table(report).print()
+    print(cost_table(report).markdown())
     print("\n".join(notes(report)))
     print(f"Written to {path}")
 

@@ -9,6 +9,8 @@ and streaming need nothing more.
 The detector is not part of the method: objects are looked up by the ids of the samples, which you pass as
 `sample_ids`. Run `python examples/custom_method.py`: it takes the embedded model, and for a detector the
 annotations of its example images.
+
+To see: the answers with guidance differ from vanilla's. (!) marks objects that are not in the image.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch.nn.functional import pad
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from rudder_hf.methods import Branch, LoopMethod, Run, get, grid, number
+from rudder_hf.metrics.highlight import marked
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.captions import noun
 
@@ -97,7 +100,7 @@ def main() -> None:
             output = generate(**inputs, sample_ids=list(objects), max_new_tokens=64, do_sample=False)
         answers = processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         for name, answer in zip(objects, answers, strict=True):
-            print(f"{method.name:18} {name}: {answer}")
+            print(f"{method.name:18} {name}: {marked(answer.strip(), frozenset(scenes[name].names))}")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,68 @@
-"""The example scenes: what all of them show, and which are shown, chosen by fixed rules and never by hand."""
+"""Ask about images without and with RUDDER; count all example scenes and choose by fixed rules which to show."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from PIL.Image import Image
 
 from ..hub.modeling import RudderForConditionalGeneration
 from ..metrics.highlight import mentions
 from ..runtime.answers import encode, without_prompt
 from ..scenes.captions import DETAIL_PROMPT
 from ..scenes.embedded import draw, examples
+from .tokens import TracedAnswer, traced_answers
 
 RULES = (
     "First scene where vanilla names absent objects and RUDDER does not",
     "First scene where RUDDER names more absent objects",
     "First scene with the same answer",
 )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says about one image."""
+
+    vanilla: str  # without RUDDER
+    steered: str  # with RUDDER
+    traced: TracedAnswer  # the steered answer, token by token
+    settings: dict[str, Any]  # RUDDER's, on this image
+
+
+def ask(
+    model: RudderForConditionalGeneration, processor: Any, images: Sequence[Image], prompt: str, max_new_tokens: int,
+    streamer: Callable[[str], Any] | None = None,
+) -> list[Answer]:  # fmt: skip
+    """Ask one question about each image, all in one batch, greedily, without and with RUDDER.
+
+    Args:
+        model: A steered model.
+        processor: Its processor.
+        images: The images.
+        prompt: The question.
+        max_new_tokens: Longest answer.
+        streamer: For one image: called with "vanilla" and with "steered", returns the streamer of that answer.
+    """
+    inputs = encode(model, processor, list(images), [prompt] * len(images))
+
+    def generate(name: str, **options: Any) -> Any:
+        if streamer is not None:
+            options["streamer"] = streamer(name)
+        return model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1, **options)
+
+    vanilla = without_prompt(generate("vanilla", rudder=False), inputs["input_ids"])
+    texts = processor.tokenizer.batch_decode(vanilla, skip_special_tokens=True)
+    steered = generate("steered", return_dict_in_generate=True, output_rudder=True)
+    # All rows have the same settings here.
+    found = steered.rudder.settings.items()
+    settings = {name: value[0] if isinstance(value, list) else value for name, value in found}
+    traced = traced_answers(steered, inputs["input_ids"], processor.tokenizer)
+    pairs = zip(texts, traced, strict=True)
+    return [Answer(text.strip(), answer.text.strip(), answer, settings) for text, answer in pairs]
 
 
 @dataclass(frozen=True)
@@ -60,15 +105,12 @@ class Examples:
 def answer_examples(
     model: RudderForConditionalGeneration, processor: Any, prompt: str = DETAIL_PROMPT, max_new_tokens: int = 64
 ) -> Examples:
-    """Describe all example scenes, unsteered and with the model's own settings, each in one batch."""
+    """Describe all example scenes, unsteered and with the model's own settings, in one batch."""
     scenes = examples()
-    inputs = encode(model, processor, [draw(scene) for scene in scenes], [prompt] * len(scenes))
-    texts = []
-    for switch in (False, None):
-        output = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1, rudder=switch)
-        new = without_prompt(output, inputs["input_ids"])
-        texts.append([text.strip() for text in processor.tokenizer.batch_decode(new, skip_special_tokens=True)])
-    return Examples([scene.names for scene in scenes], *texts)
+    found = ask(model, processor, [draw(scene) for scene in scenes], prompt, max_new_tokens)
+    return Examples(
+        [scene.names for scene in scenes], [answer.vanilla for answer in found], [answer.steered for answer in found]
+    )
 
 
 def _named(text: str) -> set[str]:

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from ..core.configuration import RudderConfig
-from ..evaluate.scoring import chair_truth
 from ..metrics.chair_parsers import Lineage
-from ..metrics.statistics import Counts, Metric, Sums, interval, ratio
-from .gather import ImageTraces, open_gate
-from .study import AnalysisOptions, Study
-from .tokens import MEASURES, SIDES, answer_mentions, token_view
+from ..metrics.statistics import Floats
+from .tokens import SIDES, answer_mentions, token_view
 
-_DRAWS = 2000
+if TYPE_CHECKING:
+    from .run import ImageTraces
+
 _BINS = 20
-_LEAST = 5  # images with mentions of either kind: with fewer, many bootstrap draws have none to compare
 SHOWN = 8  # images that the report shows token by token
 Present = Sequence[frozenset[str]] | None
 """The objects in each image, as CHAIR's ground truth has them; None if they are not known."""
-
-
-def present_objects(study: Study, lineage: Lineage) -> Present:
-    """Return the objects in each image, or None without annotations."""
-    if study.task.kind != "chair":
-        return None
-    truth = chair_truth(study.task.samples, lineage)
-    return [truth[int(sample.image_id)] for sample in study.task.samples]
 
 
 def answer_numbers(traces: Sequence[ImageTraces], present: Present, lineage: Lineage) -> dict[str, Any]:
@@ -44,63 +32,78 @@ def answer_numbers(traces: Sequence[ImageTraces], present: Present, lineage: Lin
 
 
 def token_numbers(traces: Sequence[ImageTraces], present: Present, lineage: Lineage) -> dict[str, Any]:
-    """Return the answers of the first images token by token, and the scale of the shades."""
+    """Return the answers of the first images token by token, and the scale of the shades by similarity."""
     views: list[dict[str, Any]] = []
     for place, entry in enumerate(traces[:SHOWN]):
         inside = None if present is None else present[place]
         answers = {side: token_view(getattr(entry, side), inside, lineage) for side in SIDES}
         views.append({"id": entry.sample, "present": None if inside is None else sorted(inside), **answers})
-    return {"scale": {measure: _scale(traces, measure) for measure in MEASURES}, "shown": views}
+    # Nearly all values of all answers lie between the ends.
+    values = [v for entry in traces for side in SIDES for v in getattr(entry, side).trace["similarity"]]
+    low, high = np.quantile(values, (0.02, 0.98)).tolist() if values else (0.0, 1.0)
+    return {"scale": [low, max(high, low + 1e-6)], "shown": views}
 
 
-def _scale(traces: Sequence[ImageTraces], measure: str) -> list[float]:
-    """Return the ends of the shades: nearly all values of all answers lie between them."""
-    values = np.asarray([v for t in traces for side in SIDES for v in getattr(t, side).trace[measure]])
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return [0.0, 1.0]
-    low, high = (float(end) for end in np.quantile(values, (0.02, 0.98)))
-    return [low, high] if high - low > 1e-6 else [low - 0.5, high + 0.5]
+def gate_numbers(traces: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, Any]:
+    """Return the similarities of the steered answers' tokens, and the mean gate over the similarity.
 
-
-def gate_numbers(
-    traces: Sequence[ImageTraces], present: Present, config: RudderConfig, options: AnalysisOptions
-) -> dict[str, Any]:
-    """Return the gate over the similarity, and the similarities of tokens and of mentions.
-
-    Mentions are those of the unsteered answers: what RUDDER would have to tell apart.
+    Args:
+        traces: The trace of each steered answer.
     """
-    steered = [entry.steered.trace for entry in traces]
+    similarity, gate = (
+        np.asarray([value for trace in traces for value in trace[name]]) for name in ("similarity", "gate")
+    )
+    bins = np.linspace(similarity.min(initial=0.0), similarity.max(initial=0.1), _BINS + 1)
     # The first token is not steered unless `steer_first_token` is on.
-    gates = np.asarray([gate for trace in steered for gate in trace["gate"] if gate > 0])
-    similarities = np.asarray([value for trace in steered for value in trace["similarity"]])
-    kinds: dict[str, list[float]] = {"present": [], "absent": []}
-    table = np.zeros((len(traces), 4))
-    for row, (entry, inside) in enumerate(zip(traces, present or (), strict=False)):
-        for mention in answer_mentions(entry.vanilla, inside, options.lineage):
-            value = float(np.mean([entry.vanilla.trace["similarity"][token] for token in mention.tokens]))
-            kinds["absent" if mention.absent else "present"].append(value)
-            table[row, 2 * bool(mention.absent) :][:2] += value, 1
-    everything = np.concatenate([similarities, *map(np.asarray, kinds.values())])
-    bins = np.linspace(everything.min(initial=0.0), everything.max(initial=0.1), _BINS + 1)
-    found: dict[str, Any] = {
+    similarity_steered, gate = similarity[gate > 0], gate[gate > 0]
+    counts, sums = (np.histogram(similarity_steered, bins, weights=weights)[0] for weights in (None, gate))
+    middles = (bins[:-1] + bins[1:]) / 2
+    return {
         "bins": bins.tolist(),
-        "curve": open_gate(torch.from_numpy(bins), config).tolist(),
-        "tokens": {"n": len(similarities), "histogram": np.histogram(similarities, bins)[0].tolist()},
-        "mean_gate": float(gates.mean()) if len(gates) else 0.0,
+        "tokens": {"n": len(similarity), "histogram": np.histogram(similarity, bins)[0].tolist()},
+        "curve": [[float(at), float(total / n)] for at, n, total in zip(middles, counts, sums, strict=True) if n],
+        "mean_gate": float(gate.mean()) if len(gate) else 0.0,
     }
-    if min((table[:, [1, 3]] > 0).sum(0)) >= _LEAST:
-        counts = Counts(tuple(entry.sample for entry in traces), _SUMS, table)
-        between = interval(counts, [Metric("gap", "gap", _gap, None)], _DRAWS, options.seed)["gap"]
-        found["present_minus_absent"] = [between.value, between.low, between.high]
-        for name, values in kinds.items():
-            found[name] = {"n": len(values), "histogram": np.histogram(values, bins)[0].tolist()}
+
+
+def geometry_numbers(image: Floats, text: Floats | None) -> dict[str, Any]:
+    """Compute the angles between CARDs, with histograms of them on common bins.
+
+    Args:
+        image: CARD of each prompt with its image, (images, hidden size).
+        text: CARD of each prompt without its image, same shape; None if the model has none.
+    """
+    cosines = (units(image) @ units(image).T)[np.triu_indices(len(image), 1)]
+    angles: dict[str, Floats] = {"between_images": np.degrees(np.arccos(np.clip(cosines, -1, 1)))}
+    found: dict[str, Any] = {}
+    if text is not None:
+        angles["rotation"] = turned = rotation(text, image)
+        # The steering vector is parallel to CARD, so that the paper's gain is this, whatever the model does.
+        found["alignment_gain"] = float((1 - np.cos(np.radians(turned))).mean())
+        # The part of the turn that all images share.
+        found["common_rotation"] = float(rotation(units(text).mean(0), units(image).mean(0)))
+    bins = np.linspace(0, max([1.0, *(values.max(initial=0.0) for values in angles.values())]), _BINS + 1)
+    for name, values in angles.items():
+        if len(values):
+            low, high = np.quantile(values, (0.05, 0.95)).tolist()
+            counts = np.histogram(values, bins)[0].tolist()
+            found[name] = {"n": len(values), "mean": float(values.mean()), "spread": [low, high], "histogram": counts}
+    return {"bins": bins.tolist(), **found}
+
+
+def units(vectors: Floats) -> Floats:
+    """Return the rows with length 1; a zero row stays zero."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    found: Floats = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     return found
 
 
-_SUMS = ("present", "present_count", "absent", "absent_count")
+def rotation(one: Floats, other: Floats) -> Floats:
+    """Return the angle between the directions of paired rows, in degrees (the paper's Delta theta).
 
-
-def _gap(sums: Sums) -> Any:
-    """Return the mean similarity at mentions of present objects minus that of absent ones."""
-    return ratio(sums["present"], sums["present_count"]) - ratio(sums["absent"], sums["absent_count"])
+    By the half-angle form: the arc cosine of a product close to 1 would lose half of its digits.
+    """
+    one, other = units(one), units(other)
+    half = np.arctan2(np.linalg.norm(one - other, axis=-1), np.linalg.norm(one + other, axis=-1))
+    angles: Floats = np.degrees(2 * half)
+    return angles

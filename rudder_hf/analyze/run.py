@@ -1,24 +1,102 @@
-"""`analyze`: gather, compute, draw, report."""
+"""`analyze`: one pass over the images, then numbers, figures and the report."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from .. import __version__
 from ..calibrate.layers import stored_layer_statistics
+from ..core.attach import attach
 from ..core.backbones import find_backbone, resolve_layer
+from ..core.call import Call
+from ..core.configuration import RudderConfig
+from ..core.handle import SteeringHandle
+from ..core.settings import CALL_SETTINGS
+from ..evaluate.run import batches, encode_samples
+from ..evaluate.scoring import chair_truth
+from ..evaluate.tasks import Task
+from ..evaluate.tasks.base import Sample, samples_hash
+from ..methods.controls import TextOnlyCard, text_only_cards
+from ..metrics.chair_parsers import Lineage
 from ..metrics.errors import InputError
+from ..metrics.statistics import Floats
 from ..runtime.environment import versions
-from ..runtime.progress import Progress, no_progress
+from ..runtime.models import LoadedModel
+from ..runtime.progress import Progress, followed, no_progress
 from ..runtime.store import Store, to_json, write_new
-from .gather import Gatherer, unpacked
-from .geometry import geometry_numbers
-from .numbers import answer_numbers, gate_numbers, present_objects, token_numbers
+from .numbers import Present, answer_numbers, gate_numbers, geometry_numbers, token_numbers
 from .report import write_report
-from .study import AnalysisOptions, Study
+from .tokens import TracedAnswer, traced_answers
 
 NUMBERS_FILE = "numbers.json"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A model, the images that it is asked about, RUDDER's settings, and how to ask."""
+
+    loaded: LoadedModel
+    task: Task
+    config: RudderConfig
+    max_new_tokens: int | None = None  # longest answer; None is the task's own
+    batch_size: int = 8
+    lineage: Lineage = "pattern"  # how mentions are found
+    command: str = ""  # for the record
+
+    def __post_init__(self) -> None:
+        if not self.config.alpha_max > 0:
+            raise InputError(
+                "alpha_max is 0, so that there is no push to analyze: give --set alpha_max=NUMBER above 0"
+            )
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest answer, in tokens."""
+        return self.max_new_tokens or self.task.max_new_tokens
+
+    def present(self) -> Present:
+        """Return the objects in each image, or None without annotations."""
+        if self.task.kind != "chair":
+            return None
+        truth = chair_truth(self.task.samples, self.lineage)
+        return [truth[int(sample.image_id)] for sample in self.task.samples]
+
+    def record(self) -> dict[str, Any]:
+        """Return everything that the numbers depend on, as JSON values."""
+        samples = self.task.samples
+        return {
+            "version": __version__,
+            "model": self.loaded.record(),
+            "settings": {name: getattr(self.config, name) for name in ("layer", *CALL_SETTINGS)},
+            "data": {"task": self.task.name, **self.task.data, "notes": self.task.notes},
+            "images": len(samples),
+            "samples": samples_hash(samples),
+            "prompts": sorted({sample.prompt for sample in samples})[:5],
+            "decoding": "greedy",
+            "max_new_tokens": self.longest,
+            "batch_size": self.batch_size,
+            "lineage": self.lineage,
+        }
+
+
+@dataclass(frozen=True)
+class ImageTraces:
+    """The traces of one image, as they are stored."""
+
+    sample: str  # its sample's id
+    vanilla: TracedAnswer
+    steered: TracedAnswer
+    card: str  # image-conditioned CARD, for `unpacked`
+    text_card: str | None  # CARD of the prompt without its image, for `unpacked`; None if the model has none
 
 
 def check_folder(out: Path) -> None:
@@ -32,13 +110,12 @@ def check_folder(out: Path) -> None:
         raise InputError(f"{out} holds a finished analysis, which is never overwritten: choose a new folder.")
 
 
-def analyze(out: Path, study: Study, options: AnalysisOptions, progress: Progress = no_progress) -> dict[str, Any]:
+def analyze(out: Path, study: Study, progress: Progress = no_progress) -> dict[str, Any]:
     """Analyze a model on images, and write numbers, figures and the report into a folder.
 
     Args:
         out: A new folder, or that of the same analysis, which is continued.
         study: The model, the images and RUDDER's settings.
-        options: What to do.
         progress: Reports progress.
 
     Returns:
@@ -47,31 +124,34 @@ def analyze(out: Path, study: Study, options: AnalysisOptions, progress: Progres
     Raises:
         InputError: The folder is not new.
     """
-    plan = study.record(options)
+    plan, samples = study.record(), study.task.samples
     check_folder(out)
     store = Store(out, "analyze")
     store.start(plan)
-    present = present_objects(study, options.lineage)  # before hours are spent
-    gatherer = Gatherer(study, study.max_new_tokens(options))
-    numbers: dict[str, Any] = {"format": 3, "command": options.command, "versions": versions(), **plan}
+    present = study.present()  # before hours are spent
     with store:
-        traces = gatherer.gather(store, options.batch_size, progress)
-        numbers["layers"] = _layers(out, study, options, progress)
-    samples, notes = study.task.samples, []
+        traces = _gather(study, store, progress)
+        layers = stored_layer_statistics(
+            out / "layers.json", study.loaded, study.task, samples, progress, study.batch_size
+        )
+    steered_layer = resolve_layer(find_backbone(study.loaded.model), study.config.layer)
+    text = [row.text_card for row in traces if row.text_card is not None]
+    cards = unpacked(row.card for row in traces), unpacked(text) if len(text) == len(traces) else None
+    notes = []
     if present is None:
         notes.append("which objects are in the images, because they have no annotations (give COCO's as `--data`).")
-    cards, without_image = unpacked(row.card for row in traces), [row.text_card for row in traces]
-    text = None if None in without_image else unpacked(card for card in without_image if card is not None)
-    if text is None:
-        why = gatherer.no_text_card or "the model reads no prompt without an image"
-        notes.append(f"how far the image turns CARD, because there is no CARD without it: {why.rstrip('.')}.")
-    numbers["answers"] = answer_numbers(traces, present, options.lineage)
-    numbers["tokens"] = token_numbers(traces, present, options.lineage)
-    numbers["gate"] = gate_numbers(traces, present, study.config, options)
-    numbers["geometry"] = geometry_numbers(text, cards, options.seed)
+    if cards[1] is None:
+        notes.append("how far the image turns CARD: this model or this `span` has no CARD without an image.")
+    numbers: dict[str, Any] = {
+        **{"format": 4, "command": study.command, "versions": versions(), **plan, "notes": notes},
+        "layers": {"steered_layer": steered_layer, "layers": [asdict(entry) for entry in layers]},
+        "answers": answer_numbers(traces, present, study.lineage),
+        "tokens": token_numbers(traces, present, study.lineage),
+        "gate": gate_numbers([row.steered.trace for row in traces]),
+        "geometry": geometry_numbers(*cards),
+    }
     if present is not None:
         numbers["present"] = {sample.id: sorted(row) for sample, row in zip(samples, present, strict=True)}
-    numbers["notes"] = notes
     shown = {entry["id"] for entry in numbers["tokens"]["shown"]}
     images = {sample.id: study.task.image(sample) for sample in samples if sample.id in shown}
     numbers["summary"] = write_report(out, numbers, images)
@@ -80,9 +160,73 @@ def analyze(out: Path, study: Study, options: AnalysisOptions, progress: Progres
     return numbers
 
 
-def _layers(out: Path, study: Study, options: AnalysisOptions, progress: Progress) -> dict[str, Any]:
-    """Gather the statistics of the layers of the unsteered model."""
-    loaded, samples = study.loaded, study.task.samples
-    rows = stored_layer_statistics(out / "layers.json", loaded, study.task, samples, progress, options.batch_size)
-    steered = resolve_layer(find_backbone(loaded.model), study.config.layer)
-    return {"images": len(samples), "steered_layer": steered, "layers": [asdict(entry) for entry in rows]}
+def _gather(study: Study, store: Store, progress: Progress) -> list[ImageTraces]:
+    """Ask about every image that an interrupted run has not asked about."""
+    stored = store.batches(dict[str, list[ImageTraces]])
+    done = {traces.sample: traces for batch in stored for traces in batch["answers"]}
+    parts = [part for part in batches(study.task.samples, study.batch_size) if any(s.id not in done for s in part)]
+    for samples in followed(parts, "answers", progress):
+        found = read_images(study, samples)
+        store.append({"answers": [asdict(traces) for traces in found]})
+        done |= {traces.sample: traces for traces in found}
+    return [done[sample.id] for sample in study.task.samples]
+
+
+@torch.no_grad()
+def read_images(study: Study, samples: Sequence[Sample]) -> list[ImageTraces]:
+    """Ask about a batch of images, unsteered and steered, and read CARD with and without the image."""
+    model: Any = study.loaded.model
+    inputs = encode_samples(study.loaded, study.task, samples)
+    tokenizer = getattr(study.loaded.processor, "tokenizer", study.loaded.processor)
+    answers, cards = [], []
+    with attach(model, study.config) as handle:
+        for switch in (False, None):
+            likelihood = _Probabilities()
+            output = model.generate(
+                **inputs,
+                max_new_tokens=study.longest,
+                do_sample=False,
+                num_beams=1,
+                return_dict_in_generate=True,
+                output_rudder=True,
+                rudder=switch,
+                logits_processor=LogitsProcessorList([likelihood]),
+            )
+            measured = torch.stack(likelihood.steps, dim=1)
+            answers.append(traced_answers(output, inputs["input_ids"], tokenizer, probability=measured))
+            cards = _packed(output.rudder.card)
+        text = _text_cards(handle, study.config, inputs)
+    ids = [sample.id for sample in samples]
+    return [ImageTraces(*row) for row in zip(ids, *answers, cards, text, strict=True)]
+
+
+class _Probabilities(LogitsProcessor):
+    """Keeps the probability of the likeliest token, which is the one that greedy decoding writes."""
+
+    def __init__(self) -> None:
+        self.steps: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Record and pass on."""
+        wide = scores.float()
+        self.steps.append((wide.amax(-1) - torch.logsumexp(wide, -1)).exp().cpu())
+        return scores
+
+
+def _text_cards(handle: SteeringHandle, config: RudderConfig, inputs: dict[str, Any]) -> Sequence[str | None]:
+    """Return CARD of the prompts without their images, or Nones where a model reads no such prompt."""
+    try:
+        TextOnlyCard(config=config, mode=config.mode)  # raises ValueError for a span without text
+        return _packed(text_only_cards(handle, Call(handle.backbone.model, (), inputs)))
+    except ValueError:
+        return [None] * len(inputs["input_ids"])
+
+
+def _packed(vectors: Tensor) -> list[str]:
+    """Return each row as text: base64 of its float32 values."""
+    return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors.detach().cpu().float().numpy()]
+
+
+def unpacked(texts: Iterable[str]) -> Floats:
+    """Return the vectors that were stored as texts, (texts, hidden size)."""
+    return np.stack([np.frombuffer(base64.b64decode(text), dtype="<f4").astype(np.float64) for text in texts])

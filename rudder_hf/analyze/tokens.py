@@ -10,16 +10,18 @@ import difflib
 import html
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from ..metrics.chair_parsers import Lineage
 from ..metrics.highlight import mentions
+from ..runtime.answers import without_prompt
 
 SIDES = {"vanilla": "vanilla", "steered": "RUDDER"}
 """The two answers to an image, and what the reader calls them."""
-MEASURES = {"similarity": "CARD similarity (cosine)", "gate": "gate (share of alpha_max)"}
-"""What tokens are shaded by."""
 
 # Shades lie on the page's own background below its own text: both keep their contrast in a light and in a dark theme,
 # which the page names as its `color-scheme`.
@@ -48,13 +50,17 @@ TOKEN_CSS = """
 class TracedAnswer:
     """One answer and what was measured at each of its tokens."""
 
-    text: str
+    text: str = ""
     # Characters `start` to `stop` of each token in the text; empty for tokens that have no text.
-    spans: Sequence[Sequence[int]]
-    # For each token its "similarity" (s_t, cosine of CARD and the hidden state that emits the token), "gate" (g_t; of
-    # an unsteered answer, the gate that these states would have opened), "push" (its length relative to the hidden
-    # state) and, where it was measured, "probability".
-    trace: dict[str, list[float]]
+    spans: Sequence[Sequence[int]] = ()
+    # For each token its "similarity" (s_t, cosine of CARD and the hidden state that emits the token), "gate" (g_t),
+    # "push" (its length relative to the hidden state) and, where it was measured, "probability".
+    trace: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> list[str]:
+        """The text of each token."""
+        return [self.text[start:stop] for start, stop in self.spans]
 
 
 class GrowingAnswer:
@@ -96,6 +102,28 @@ class GrowingAnswer:
         """The answer so far."""
         spans = list(zip([0, *self._stops], self._stops, strict=False))
         return TracedAnswer(self._text, spans, {name: list(values) for name, values in self._trace.items()})
+
+
+def traced_answers(output: Any, prompt: Tensor, tokenizer: Any, **measured: Tensor) -> list[TracedAnswer]:
+    """Return the answers of a `generate` call with `output_rudder=True`, one for each row, to the end of each.
+
+    Args:
+        output: What `generate` returned.
+        prompt: The token ids of the prompts.
+        tokenizer: Decodes the tokens.
+        measured: What else was measured at each token, (rows, new tokens).
+    """
+    trace = output.rudder
+    tables = {"similarity": trace.similarity, "gate": trace.gate, "push": trace.push, **measured}
+    values = torch.stack([table.double().cpu() for table in tables.values()], dim=-1).tolist()
+    answers = []
+    for ids, row in zip(without_prompt(output.sequences, prompt).tolist(), values, strict=True):
+        answer = GrowingAnswer(tokenizer, measures=tuple(tables))
+        for token, at_token in zip(ids, row, strict=True):
+            if not math.isnan(at_token[0]):  # padding
+                answer.add(token, *(round(value, 6) for value in at_token))
+        answers.append(answer.traced())
+    return answers
 
 
 @dataclass(frozen=True)
@@ -175,25 +203,15 @@ def escape(text: str) -> str:
     return escaped
 
 
-def part(value: float, scale: Sequence[float]) -> float:
-    """Where a value lies on a scale, from 0 to 1; beyond the scale at its end, NaN at 0.
-
-    Args:
-        value: What is shown.
-        scale: The values of the lightest and of the darkest shade.
-    """
-    low, high = scale
-    return 0.0 if math.isnan(value) else min(max((value - low) / (high - low), 0.0), 1.0)
-
-
 def tokens_html(tokens: Iterable[Mapping[str, Any]], measure: str, scale: Sequence[float]) -> str:
     """An answer: every token shaded, mentions of objects marked, blanks between the tokens.
 
     Args:
         tokens: From `token_view`.
         measure: What they are shaded by.
-        scale: The values of the lightest and of the darkest shade.
+        scale: The values of the lightest and of the darkest shade; beyond them the shade stays.
     """
+    low, high = scale
     parts: list[str] = []
     for token in tokens:
         text = token["text"] if parts else token["text"].lstrip()
@@ -204,7 +222,8 @@ def tokens_html(tokens: Iterable[Mapping[str, Any]], measure: str, scale: Sequen
             tag = "del" if token["absent"] else "span"
             kind = {True: "tok absent", False: "tok present", None: "tok"}[token["absent"]]
             kind += " differs" if token.get("differs") else ""
-            style = f"--part: {100 * part(token[measure], scale):.0f}%"
+            part = 0.0 if math.isnan(token[measure]) else min(max((token[measure] - low) / (high - low), 0.0), 1.0)
+            style = f"--part: {100 * part:.0f}%"
             shown += f'<{tag} class="{kind}" data-tip="{_tip(token)}" style="{style}">{escape(word)}</{tag}>'
         if shown:
             parts.append(shown)

@@ -11,8 +11,14 @@ report.save("costs.json")
 ```
 """
 
-from .models import BenchmarkModel, BenchmarkSettings, benchmark_model
-from .report import BenchmarkReport, new_result_file, run_benchmark
+from .report import (
+    BenchmarkModel,
+    BenchmarkReport,
+    BenchmarkSettings,
+    benchmark_model,
+    new_result_file,
+    run_benchmark,
+)
 
 __all__ = [
     "BenchmarkModel",

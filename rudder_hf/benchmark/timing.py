@@ -28,18 +28,16 @@ RESAMPLES = 2000
 
 
 class Bench:
-    """One model and one batch of prompts under one decoding.
+    """One model and one batch of prompts, under greedy search.
 
     Args:
         model: The stock model; nothing stays on it between measurements.
         inputs: Of `generate`.
         new_tokens: Length of every answer.
-        beams: 1 is greedy search, as in the paper's speed table.
     """
 
-    def __init__(self, model: PreTrainedModel, inputs: dict[str, Any], new_tokens: int, beams: int = 1) -> None:
-        self.model, self.inputs, self.new_tokens, self.beams = model, inputs, new_tokens, beams
-        self.decoding = "greedy" if beams == 1 else "beam"
+    def __init__(self, model: PreTrainedModel, inputs: dict[str, Any], new_tokens: int) -> None:
+        self.model, self.inputs, self.new_tokens = model, inputs, new_tokens
         self.batch_size, self.prompt_tokens = (int(size) for size in inputs["input_ids"].shape)
         self.backbone = find_backbone(model)
 
@@ -54,7 +52,7 @@ class Bench:
             **self.inputs,
             max_new_tokens=self.new_tokens,
             do_sample=False,
-            num_beams=self.beams,
+            num_beams=1,
             use_cache=True,
             sample_ids=[f"prompt {row}" for row in range(self.batch_size)],
             **options,
@@ -88,7 +86,6 @@ class Run:
 
     round: int
     method: str
-    decoding: str  # "greedy" or "beam"
     seconds: float  # wall time; entering the method's context is not part of it, what the method does in each call is
 
 
@@ -132,7 +129,7 @@ def time_rounds(
     """
     runs: list[Run] = []
     orders = round_orders(warmup + rounds, seed, list(methods))
-    for number, order in enumerate(followed(orders, f"{bench.decoding}, timed rounds", progress), start=-warmup):
+    for number, order in enumerate(followed(orders, "timed rounds", progress), start=-warmup):
         for name in order:
             with bench.opened(methods[name]) as answer:
                 _synchronize(bench.model.device)
@@ -141,7 +138,7 @@ def time_rounds(
                 _synchronize(bench.model.device)
                 seconds = time.perf_counter() - start
             if number >= 0:
-                runs.append(Run(number, name, bench.decoding, seconds))
+                runs.append(Run(number, name, seconds))
         gc.collect()
     return runs
 

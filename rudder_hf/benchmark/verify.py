@@ -18,10 +18,9 @@ from transformers import CompileConfig, PreTrainedModel
 from ..core.attach import attach
 from ..core.backbones import attention_update, find_backbone, resolve_layer
 from ..core.configuration import RudderConfig
-from ..methods import Sources, method_class
 from ..runtime.answers import encode, synthetic_image
 from ..runtime.environment import hardware, versions
-from .timing import VANILLA, Bench, endless, garbage_collector_off, paired_ratios, summarize, time_rounds
+from .timing import endless
 
 # Largest difference of two logits that is rounding, relative to the largest logit.
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -82,24 +81,21 @@ class Verifier:
                 **inputs, **{**defaults, **options}, return_dict_in_generate=True, output_logits=True
             )
 
-    def run(self, rounds: int = 5, compiled: bool = True) -> list[Check]:
+    def run(self, compiled: bool = True) -> list[Check]:
         """All checks. A check that raises has failed, and says with what.
 
         Args:
-            rounds: Timed rounds of the cost; 0 leaves it out.
             compiled: Whether to compile, which takes the longest.
         """
-        checks: list[tuple[str, Callable[[], Check]]] = [
-            ("the hook adds what it says", self.check_hook),
-            ("switched off is the stock model", self.check_off),
-            ("padded equals alone", self.check_padding),
-        ]
+        checks: dict[str, Callable[[], Check]] = {
+            "the hook adds what it says": self.check_hook,
+            "switched off is the stock model": self.check_off,
+            "padded equals alone": self.check_padding,
+        }
         if compiled:
-            checks.append(("compiled equals eager", self.check_compiled))
-        if rounds:
-            checks.append(("cost", lambda: self.measure_cost(rounds)))
+            checks["compiled equals eager"] = self.check_compiled
         found = []
-        for name, check in checks:
+        for name, check in checks.items():
             try:
                 found.append(check())
             except Exception as error:
@@ -199,23 +195,6 @@ class Verifier:
         if stock.largest > self.tolerance:
             return Check(name, None, compared, f"{words}, more than rounding, so that this says nothing about RUDDER")
         return Check(name, steered.largest <= max(self.tolerance, _SLACK * stock.largest), compared, words)
-
-    def measure_cost(self, rounds: int) -> Check:
-        """Throughput relative to the stock model, interleaved."""
-        bench = Bench(self.model, self.prompts.alone[0], self.new_tokens)
-        sources = Sources(rudder=lambda name: self.config)
-        methods = {name: method_class(name).for_model(self.model, sources) for name in (VANILLA, "rudder-beta")}
-        with garbage_collector_off():
-            runs = time_rounds(bench, methods, rounds)
-        ratio = summarize(paired_ratios(runs, "rudder-beta"))
-        fastest = min(run.seconds for run in runs if run.method == VANILLA)
-        return Check(
-            "cost",
-            None,
-            f"throughput relative to the stock model, {rounds} interleaved rounds of {self.new_tokens} tokens",
-            f"{ratio.median:.3f} (5 to 95 %: {ratio.low:.3f} to {ratio.high:.3f}); stock: "
-            f"{1000 * fastest / self.new_tokens:.1f} ms per token, prefill included",
-        )
 
 
 @dataclass(frozen=True)

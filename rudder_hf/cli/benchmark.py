@@ -27,9 +27,6 @@ def benchmark(
     batch_size: shared.BatchSizeOption = 1,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of the prompt, image included.")] = 64,
     dtype: shared.DtypeOption = "auto",
-    layer: Annotated[
-        int | None, typer.Option(help="RUDDER's layer; else the model's own, or 30/32 of the depth.")
-    ] = None,
     device: shared.DeviceOption = "auto",
     seed: shared.SeedOption = 0,
     out: Annotated[
@@ -43,13 +40,12 @@ def benchmark(
     and as a JSON file with all raw rounds. Nothing is ever overwritten.
     """
     with refusing_bad_input():
-        from ..benchmark.report import new_result_file
+        from ..benchmark.report import cost_table, new_result_file, notes
         from ..evaluate.methods import parse_names
 
         path, names = new_result_file(out), parse_names(methods)
 
         from .. import benchmark as bench
-        from ..benchmark.table import cost_table, notes
         from ..runtime.progress import ProgressBar
 
         settings = bench.BenchmarkSettings(
@@ -59,7 +55,6 @@ def benchmark(
             prompt_tokens=prompt_tokens,
             dtype=dtype,
             device=choose_device(device),
-            layer=layer,
             seed=seed,
         )
         measured = bench.benchmark_model(model, settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options
-from .common import choose_device, copyable, refuse_typed, refusing_bad_input, reporting_failure
+from .common import choose_device, copyable, next_steps, refuse_typed, refusing_bad_input, reporting_failure
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from .ask import Answer
+    from ..analyze.examples import Answer
 
 EXAMPLES = copyable(
     "rudder generate",
     "rudder generate --contrast 0.6",
     "rudder generate --example 3 --trace",
-    "rudder generate --alpha-max 8 --set span=text --no-compare --stream",
+    "rudder generate --alpha-max 8 --set span=text --stream",
     "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
     "rudder generate photos --model FOLDER --layer 20 --alpha-max 5 --json",
 )
@@ -51,11 +51,7 @@ def generate(
     example: Annotated[
         int | None, typer.Option(min=1, help="Number of an example instead of a choice of them.")
     ] = None,
-    annotations: Annotated[
-        Path | None, typer.Option(help="COCO instances file: marks objects that are not in the image.")
-    ] = None,
     batch_size: options.BatchSizeOption = 8,
-    no_compare: Annotated[bool, typer.Option("--no-compare", help="Leave the unsteered answer out.")] = False,
     trace: Annotated[bool, typer.Option("--trace", help="Show similarity, gate and push of every token.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print words as they come, image by image.")] = False,
     as_json: options.JsonOption = False,
@@ -72,21 +68,18 @@ def generate(
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
         if images:
             refuse_typed(context, "is for the examples, which are shown where no image is given", "example")
-        else:
-            refuse_typed(context, "is for images that are given", "annotations")
-        found = _read_images(images, annotations, limit) if images else _examples(example)
+        found = _read_images(images, limit) if images else _examples(example)
         wanted = options.given_settings(given)
     with reporting_failure():
         with refusing_bad_input():
-            from ..analyze.examples import Examples
+            from ..analyze.examples import ask
             from ..runtime.models import load_steered
             from ..runtime.progress import ProgressBar
             from ..scenes.embedded import NOTE, embedded_name
-            from .ask import ask
 
             steered, processor = load_steered(model, wanted, choose_device(device), dtype)
         # A model that knows the scenes describes all of them, which is cheap; a rule says which ones are shown.
-        counted = not (images or example or no_compare or stream) and embedded_name(model) and prompt == PROMPT
+        counted = not (images or example or stream) and embedded_name(model) and prompt == PROMPT
         if not images:
             found = found[: limit or (COUNTED if counted else SHOWN)]
         beyond = "  (the contrast is not in the paper)" if steered.config.contrast else ""
@@ -100,8 +93,8 @@ def generate(
                 _print_title(part[0])
             with ProgressBar(shown=not (stream or as_json)) as bar:
                 bar("images", len(answers), len(found))
-                pixels = [image.read() for image in part]
-                new = ask(steered, processor, pixels, prompt, max_new_tokens, not no_compare, stream)
+                streamer = partial(_streamer, processor) if stream else None
+                new = ask(steered, processor, [image.read() for image in part], prompt, max_new_tokens, streamer)
             answers += new
             for image, answer in zip(part, new, strict=True) if not (as_json or counted) else ():
                 if not stream:
@@ -118,24 +111,34 @@ def generate(
             }
             typer.echo(json.dumps(document, indent=2))
         elif counted:
-            examples = Examples(
-                [image.present or () for image in found],
-                [answer.vanilla or "" for answer in answers],
-                [answer.steered for answer in answers],
-            )
-            for place, rule in examples.chosen().items():
-                _print_title(found[place], rule)
-                _print_answer(found[place], answers[place], True, trace)
-            typer.echo(f"\n{examples.summary()}")
+            _print_counted(found, answers, trace)
             if not wanted and (held_out := _held_out(steered.config.calibration or {})):
                 typer.echo(held_out)
         if warning := _repetition(answers):
             typer.echo(warning, err=True)
         if not as_json:
             known = "photo.jpg --model ID" if model is None else f"--model {model} --trace"
-            typer.echo(
-                f"Next: rudder generate {known}, or rudder calibrate --model {model or 'ID'} --out FOLDER --dry-run"
-            )
+            next_steps(f"rudder generate {known}", f"rudder calibrate --model {model or 'ID'} --out FOLDER --dry-run")
+
+
+def _streamer(processor: Any, name: str) -> Any:
+    """Begin a line, and return what prints the words of an answer behind it."""
+    from transformers import TextStreamer
+
+    typer.echo(f"{name}: ", nl=False)
+    return TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
+
+
+def _print_counted(found: list[_NamedImage], answers: list[Answer], trace: bool) -> None:
+    """Print the scenes that the rules choose, and what all scenes show."""
+    from ..analyze.examples import Examples
+
+    present = [image.present or () for image in found]
+    examples = Examples(present, [answer.vanilla for answer in answers], [answer.steered for answer in answers])
+    for place, rule in examples.chosen().items():
+        _print_title(found[place], rule)
+        _print_answer(found[place], answers[place], True, trace)
+    typer.echo(f"\n{examples.summary()}")
 
 
 def _held_out(record: dict[str, Any]) -> str:
@@ -153,15 +156,15 @@ def _repetition(answers: list[Answer]) -> str:
     """A warning if steered answers repeat themselves much more than vanilla's: the strength is too high."""
     from ..metrics.fluency import repetition
 
-    shares = {}
-    for name in answers[0].texts:
-        found = repetition([answer.texts[name] for answer in answers], [str(n) for n in range(len(answers))]).total()
-        shares[name] = float(found["distinct_2"] / found["sequences_2"]) if found["sequences_2"] else 1.0
-    vanilla = shares.get("vanilla", 1.0)
-    if shares["steered"] >= min(0.7, vanilla - 0.2):
+    shares = []
+    for texts in zip(*((answer.vanilla, answer.steered) for answer in answers), strict=True):
+        found = repetition(texts, [str(number) for number in range(len(answers))]).total()
+        shares.append(float(found["distinct_2"] / found["sequences_2"]) if found["sequences_2"] else 1.0)
+    vanilla, steered = shares
+    if steered >= min(0.7, vanilla - 0.2):
         return ""
     return (
-        f"Warning: steered answers repeat themselves (distinct pairs of words {shares['steered']:.0%}, vanilla "
+        f"Warning: steered answers repeat themselves (distinct pairs of words {steered:.0%}, vanilla "
         f"{vanilla:.0%}): alpha_max or contrast is too high for this model."
     )
 
@@ -174,25 +177,42 @@ def _print_title(image: _NamedImage, rule: str = "") -> None:
 def _print_answer(image: _NamedImage, answer: Answer, texts: bool, trace: bool) -> None:
     """Print the texts of an answer, unless they were streamed, and what is to be said about them."""
     from ..metrics.highlight import marked
+    from ..runtime.report import Table
 
+    named = {"vanilla": answer.vanilla, "steered": answer.steered}
     if texts:
-        for name, text in answer.texts.items():
+        for name, text in named.items():
             typer.echo(f"{name}: {marked(text, image.present)}")
     if image.present is not None:
-        wrong = [f"{name} {', '.join(image.absent(text)) or 'nothing'}" for name, text in answer.texts.items()]
+        wrong = [f"{name} {', '.join(image.absent(text)) or 'nothing'}" for name, text in named.items()]
         typer.echo(f"not in the image: {'; '.join(wrong)}")
-    typer.echo(answer.summary())
+    traced = answer.traced.trace
+    gates = [gate for gate in traced["gate"] if gate > 0]
+    summary = f"steered tokens: {len(gates)} of {len(traced['gate'])}"
+    if gates:
+        push = 100 * sum(traced["push"]) / len(traced["push"])
+        summary += (
+            f"; gate {_range(gates)}; similarity {_range(traced['similarity'])}; push {push:.1f} % of the hidden state"
+        )
+    typer.echo(summary)
     if trace:
-        answer.trace_table().print()
+        columns = zip(answer.traced.tokens, *(traced[name] for name in ("similarity", "gate", "push")), strict=True)
+        rows = [[token, f"{s:+.3f}", f"{g:.3f}", f"{100 * push:.1f} %"] for token, s, g, push in columns]
+        headings = ["token", "similarity s", "gate g", "push / hidden state"]
+        Table(headings, rows, "what RUDDER saw and did, token by token").print()
+
+
+def _range(values: list[float]) -> str:
+    return f"{sum(values) / len(values):.3f} on average ({min(values):.3f} to {max(values):.3f})"
 
 
 def _record(image: _NamedImage, answer: Answer) -> dict[str, Any]:
     """An answer in the JSON document, whose settings are those of all images."""
-    record = {"image": image.name, **asdict(answer)}
-    record.pop("settings")
+    record: dict[str, Any] = {"image": image.name, "vanilla": answer.vanilla, "steered": answer.steered}
+    record |= {"tokens": answer.traced.tokens, **answer.traced.trace}
     if image.present is not None:
         record["present"] = sorted(image.present)
-        record["absent"] = {name: image.absent(text) for name, text in answer.texts.items()}
+        record["absent"] = {name: image.absent(record[name]) for name in ("vanilla", "steered")}
     return record
 
 
@@ -216,16 +236,14 @@ class _NamedImage:
         return [] if self.present is None else [span.category for span in absent(text, self.present)]
 
 
-def _read_images(sources: list[str], annotations: Path | None, limit: int | None) -> list[_NamedImage]:
-    """The images with the objects in them: from annotations, or because the image is one of the examples.
+def _read_images(sources: list[str], limit: int | None) -> list[_NamedImage]:
+    """The images, with the objects in them where the image is one of the examples.
 
     Raises:
-        ValueError: An image cannot be read, a folder has none, or the annotations do not fit.
+        ValueError: An image cannot be read, or a folder has none.
     """
     from ..evaluate.tasks.captions import image_files
     from ..hub.images import read_image
-    from ..metrics.chair import ground_truth
-    from ..metrics.coco import read_coco
 
     names: list[str] = []
     for given in sources:
@@ -233,22 +251,14 @@ def _read_images(sources: list[str], annotations: Path | None, limit: int | None
         if not inside:
             raise ValueError(f"There are no images in {given}.")
         names += inside
-    present = {}
-    if annotations is not None:
-        data = read_coco(annotations)
-        truth = ground_truth(data)
-        present = {file: truth[number] for number, file in data.files.items()}
     found = []
     for name in names[:limit]:
-        path, image = Path(name), read_image(name, TIMEOUT)
+        image = read_image(name, TIMEOUT)
         from ..scenes.embedded import examples, recognise_example  # slow, and not needed to refuse what is no image
 
-        read = partial(read_image, name if path.is_file() else image)
-        if annotations is not None and path.name not in present:
-            raise ValueError(f"{annotations} says nothing about {path.name}.")
+        read = partial(read_image, name if Path(name).is_file() else image)
         example = recognise_example(image)
-        known = frozenset(examples()[example - 1].names) if example else None
-        found.append(_NamedImage(name, read, present.get(path.name, known)))
+        found.append(_NamedImage(name, read, frozenset(examples()[example - 1].names) if example else None))
     return found
 
 

@@ -21,7 +21,6 @@ def verify(
     dtype: shared.DtypeOption = "auto",
     device: shared.DeviceOption = "auto",
     new_tokens: Annotated[int, typer.Option(min=3, help="Length of each answer.")] = 16,
-    rounds: Annotated[int, typer.Option(min=0, help="Timed rounds of the cost; 0 leaves it out.")] = 5,
     no_compile: Annotated[
         bool, typer.Option("--no-compile", help="Do not compare compiled with eager decoding, which takes longest.")
     ] = False,
@@ -29,7 +28,7 @@ def verify(
     """Check RUDDER on your model and device in a few minutes, and print a block for a bug report.
 
     The checks: that the hook adds what it says, that switched off is the stock model bit for bit, that padded equals
-    alone, that compiled equals eager, and what steering costs. Exit code 1 if a check fails.
+    alone, and that compiled equals eager. Exit code 1 if a check fails.
     """
     with refusing_bad_input():
         from ..benchmark.verify import Verifier, make_prompts, report
@@ -38,7 +37,7 @@ def verify(
         loaded = load_model(model, dtype, choose_device(device))
         prompts = make_prompts(loaded.processor, loaded.model)
         verifier = Verifier(loaded.model, prompts, loaded.settings_for("rudder-beta"), new_tokens)
-    checks = verifier.run(rounds, not no_compile)
+    checks = verifier.run(not no_compile)
     typer.echo(report(loaded.name, verifier, checks))
     if any(check.passed is False for check in checks):
         next_steps("report the failed checks with the lines above", "rudder env")

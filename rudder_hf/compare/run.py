@@ -229,7 +229,7 @@ def throughputs(
     progress: Progress = no_progress,
 ) -> dict[str, dict[str, float]]:  # fmt: skip
     """Throughput of each method relative to vanilla's, with its interval, under greedy search."""
-    costs, _ = measure_costs(loaded.model, methods, inputs, {"greedy": list(methods)}, settings, progress)
+    costs, _ = measure_costs(loaded.model, methods, inputs, settings, progress)
     found = {}
     for cost in costs:
         ratio = {"median": 1.0, "low": 1.0, "high": 1.0} if cost.ratio is None else vars(cost.ratio)

@@ -6,7 +6,6 @@ import math
 import queue
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,25 +14,14 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
-from ..analyze.tokens import GrowingAnswer, TracedAnswer
+from ..analyze.tokens import GrowingAnswer
 from ..core.backbones import resolve_layer
 from ..core.generate import RUNNING
 from ..hub.modeling import RudderForConditionalGeneration
 from ..runtime.answers import encode, end_ids
-from .view import SETTINGS, Limits, View
+from .view import SETTINGS, Frame, Limits, View
 
 MEASURED = ("similarity", "gate", "push")
-_NOTHING = TracedAnswer("", (), {})
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Both answers as far as they are written, at first empty; `done` when no more comes, `stopped` if it could."""
-
-    vanilla: TracedAnswer = _NOTHING
-    steered: TracedAnswer = _NOTHING
-    done: bool = False
-    stopped: bool = False
 
 
 def newest_observation() -> tuple[Tensor, ...] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,63 +14,36 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 
 from ..analyze.examples import answer_examples
-from ..analyze.tokens import TracedAnswer, mark_differences, numbers_html, token_view, tokens_html
 from ..hub.images import read_image
 from ..scenes.embedded import examples, recognise_example, write_examples
-from .engine import Engine, Frame
+from .engine import Engine
 from .view import (
     CHOICES,
-    COLOURS,
     CSS,
+    LEGEND,
     LONGEST_PROMPT,
     ONLY_THIS_SERVER,
+    ORIGINAL,
     PRESETS,
-    ROWS,
+    SETTINGS,
+    Frame,
     View,
-    colour_scale,
     head,
-    legend,
     note,
+    paint,
     panel,
     status,
     title,
-    verdict,
 )
 
 WAITING_VISITORS = 16  # who wait for their turn at the model; others wait in Gradio's queue
 LARGEST_IMAGE = "25mb"
-ORIGINAL = "Original model (vanilla)"
 HINT = "Upload or paste an image, or choose an example."
 UNREADABLE = "This file is damaged or not an image: choose another, as PNG, JPEG or WebP."
 ONLY_SCENES = "This model was trained on synthetic scenes only. It cannot describe photographs or other images."
 
 Updates = dict[Any, Any]
 """New values of the page's components."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What a visitor sees, to paint it again in other colours."""
-
-    view: View
-    frame: Frame = field(default_factory=Frame)
-
-    def painted(self) -> tuple[list[str], str, str]:
-        """Both answers, the legend, and whether the answers differ, as HTML."""
-        colour, number, frame = self.view.colour, self.view.example, self.frame
-        present = None if number is None else frozenset(examples()[number - 1].names)
-        answers: list[TracedAnswer] = [frame.vanilla, frame.steered]
-        scale = colour_scale(answers, colour)
-        views = [token_view(answer, present) for answer in answers]
-        result = ""
-        if frame.done and not frame.stopped:
-            result = "The answers differ in the framed words." if mark_differences(*views) else "Same answer."
-        panels = []
-        for heading, tokens in zip((ORIGINAL, title(self.view.settings)), views, strict=True):
-            body = tokens_html(tokens["tokens"], colour, scale) or ("" if frame.stopped else "Waiting for the model …")
-            numbers = numbers_html(tokens["tokens"]) if frame.done else ""
-            panels.append(panel(heading, body, verdict(tokens["absent"], frame.done, frame.stopped), numbers))
-        return panels, legend(colour, scale), status(result)
 
 
 class Page:
@@ -95,16 +67,12 @@ class Page:
         summary = ""
         if knows_scenes:
             found = answer_examples(engine.model, engine.processor, prompt, engine.max_new_tokens)
-            shown = range(len(self.files))
-            rules = {
-                "vanilla names absent objects and RUDDER does not": [
-                    before > after == 0 for before, after in found.absent
-                ],
-                "the answers differ": [found.vanilla[n] != found.steered[n] for n in shown],
-            }
-            opening = ((n, rule) for rule, holds in rules.items() for n in shown if holds[n])
-            self.first, rule = next(opening, (0, ""))
-            summary = found.summary() + (f" This page opens with the first example where {rule}." if rule else "")
+            differ = [one != other for one, other in zip(found.vanilla, found.steered, strict=True)]
+            helped = [before > after == 0 for before, after in found.absent]
+            self.first = min(range(len(self.files)), key=lambda n: (not helped[n], not differ[n], n))
+            summary = f"{found.summary()} This page opens with the first example where " + (
+                "vanilla names absent objects and RUDDER does not." if helped[self.first] else "the answers differ."
+            )
         with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as self.blocks:
             gr.HTML(head(name, note, summary))
             self._components()
@@ -113,7 +81,6 @@ class Page:
 
     def _components(self) -> None:
         view = self.default
-        self.shown = gr.State(None)
         with gr.Row(elem_id="page"):
             with gr.Column(scale=2, min_width=300):
                 self.image = gr.Image(
@@ -140,39 +107,33 @@ class Page:
                         gr.HTML(panel(heading), elem_id=name)
                         for heading, name in ((ORIGINAL, "vanilla"), (title(view.settings), "steered"))
                     ]
-                with gr.Row(elem_id="colours"):
-                    self.legend = gr.HTML(legend(view.colour, (0.0, 1.0)), elem_id="legend")
+                gr.HTML(LEGEND, elem_id="legend")
                 with gr.Accordion("Advanced", open=False, elem_id="advanced"):
-                    self.colour = _control("colour", view.colour, "what words are coloured by", None)
                     self.settings: dict[str, Any] = {}
-                    for row in ROWS:
-                        with gr.Row(elem_classes="settings"):
-                            for name, info in row.items():
-                                ends = self.limits.ranges.get(name)
-                                self.settings[name] = _control(name, view.settings[name], info, ends)
+                    with gr.Row(elem_id="settings"):
+                        for name, info in SETTINGS.items():
+                            ends = self.limits.ranges.get(name)
+                            self.settings[name] = _control(name, view.settings[name], info, ends)
 
     def _events(self) -> None:
         settings = list(self.settings.values())
-        painted = [*self.answers, self.legend, self.status, self.shown]
         moved = [getattr(each, "release" if isinstance(each, gr.Slider) else "input") for each in settings]
         answering: dict[str, Any] = {
             "fn": self.answer,
-            "inputs": [self.shown, self.image, self.prompt, self.colour, *settings],
-            "outputs": [*painted, self.preset, self.note, self.image],
+            "inputs": [self.image, self.prompt, *settings],
+            "outputs": [*self.answers, self.status, self.preset, self.note, self.image],
             # Images are read here, so that what cannot be read is told in a sentence of ours.
             "preprocess": False, "show_progress": "hidden", "trigger_mode": "always_last",
             "concurrency_limit": WAITING_VISITORS, "concurrency_id": "answer",
         }  # fmt: skip
         quick: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
-        triggers = [self.image.change, self.describe.click, self.prompt.submit, *moved]
+        gr.on([self.image.change, self.describe.click, self.prompt.submit, *moved], api_name="describe", **answering)
         chosen = self.preset.input(
             lambda name: list(self.limits.preset(name).values()), self.preset, settings, **quick
         )
-        # A colour that is chosen while an answer is written is taken up when it ends.
-        for run in (gr.on(triggers, api_name="describe", **answering), chosen.then(api_name=False, **answering)):
-            run.then(self.repaint, [self.shown, self.colour], painted, **quick)
-        self.colour.input(self.repaint, [self.shown, self.colour], painted, **quick)
+        chosen.then(api_name=False, **answering)
         self.stop.click(self.halt, **quick)
+        self.image.clear(lambda: self._emptied(HINT), None, [*self.answers, self.status, self.note], **quick)
         for button, file in zip(self.examples, self.files, strict=True):
             button.click(lambda file=str(file): file, None, self.image, **quick)
         # The text of a button is its whole name: what is not seen is not told twice.
@@ -180,13 +141,10 @@ class Page:
         if self.first is not None:
             self.blocks.load(lambda: str(self.files[self.first or 0]), None, self.image, **quick)
 
-    def answer(
-        self, request: gr.Request, shown: Shown | None, file: Any, prompt: str, colour: str, *values: Any
-    ) -> Iterator[Updates]:
+    def answer(self, request: gr.Request, file: Any, prompt: str, *values: Any) -> Iterator[Updates]:
         """Write both answers about an image, and paint them meanwhile."""
-        if file is None:
-            # A file that could not be read was taken away with its answer: what was said about it stays.
-            yield {self.shown: None} if shown is None else self._emptied(HINT)
+        if file is None:  # taken away by the visitor, or because it could not be read: what was said stays
+            yield {self.status: gr.skip()}
             return
         try:
             image = read_image(Path(file["path"] or ""))
@@ -194,14 +152,14 @@ class Page:
             yield self._emptied(UNREADABLE) | {self.image: None}
             return
         try:
-            view = View.from_controls(recognise_example(image), prompt, colour, values)
+            view = View.from_controls(recognise_example(image), prompt, values)
             self.limits.check(view)
             unknown = self.knows_scenes and view.example is None
             beside = {self.preset: self.limits.preset_of(view), self.note: note(ONLY_SCENES if unknown else "")}
-            yield self._painted(Shown(view)) | beside
+            yield self._painted(view, Frame()) | beside
             stop = self.running[request.session_hash] = threading.Event()
             for frame in self.engine.stream(image, view, stop):
-                yield self._painted(Shown(view, frame))
+                yield self._painted(view, frame)
         except (ValueError, TypeError) as error:
             yield self._emptied(str(error))
         finally:
@@ -209,28 +167,17 @@ class Page:
 
     def _emptied(self, why: str) -> Updates:
         """No answers, and a sentence in their place."""
-        empty = {each: panel(name) for each, name in zip(self.answers, (ORIGINAL, "With RUDDER"), strict=True)}
-        return {**empty, self.shown: None, self.note: "", self.status: status(why)}
+        empty = dict(zip(self.answers, (panel(ORIGINAL), panel("With RUDDER")), strict=True))
+        return {**empty, self.note: "", self.status: status(why)}
+
+    def _painted(self, view: View, frame: Frame) -> Updates:
+        panels, result = paint(view, frame)
+        return {**dict(zip(self.answers, panels, strict=True)), self.status: result}
 
     def halt(self, request: gr.Request) -> None:
         """End the visitor's answer, which then says so itself."""
         if stop := self.running.get(request.session_hash):
             stop.set()
-
-    def _painted(self, shown: Shown) -> Updates:
-        panels, scale, result = shown.painted()
-        return {
-            **dict(zip(self.answers, panels, strict=True)),
-            self.legend: scale,
-            self.status: result,
-            self.shown: shown,
-        }
-
-    def repaint(self, shown: Shown | None, colour: str) -> Updates:
-        """Paint the answers that are there in other colours."""
-        if shown is None or colour not in COLOURS:
-            return {self.shown: gr.skip()}
-        return self._painted(replace(shown, view=replace(shown.view, colour=colour)))
 
 
 def _control(name: str, value: Any, info: str, ends: tuple[float, float, float] | None) -> Any:

@@ -58,39 +58,24 @@ def serving(
     with tempfile.TemporaryDirectory(prefix="rudder-demo-") as folder:
         files, uploads = Path(folder, "examples"), Path(folder, "uploads")
         files.mkdir()
-        # Before gradio is imported, and for this process alone.
-        with _environment(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=str(uploads)):
-            from .engine import Engine
-            from .page import Page, launch
+        # Before gradio is imported.
+        os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=str(uploads))
+        from .engine import Engine
+        from .page import Page, launch
 
-            page = Page(
-                Engine(model, processor, max_new_tokens),
-                name=str(name) if inside is None else f"embedded:{inside}",
-                prompt=PROMPT,
-                note="" if inside is None or on_space else NOTE,
-                knows_scenes=inside is not None,
-                folder=files,
-            )
-            address = (None, None) if on_space else (HERE, check_port(port))
-            try:
-                yield launch(page.blocks, address=address[0], port=address[1], open_browser=open_browser)
-            finally:
-                page.blocks.close(verbose=False)
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Environment variables of this process, for the time of a block."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        page = Page(
+            Engine(model, processor, max_new_tokens),
+            name=str(name) if inside is None else f"embedded:{inside}",
+            prompt=PROMPT,
+            note="" if inside is None or on_space else NOTE,
+            knows_scenes=inside is not None,
+            folder=files,
+        )
+        address = (None, None) if on_space else (HERE, check_port(port))
+        try:
+            yield launch(page.blocks, address=address[0], port=address[1], open_browser=open_browser)
+        finally:
+            page.blocks.close(verbose=False)
 
 
 def serve_until_interrupted(announce: Callable[[str], None], *args: Any, **options: Any) -> None:

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..analyze.tokens import TOKEN_CSS, TracedAnswer, escape, scale_html
+from ..analyze.tokens import (
+    TOKEN_CSS,
+    TracedAnswer,
+    escape,
+    mark_differences,
+    numbers_html,
+    scale_html,
+    token_view,
+    tokens_html,
+)
 from ..core.configuration import RudderConfig
 from ..core.settings import MODES, check_setting
+from ..scenes.embedded import examples
 
-COLOURS = ("gate", "similarity")
-CHOICES = {"mode": MODES, "span": ("prompt", "text", "image"), "colour": COLOURS}
+CHOICES = {"mode": MODES, "span": ("prompt", "text", "image")}
 PRESETS = ("off", "calibrated", "strong")
 LONGEST_PROMPT = 2000  # characters
-ROWS: tuple[dict[str, str], ...] = (
-    {"layer": "where CARD is read and added", "alpha_max": "strength of the push", "k": "sensitivity of the gate"},
-    {
-        "mode": "gated (beta) or constant (add)",
-        "span": "which tokens of the prompt make CARD",
-        "steer_first_token": "steer the first token too",
-    },
-    {
-        "contrast": "contrast of image values: not in the paper",
-        "contrast_after": "answer tokens before the contrast",
-        "contrast_first_layer": "first layer of the contrast",
-    },
-)
-"""The settings of `RudderConfig` that the page shows, row by row, and what they are."""
-SETTINGS = tuple(name for row in ROWS for name in row)
+SETTINGS = {
+    "layer": "where CARD is read and added",
+    "alpha_max": "strength of the push",
+    "k": "sensitivity of the gate",
+    "mode": "gated (beta) or constant (add)",
+    "span": "which tokens of the prompt make CARD",
+    "steer_first_token": "steer the first token too",
+    "contrast": "contrast of image values: not in the paper",
+}
+"""The settings of `RudderConfig` that the page shows, and what they are."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,9 @@ class View:
     example: int | None  # number of an example image from 1 on; None for another image
     prompt: str
     settings: Mapping[str, Any]  # `SETTINGS` with their values, as `RudderConfig` has them
-    colour: str = "gate"  # what tokens are shaded by
 
     @classmethod
-    def from_controls(cls, example: int | None, prompt: Any, colour: str, values: Sequence[Any]) -> View:
+    def from_controls(cls, example: int | None, prompt: Any, values: Sequence[Any]) -> View:
         """Return the view that the page's controls hold; `values` are those of `SETTINGS`.
 
         Raises:
@@ -53,7 +56,17 @@ class View:
         if empty := [name for name, value in given.items() if value is None]:
             raise ValueError(f"{', '.join(empty)} is empty: choose a value.")
         typed = {name: type(getattr(RudderConfig, name))(value) for name, value in given.items()}
-        return cls(example, str(prompt or ""), typed, colour)
+        return cls(example, str(prompt or ""), typed)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Both answers as far as they are written, at first empty; `done` when no more comes, `stopped` if it could."""
+
+    vanilla: TracedAnswer = field(default_factory=TracedAnswer)
+    steered: TracedAnswer = field(default_factory=TracedAnswer)
+    done: bool = False
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,15 +79,13 @@ class Limits:
     @cached_property
     def ranges(self) -> dict[str, tuple[float, float, float]]:
         """Lowest value, highest value and step of each slider."""
-        own, last = self.own, self.layers - 1
+        own = self.own
         strongest = float(f"{3 * own['alpha_max'] or 1.0:.2g}")
         return {
-            "layer": (0, last, 1),
+            "layer": (0, self.layers - 1, 1),
             "alpha_max": (0, strongest, float(f"{10.0 ** (math.floor(math.log10(strongest)) - 3):.0e}")),
             "k": (0, max(20, math.ceil(own["k"])), 0.1),
             "contrast": (0, max(2, math.ceil(own["contrast"])), 0.05),
-            "contrast_after": (1, max(32, own["contrast_after"]), 1),
-            "contrast_first_layer": (0, max(last, own["contrast_first_layer"]), 1),
         }
 
     def preset(self, name: str) -> dict[str, Any]:
@@ -116,7 +127,8 @@ CSS = f"""
 .gradio-container .html-container {{ padding: 0; }}
 .rudder-head h1 {{ font-size: 1.5rem; margin: 0 0 .25rem; }}
 .rudder-head p, .status, .legend, .note {{ margin: 0; }}
-#answers, #colours, .settings .form {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); }}
+#answers, #settings .form {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); }}
+#settings .form {{ background: none; }}
 #image img {{ width: 100%; height: 100%; object-fit: contain; image-rendering: pixelated; }}
 #examples {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(4.8rem, 1fr)); gap: .4rem; }}
 #examples button {{ flex-direction: column; gap: .2rem; padding: .3rem; min-width: 0; font-size: .8rem; }}
@@ -133,26 +145,27 @@ input[type=range]::-webkit-slider-thumb {{ outline: 1px solid #71717a; }}
 footer {{ display: none !important; }}
 @media (max-width: 900px) {{
   #page {{ flex-direction: column; }} #page > .column {{ display: contents; }}
-  #status, #note, #answers, #colours {{ order: 1; }} #more, #advanced {{ order: 2; }}
+  #status, #note, #answers, #legend {{ order: 1; }} #more, #advanced {{ order: 2; }}
 }}
 {TOKEN_CSS}"""
 
 # Enforced by the browser: the page cannot ask anybody but the server that it came from.
 ONLY_THIS_SERVER = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; form-action 'self'; base-uri 'self'"
 
-_MEANINGS = {
-    "gate": "gate: share of alpha_max that was added when the word was written",
-    "similarity": "similarity: cosine of CARD and the hidden state that wrote the word",
-}
+ORIGINAL = "Original model (vanilla)"
+LEGEND = (
+    f'<p class="legend">{scale_html((0.0, 1.0))} gate: share of alpha_max that was added when the word was '
+    "written. Point at a word for its numbers, or open the table below an answer.</p>"
+)
 
 
-def head(name: str, note: str, examples: str) -> str:
+def head(name: str, note: str, summary: str) -> str:
     """Return the title and the first lines, with what the example scenes show in all."""
     lines = [
         f"Model: {escape(name)}. {escape(note)} Choose an example or give it an image. Both answers are written at "
         "the same time; colours show where RUDDER pushed. In examples, objects that are not in the image are "
         "<del>struck out</del>, and those that are in it underlined.",
-        escape(examples),
+        escape(summary),
     ]
     paragraphs = "".join(f"<p>{line}</p>" for line in lines if line)
     return f'<div class="rudder-head"><h1>Original model vs. RUDDER</h1>{paragraphs}</div>'
@@ -194,19 +207,16 @@ def verdict(absent: Sequence[str] | None, done: bool, stopped: bool = False) -> 
     return " ".join(parts)
 
 
-def colour_scale(answers: Sequence[TracedAnswer], colour: str) -> tuple[float, float]:
-    """Return the values that get the lightest and the darkest shade: one scale for both answers.
-
-    The gate's is 0 to 1; the similarity's what occurs, to the next tenth.
-    """
-    values = [value for answer in answers for value in answer.trace.get(colour, ()) if math.isfinite(value)]
-    if colour == "gate" or not values:
-        return 0.0, 1.0
-    low, high = math.floor(10 * min(values)) / 10, math.ceil(10 * max(values)) / 10
-    return low, max(high, round(low + 0.1, 1))
-
-
-def legend(colour: str, scale: Sequence[float]) -> str:
-    """Return the scale of the shades, and what they mean."""
-    meaning = f"{_MEANINGS[colour]}. Point at a word for its numbers, or open the table below an answer."
-    return f'<p class="legend">{scale_html(scale)} {escape(meaning)}</p>'
+def paint(view: View, frame: Frame) -> tuple[list[str], str]:
+    """Return both answers as far as they are written, and whether they differ, as HTML."""
+    present = None if view.example is None else frozenset(examples()[view.example - 1].names)
+    views = [token_view(answer, present) for answer in (frame.vanilla, frame.steered)]
+    result = ""
+    if frame.done and not frame.stopped:
+        result = "The answers differ in the framed words." if mark_differences(*views) else "Same answer."
+    panels = []
+    for heading, shown in zip((ORIGINAL, title(view.settings)), views, strict=True):
+        body = tokens_html(shown["tokens"], "gate", (0.0, 1.0)) or ("" if frame.stopped else "Waiting for the model …")
+        below = verdict(shown["absent"], frame.done, frame.stopped)
+        panels.append(panel(heading, body, below, numbers_html(shown["tokens"]) if frame.done else ""))
+    return panels, status(result)

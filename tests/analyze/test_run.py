@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import sys
-from dataclasses import replace
-from functools import cache
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from rudder_hf import RudderConfig, attach
-from rudder_hf.analyze import AnalysisOptions, Study, analyze, find_images
-from rudder_hf.analyze.gather import Gatherer, ImageTraces, open_gate, unpacked
-from rudder_hf.analyze.numbers import SHOWN, gate_numbers, present_objects
+from rudder_hf.analyze import Study, analyze, find_images
+from rudder_hf.analyze import run as analysis
+from rudder_hf.analyze.numbers import SHOWN, gate_numbers, geometry_numbers, rotation
+from rudder_hf.analyze.run import ImageTraces, read_images, unpacked
 from rudder_hf.analyze.tokens import escape
-from rudder_hf.cli.main import app
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.chair import chair
 from rudder_hf.metrics.errors import InputError
@@ -32,7 +31,7 @@ from rudder_hf.runtime.answers import encode
 from rudder_hf.runtime.models import LoadedModel
 from rudder_hf.runtime.progress import no_progress
 from rudder_hf.runtime.store import Store
-from tests.support.analyzing import traced
+from tests.support.command import refused, rudder
 from tests.support.evaluating import damage, loaded
 from tests.support.processors import PROCESSORS
 from tests.support.toy import toy_model, toy_processor
@@ -44,10 +43,6 @@ NEW = 8
 @pytest.fixture(autouse=True)
 def _extras() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra plots, is not installed")
-
-
-def rudder(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 class Page(HTMLParser):
@@ -102,16 +97,11 @@ def check_folder(out: Path) -> tuple[dict[str, Any], Page]:
     return numbers, page
 
 
-@cache
-def embedded_run(folder: Path) -> tuple[Result, Path]:
-    out = folder / "analysis"
-    return rudder("analyze", "--limit", 12, "--batch-size", 12, "--out", out), out
-
-
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """The command on a handful of embedded scenes."""
-    return embedded_run(tmp_path_factory.mktemp("embedded"))
+    out = tmp_path_factory.mktemp("embedded") / "analysis"
+    return rudder("analyze", "--limit", 12, "--batch-size", 12, "--out", out), out
 
 
 @pytest.mark.slow
@@ -126,14 +116,16 @@ def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
     assert len(numbers["tokens"]["shown"]) == SHOWN
     tokens = [t for e in numbers["tokens"]["shown"] for a in ("vanilla", "steered") for t in e[a]["tokens"]]
     words = [token for token in tokens if token["text"].strip()]
-    assert len(page.tokens) == 2 * len(words)  # by similarity and by gate
+    # Both answers by similarity, RUDDER's by the gate too.
+    twice = [token for e in numbers["tokens"]["shown"] for token in e["steered"]["tokens"] if token["text"].strip()]
+    assert len(page.tokens) == len(words) + len(twice)
     marked = [token for token in page.tokens if "absent" in (token["class"] or "")]
-    assert len(marked) == 2 * sum(bool(token["absent"]) for token in words)
+    assert len(marked) == sum(bool(token["absent"]) for token in words + twice)
     assert all("similarity" in (t["data-tip"] or "") and "probability" in (t["data-tip"] or "") for t in page.tokens)
     # Every number is in a table, too, which needs no mouse.
     assert page.tags.count("tr") == len(words) + 2 * SHOWN
     study = Study(loaded(), find_images(DataOptions(limit=12)), loaded().config_with({}))
-    present = present_objects(study, "pattern")
+    present = study.present()
     assert present is not None
     assert list(numbers["present"].values()) == [sorted(row) for row in present]
     truth = dict(enumerate(present))
@@ -151,25 +143,19 @@ def test_embedded_scenes(embedded: tuple[Result, Path]) -> None:
 def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path], tmp_path: Path) -> None:
     _, out = embedded
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    again = rudder("analyze", "--limit", 12, "--out", out)
-    assert again.exit_code == 2
-    assert "never overwritten" in again.stderr
+    refused(rudder("analyze", "--limit", 12, "--out", out), "never overwritten")
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     (tmp_path / "mine.txt").write_text("mine")
-    refused = rudder("analyze", "--out", tmp_path)
-    assert refused.exit_code == 2
-    assert "is not empty" in refused.stderr
+    refused(rudder("analyze", "--out", tmp_path), "is not empty")
     (tmp_path / "analysis.json").write_text("{}")
-    old = rudder("analyze", "--out", tmp_path)
-    assert old.exit_code == 2
-    assert "nothing that this version of rudder analyze could continue (analysis.json" in old.stderr
+    refused(rudder("analyze", "--out", tmp_path), "nothing that this version of rudder analyze could continue")
 
 
 def test_answers_are_those_of_generate() -> None:
     model = loaded()
     task = find_images(DataOptions(limit=3))
     config = model.config_with({"k": 8.0})
-    seen = Gatherer(Study(model, task, config), NEW).read(task.samples)
+    seen = read_images(Study(model, task, config, NEW), task.samples)
     tokenizer = model.processor.tokenizer
     for sample, found in zip(task.samples, seen, strict=True):
         inputs = encode(model.model, model.processor, [task.image(sample)], [sample.prompt])
@@ -189,10 +175,7 @@ def test_answers_are_those_of_generate() -> None:
         assert unpacked([found.card])[0] == pytest.approx(steered.rudder.card[0].numpy(), abs=1e-5)
         assert found.text_card is not None
         assert np.linalg.norm(unpacked([found.text_card])) == pytest.approx(1, abs=1e-5)
-        assert set(found.vanilla.trace["push"]) == {0.0}
-        # The gate of unsteered states is the one that the settings give their similarity.
-        would = open_gate(torch.tensor(found.vanilla.trace["similarity"]), config)
-        assert found.vanilla.trace["gate"] == pytest.approx(would.tolist(), abs=1e-4)
+        assert set(found.vanilla.trace["gate"]) == set(found.vanilla.trace["push"]) == {0.0}
 
 
 @pytest.mark.parametrize("name", ["idefics2", "instructblip"])
@@ -200,7 +183,7 @@ def test_other_families_are_read(name: str, tmp_path: Path) -> None:
     config = RudderConfig(layer=1, alpha_max=3.0)
     other = LoadedModel(name, FAMILIES[name].build(), PROCESSORS[name](), {"": config}, "test")
     task = find_images(DataOptions(limit=2))
-    first, second = Gatherer(Study(other, task, config), 4).read(task.samples)
+    first, second = read_images(Study(other, task, config, 4), task.samples)
     assert unpacked([first.card, second.card]).shape == (2, 32)
     assert {len(values) for values in first.steered.trace.values()} == {len(first.steered.spans)}
     if first.text_card is not None and second.text_card is not None:
@@ -208,31 +191,42 @@ def test_other_families_are_read(name: str, tmp_path: Path) -> None:
         assert one == pytest.approx(other, abs=1e-5)  # the same prompt
 
 
-def test_gates_of_both_modes() -> None:
-    values = torch.tensor([-1.0, 0.0, 0.4])
-    assert open_gate(values, RudderConfig(layer=0, alpha_max=2.0, mode="add")).tolist() == [1, 1, 1]
-    assert open_gate(values, RudderConfig(layer=0, alpha_max=2.0, mode="add", norm_cap=1.0)).tolist() == [0.5] * 3
-    gate = open_gate(values, RudderConfig(layer=0, alpha_max=2.0, k=3.0, g_min=0.2))
-    assert gate.tolist() == sorted(gate.tolist())
-    assert gate[0] >= 0.2
+def test_the_gate_over_the_similarity() -> None:
+    """Tokens with a gate of 0 were not steered: they count as tokens, not in the mean gate."""
+    traces = [
+        {"similarity": [0.9, -0.5, 0.3], "gate": [0.0, 0.2, 0.6]},
+        {"similarity": [-0.5, 0.5], "gate": [0.4, 0.8]},
+    ]
+    found = gate_numbers(traces)
+    assert (found["tokens"]["n"], sum(found["tokens"]["histogram"])) == (5, 5)
+    assert found["mean_gate"] == pytest.approx(0.5)
+    assert [gate for _, gate in found["curve"]] == pytest.approx([0.3, 0.6, 0.8])
+    assert [at for at, _ in found["curve"]] == pytest.approx([-0.5, 0.3, 0.5], abs=1.4 / 20)
+    assert gate_numbers([{"similarity": [], "gate": []}])["curve"] == []
 
 
-def test_similarities_at_mentions() -> None:
-    """An answer names a dog, which is in the image, and a cat, which is not."""
-    low, high = (traced("a dog and a cat", [0.0, dog, 0.0, 0.0, cat]) for dog, cat in ((0.5, -0.5), (0.3, 0.1)))
-    traces = [ImageTraces(str(row), answer, answer, "", None) for row, answer in enumerate([low, high] * 5)]
-    config = RudderConfig(layer=0, alpha_max=2.0)
-    found = gate_numbers(traces, [frozenset({"dog"})] * 10, config, AnalysisOptions())
-    assert (found["present"]["n"], found["absent"]["n"], found["tokens"]["n"]) == (10, 10, 50)
-    value, least, most = found["present_minus_absent"]
-    assert value == pytest.approx(0.4 - -0.2)
-    assert 0.2 < least < value < most < 1.0
-    assert found["mean_gate"] == pytest.approx(np.mean([0.25, 0.15, 0.05]))  # of tokens with a gate above 0
-    assert found["curve"] == sorted(found["curve"])
-    few = gate_numbers(traces[:4], [frozenset({"dog"})] * 4, config, AnalysisOptions())
-    assert "present_minus_absent" not in few
-    nothing_absent = gate_numbers(traces, [frozenset({"dog", "cat"})] * 10, config, AnalysisOptions())
-    assert "present_minus_absent" not in nothing_absent
+def test_small_rotations_keep_their_digits() -> None:
+    a = np.asarray([[1.0, 0.0]])
+    for degrees in (1e-7, 1e-3, 40.5, 179.9999):
+        angle = math.radians(degrees)
+        assert rotation(a, np.asarray([[math.cos(angle), math.sin(angle)]]))[0] == pytest.approx(degrees, rel=1e-9)
+
+
+def test_geometry_of_known_vectors() -> None:
+    text = np.tile([[1.0, 0.0, 0.0]], (4, 1))
+    image = np.asarray([[1.0, 1, 0], [1, 0, 1], [1, -1, 0], [1, 0, -1]])
+    found = geometry_numbers(image, text)
+    assert (found["rotation"]["mean"], found["rotation"]["n"]) == (pytest.approx(45), 4)
+    assert found["rotation"]["spread"] == pytest.approx([45, 45])
+    assert found["alignment_gain"] == pytest.approx(1 - math.sqrt(0.5))
+    assert found["common_rotation"] == pytest.approx(0, abs=1e-6)
+    pairs = [math.degrees(math.acos(a @ b / 2)) for a, b in combinations(image, 2)]
+    assert found["between_images"]["mean"] == pytest.approx(np.mean(pairs))
+    assert sum(found["between_images"]["histogram"]) == len(pairs) == 6
+    without = geometry_numbers(image, None)
+    assert "rotation" not in without
+    assert without["between_images"]["n"] == 6
+    assert "between_images" not in geometry_numbers(image[:1], None)
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +252,6 @@ def test_images_without_annotations(toy: Path, tmp_path: Path) -> None:
     assert "Left out: which objects are in the images" in result.stdout
     assert set(numbers["answers"]) == {"differ"}
     assert "present" not in numbers
-    assert "present_minus_absent" not in numbers["gate"]
     assert not any("absent" in (token["class"] or "").split() for token in page.tokens)
     assert numbers["tokens"]["shown"][0]["id"] == "0 <i>.png"
 
@@ -269,15 +262,13 @@ class Killed(BaseException):
 
 def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, config = loaded(), loaded().config_with({})
-    options = AnalysisOptions(max_new_tokens=NEW, batch_size=2)
 
-    def run(name: str, progress: Any = no_progress, **changes: Any) -> dict[str, Any]:
-        task = find_images(DataOptions(limit=5))
-        study = Study(model, task, config)
-        return analyze(tmp_path / name, study, replace(options, **changes), progress)
+    def run(name: str, progress: Any = no_progress, longest: int = NEW) -> dict[str, Any]:
+        study = Study(model, find_images(DataOptions(limit=5)), config, longest, batch_size=2)
+        return analyze(tmp_path / name, study, progress)
 
     def kill(text: str, done: int, total: int) -> None:
-        if done == 4:
+        if done == 2:
             raise Killed
 
     whole = run("whole")
@@ -285,14 +276,18 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
         run("killed", kill)
     assert not (tmp_path / "killed" / "numbers.json").exists()
     with pytest.raises(ValueError, match="max_new_tokens is 8 there and 7 here"):
-        run("killed", max_new_tokens=NEW - 1)
+        run("killed", longest=NEW - 1)
     shutil.copytree(tmp_path / "killed", tmp_path / "damaged")
     damage(tmp_path / "damaged" / "answers" / "0.jsonl", ["answers", 0, "card"], 3)
     with pytest.raises(InputError, match=r"0.jsonl is damaged .*card is 3, but has to be a text"):
         run("damaged")
     read: list[int] = []
-    original = Gatherer.read
-    monkeypatch.setattr(Gatherer, "read", lambda self, part: read.append(len(part)) or original(self, part))
+
+    def counting(study: Study, part: Any) -> list[ImageTraces]:
+        read.append(len(part))
+        return read_images(study, part)
+
+    monkeypatch.setattr(analysis, "read_images", counting)
     assert run("killed") == whole
     assert read == [1]  # the last batch alone
     stored = json.loads((tmp_path / "killed" / "numbers.json").read_text())
@@ -312,16 +307,11 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
 def test_bad_input_is_refused_in_one_line(arguments: tuple[Any, ...], word: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     given = [str(a).replace("{empty}", str(tmp_path / "empty")) for a in arguments]
-    result = rudder("analyze", *given, "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert [line for line in result.stderr.splitlines() if line.startswith("Error: ") and word in line]
+    refused(rudder("analyze", *given, "--out", tmp_path / "out"), word)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
-    result = rudder("analyze", "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert "matplotlib" in result.stderr
-    assert "pip install 'rudder-hf[plots]'" in result.stderr
+    refused(rudder("analyze", "--out", tmp_path / "out"), "pip install 'rudder-hf[plots]'")
     assert not (tmp_path / "out").exists()

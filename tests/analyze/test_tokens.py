@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rudder_hf.analyze.tokens import GrowingAnswer, answer_mentions, numbers_html, scale_html, token_view, tokens_html
+from rudder_hf.analyze.tokens import GrowingAnswer, answer_mentions, numbers_html, token_view, tokens_html
 from rudder_hf.metrics.highlight import mentions
 from tests.support.analyzing import traced
 from tests.support.toy import toy_processor
@@ -157,8 +157,3 @@ def test_the_table_has_the_numbers_of_every_word() -> None:
     assert "<td>a &lt;b&gt;</td><td>0.500</td><td>+0.250</td><td>12.5 %</td>" in page
     assert "<td>cup</td><td></td><td></td><td></td>" in page
     assert numbers_html([]) == numbers_html([token("a", math.nan)]) == ""
-
-
-def test_the_scale_has_its_ends_as_numbers() -> None:
-    assert scale_html((-0.2, 0.6)).startswith("-0.20 <")
-    assert scale_html((-0.2, 0.6)).endswith("> 0.60")

@@ -1,41 +1,58 @@
-"""Costs of decoding methods against vanilla's: counts are exact, timing is fair."""
+"""Costs of decoding methods against vanilla's: counts are exact, timing is fair; the report file and its table."""
 
 from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from rudder_hf.benchmark.costs import CostSettings, measure_costs
-from rudder_hf.benchmark.timing import Run, paired_ratios, round_orders, summarize
+from rudder_hf import RudderConfig, attach
+from rudder_hf.benchmark import BenchmarkModel, BenchmarkReport, BenchmarkSettings, new_result_file, run_benchmark
+from rudder_hf.benchmark.costs import CostSettings, count, count_forwards, measure_costs
+from rudder_hf.benchmark.report import Case, cost_table, notes
+from rudder_hf.benchmark.timing import Bench, Run, paired_ratios, round_orders, summarize
+from rudder_hf.core.backbones import find_backbone
+from rudder_hf.core.generate import HANDLE_NAME
+from rudder_hf.methods import NAMES, get
+from rudder_hf.metrics.errors import InputError
+from tests.support.evaluating import damage
 from tests.support.helpers import OTHER_ROW, ROW
-from tests.support.methods import batch, built, method
+from tests.support.methods import IDS, batch, built, method
+from tests.support.toy import random_prompt, toy_model
 
 NEW = 5
+TOY = toy_model()
+CONFIG = RudderConfig(layer=3, alpha_max=1.0)
+# Decoder forwards for a token after the first: the main branch, and those that a second branch adds.
+EXPECTED = {"vcd": 2.0, "pai": 2.0}
+SETTINGS = BenchmarkSettings(new_tokens=3, rounds=2, warmup=1, prompt_tokens=24)
 
 
 def test_costs_against_vanilla() -> None:
     methods = {name: method(name) for name in ("vanilla", "vcd", "rudder-beta")}
     inputs = {name: value[:1] for name, value in batch("llava", [ROW, OTHER_ROW]).items()}
-    settings = CostSettings(new_tokens=NEW, rounds=2, warmup=0, num_beams=2)
-    wanted = {"greedy": list(methods), "beam": ["rudder-beta"]}
-    costs, runs = measure_costs(built("llava"), methods, inputs, wanted, settings)
-    found = {(cost.decoding, cost.method): cost for cost in costs}
-    assert list(found) == [
-        *(("greedy", name) for name in methods),
-        *(("beam", "vanilla"), ("beam", "rudder-beta")),
-    ]
-    vanilla, vcd, rudder = (found["greedy", name] for name in ("vanilla", "vcd", "rudder-beta"))
+    costs, runs = measure_costs(built("llava"), methods, inputs, CostSettings(new_tokens=NEW, rounds=2, warmup=0))
+    vanilla, vcd, rudder = costs
+    assert [cost.method for cost in costs] == list(methods)
     assert (vanilla.forwards_per_token, vcd.forwards_per_token, rudder.forwards_per_token) == (1.0, 2.0, 1.0)
     assert (vanilla.prompt_forwards, vcd.prompt_forwards, rudder.prompt_forwards) == (1.0, 2.0, 1.0)
-    assert rudder.operators_per_token - vanilla.operators_per_token == len(rudder.added_operators) == 12
+    assert rudder.operators_per_token - vanilla.operators_per_token == 12
     assert vcd.operators_per_token > 1.8 * vanilla.operators_per_token
+    assert vcd.ratio is not None
     assert 0 < vcd.ratio.interval[0] <= vcd.ratio.median <= vcd.ratio.interval[1]
     assert vanilla.ratio is None
     assert vcd.peak_bytes is vcd.peak_ratio is None  # not on a CPU
-    assert {(run.round, run.decoding) for run in runs} == {(n, d) for n in range(2) for d in ("greedy", "beam")}
-    assert len(runs) == 2 * 3 + 2 * 2
+    assert sorted((run.round, run.method) for run in runs) == sorted((n, name) for n in range(2) for name in methods)
+    with pytest.raises(ValueError, match="vanilla"):
+        measure_costs(built("llava"), {"vcd": method("vcd")}, inputs)
 
 
 def test_counts_are_the_same_in_every_run_and_the_model_is_as_before() -> None:
@@ -44,10 +61,9 @@ def test_counts_are_the_same_in_every_run_and_the_model_is_as_before() -> None:
     hooks = sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
     end = model.generation_config.eos_token_id
     methods = {name: method(name) for name in ("vanilla", "pai", "vista")}
-    few = CostSettings(new_tokens=3, rounds=1, warmup=0)
     counts = []
     for _ in range(2):
-        costs, _ = measure_costs(model, methods, inputs, {"greedy": ["pai", "vista"]}, few)
+        costs, _ = measure_costs(model, methods, inputs, CostSettings(new_tokens=3, rounds=1, warmup=0))
         counts.append([(cost.operators_per_token, cost.prompt_forwards) for cost in costs])
     assert counts[0] == counts[1]
     assert model.generation_config.eos_token_id == end
@@ -57,35 +73,119 @@ def test_counts_are_the_same_in_every_run_and_the_model_is_as_before() -> None:
 
 def test_time_per_token_counts_all_rows() -> None:
     settings = CostSettings(new_tokens=NEW, rounds=1, warmup=0)
-    (cost,), (run,) = measure_costs(
-        built("llava"), {"vanilla": method("vanilla")}, batch("llava"), {"greedy": []}, settings
-    )
+    (cost,), (run,) = measure_costs(built("llava"), {"vanilla": method("vanilla")}, batch("llava"), settings)
     assert cost.ms_per_token == pytest.approx(1e3 * run.seconds / (2 * NEW))
 
 
-def test_vanilla_is_needed_and_decodings_are_known() -> None:
-    with pytest.raises(ValueError, match="vanilla"):
-        measure_costs(built("llava"), {"vcd": method("vcd")}, batch("llava"), {"greedy": ["vcd"]})
-    with pytest.raises(ValueError, match="nucleus"):
-        measure_costs(built("llava"), {"vanilla": method("vanilla")}, batch("llava"), {"nucleus": []})
-
-
-@pytest.mark.parametrize(("name", "least"), [("new_tokens", 2), ("rounds", 1), ("num_beams", 2)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("new_tokens", 2), ("rounds", 1), ("num_beams", 2), ("batch_size", 1), ("prompt_tokens", 1)]
+)
 def test_settings_that_cannot_be_measured_are_refused(name: str, least: int) -> None:
     with pytest.raises(ValueError, match=f"`{name}` is {least - 1}"):
-        CostSettings(**{name: least - 1})
+        BenchmarkSettings(**{name: least - 1})
+
+
+# Counts
+
+
+class Counter(TorchDispatchMode):
+    """Counts all operators, by a way of its own: no hooks, no splitting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators_of_one_token(mode: str | None) -> int:
+    """What the last token of an answer of seven takes more than an answer of six."""
+    totals = []
+    for length in (6, 7):
+        handle = None if mode is None else attach(TOY, RudderConfig(layer=3, alpha_max=1.0, mode=mode))
+        with Counter() as counter:
+            TOY.generate(**random_prompt(24), max_new_tokens=length, do_sample=False)
+        if handle is not None:
+            handle.remove()
+        totals.append(counter.count)
+    return totals[1] - totals[0]
+
+
+@pytest.mark.parametrize("mode", [None, "beta", "add"])
+def test_operator_count_equals_an_independent_one(mode: str | None) -> None:
+    steered = get("vanilla") if mode is None else get(f"rudder-{mode}", config=CONFIG)
+    counted = count(Bench(TOY, random_prompt(24), NEW), steered)
+    assert counted.operators == operators_of_one_token(mode)
+    assert counted.peak is None  # only CUDA's allocator knows
+
+
+def counted_forwards(name: str, family: str, beams: int) -> tuple[int, int, int]:
+    """Prompt and answer positions as counted, and all positions by an independent hook: outputs of the last layer."""
+    model, inputs = built(family), batch(family)
+    seen = [0]
+
+    def note(module: Any, args: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        seen[0] += hidden.shape[0] * hidden.shape[1]
+
+    backbone = find_backbone(model)
+    handle = backbone.layers[-1].register_forward_hook(note)
+    try:
+        with method(name).applied(model) as generate, count_forwards(backbone) as found:
+            generate(
+                **inputs, max_new_tokens=NEW, min_new_tokens=NEW, do_sample=False, num_beams=beams, sample_ids=IDS
+            )
+    finally:
+        handle.remove()
+    return found["prompt"], found["answer"], seen[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("beams", [1, 2])
+def test_forwards_per_token_are_what_each_method_says(name: str, beams: int) -> None:
+    prompt, answer, everything = counted_forwards(name, "llava", beams)
+    rows = 2 * beams
+    assert prompt + answer == everything
+    assert answer == EXPECTED.get(name, 1.0) * rows * (NEW - 1)
+    assert method(name).forwards_per_token == EXPECTED.get(name, 1.0)
+    length = batch("llava")["input_ids"].shape[1]
+    extra = method(name).extra_prefills
+    # Side prompts may be shorter (without image), and VISTA's are not repeated for each beam.
+    assert prompt >= rows * length
+    assert (prompt > rows * length) == (extra > 0)
+    if name == "vcd":
+        assert prompt == 2 * rows * length
+
+
+@pytest.mark.parametrize("family", ["instructblip", "qwen2_5_vl"])
+def test_forwards_are_counted_where_another_module_runs_the_loop(family: str) -> None:
+    for name, factor in (("vanilla", 1), ("vcd", 2)):
+        prompt, answer, everything = counted_forwards(name, family, 1)
+        assert (answer, prompt + answer) == (factor * 2 * (NEW - 1), everything)
 
 
 # Timing
 
 
-def test_ratios_are_paired_by_round() -> None:
+def test_answers_have_the_length_that_is_timed() -> None:
+    inputs = random_prompt(24)
+    with Bench(TOY, inputs, 2).opened(get("vanilla")) as answer:
+        first = int(answer()[0, 24])
+    TOY.generation_config.eos_token_id = first
+    try:
+        with Bench(TOY, inputs, NEW).opened(get("vanilla")) as answer:
+            assert answer().shape[1] == 24 + NEW
+        assert TOY.generation_config.eos_token_id == first
+    finally:
+        TOY.generation_config.eos_token_id = None
+
+
+def test_ratios_are_paired_by_round_and_summarized_with_their_spread() -> None:
     times = {"vanilla": [1.0, 2.0, 8.0], "rudder-beta": [2.0, 2.0, 10.0]}
-    runs = [Run(index, name, "greedy", seconds) for name, row in times.items() for index, seconds in enumerate(row)]
+    runs = [Run(index, name, seconds) for name, row in times.items() for index, seconds in enumerate(row)]
     assert paired_ratios(runs, "rudder-beta") == [0.5, 1.0, 0.8]
-
-
-def test_ratios_are_summarized_with_their_spread() -> None:
     ratio = summarize([0.5, 1.0, 0.8])
     assert (ratio.median, ratio.low, ratio.high) == pytest.approx((0.8, 0.53, 0.98))
     assert 0.5 <= ratio.interval[0] <= ratio.median <= ratio.interval[1] <= 1.0
@@ -102,3 +202,77 @@ def test_orders_are_fair(rounds: int, seed: int, count: int) -> None:
     # Over two rounds every method has the same mean place.
     assert all(orders[n + 1] == orders[n][::-1] for n in range(0, rounds - 1, 2))
     assert orders == round_orders(rounds, seed, names)
+
+
+# The report
+
+
+@functools.cache
+def tiny_report() -> BenchmarkReport:
+    """One whole benchmark of a tiny model, with every method."""
+    return run_benchmark(BenchmarkModel.of("toy", TOY, random_prompt(24)), SETTINGS, NAMES)
+
+
+def tiny_case() -> Case:
+    return tiny_report().cases[0]
+
+
+def test_every_method_is_measured_in_every_round_and_nothing_stays_on_the_model() -> None:
+    assert {cost.method for cost in tiny_case().costs} == set(NAMES)
+    vanilla = tiny_case().cost("vanilla")
+    for name, most in (("rudder-beta", 12), ("rudder-add", 1)):
+        cost = tiny_case().cost(name)
+        assert cost.operators_per_token - vanilla.operators_per_token == most
+        assert cost.forwards_per_token == cost.prompt_forwards == 1.0
+    for index in range(SETTINGS.rounds):
+        assert sorted(run.method for run in tiny_case().runs if run.round == index) == sorted(NAMES)
+    assert len(tiny_case().runs) == SETTINGS.rounds * len(NAMES)
+    for module in TOY.modules():
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        assert not [hook for hook in hooks if hook.__module__.startswith("rudder_hf")]
+        assert HANDLE_NAME not in vars(module)
+
+
+def test_report_survives_json_and_damage_is_named(tmp_path: Path) -> None:
+    path = tiny_report().save(tmp_path / "new folder" / "result.json")
+    assert BenchmarkReport.load(path) == tiny_report()
+    record = json.loads(path.read_text())
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["hardware"]["cpu_count"] >= 1
+    assert record["settings"]["rounds"] == SETTINGS.rounds
+    damage(path, ["cases", 0, "costs", 1, "method"], 3)
+    with pytest.raises(InputError, match=r"result.json is damaged: cases\[0\]\.costs\[1\]\.method is 3, .* a text"):
+        BenchmarkReport.load(path)
+    path.write_text('{"format": "rudder-benchmark-1"}')
+    with pytest.raises(ValueError, match="not a report of rudder benchmark"):
+        BenchmarkReport.load(path)
+
+
+def test_results_are_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    assert new_result_file(path) == path
+    path.write_text("precious")
+    with pytest.raises(FileExistsError, match="choose another name"):
+        tiny_report().save(path)
+    with pytest.raises(FileExistsError, match="choose another name"):
+        new_result_file(path)
+    assert path.read_text() == "precious"
+    for inside in (path / "inside.json", path / "inside"):
+        with pytest.raises(InputError, match="is a file"):
+            new_result_file(inside)
+    numbered = [tiny_report().save(new_result_file(tmp_path)).name for _ in range(2)]
+    assert numbered == ["rudder-benchmark-001.json", "rudder-benchmark-002.json"]
+
+
+def test_the_table_has_a_row_for_each_method_and_memory_where_it_was_measured() -> None:
+    table = cost_table(tiny_report())
+    assert [row[1] for row in table.rows] == [cost.method for cost in tiny_case().costs]
+    beta = dict(zip(table.headings, next(row for row in table.rows if row[1] == "rudder-beta"), strict=True))
+    assert beta["Operators per token ↓"].endswith("(+12)")
+    assert beta["Forwards per token ↓"] == "1.00"
+    assert "prompt of 24 tokens" in "\n".join(notes(tiny_report()))
+    # On a CPU there is no column; with the allocator's statistics there is.
+    assert not [heading for heading in table.headings if "memory" in heading]
+    costs = [replace(cost, peak_bytes=3_000_000, peak_ratio=1.5) for cost in tiny_case().costs]
+    shown = cost_table(replace(tiny_report(), cases=[replace(tiny_case(), costs=costs)]))
+    assert {row[shown.headings.index("Peak memory (/ vanilla) ↓")] for row in shown.rows} == {"3.0 MB (1.50)"}

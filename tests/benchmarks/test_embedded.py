@@ -1,14 +1,17 @@
-"""The test bed's program: everything about one model, from tuning to its page."""
+"""The test bed's programs: everything about one model, from tuning to its page, and the README's pictures."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from benchmarks.embedded import run as embedded
 from rudder_hf.calibrate import Rule
@@ -52,3 +55,23 @@ def test_a_model_is_tuned_judged_and_has_a_page(tmp_path: Path, monkeypatch: pyt
     later = json.loads((tmp_path / "runs" / "llava" / "costs.json").read_text())
     assert {name: later[name] for name in ("rudder-beta", "vcd")} == {n: costs[n] for n in ("rudder-beta", "vcd")}
     assert {row.name for row in Result.load(results / "llava.json").methods} == set(given["methods"])
+
+
+@pytest.mark.slow
+def test_the_pictures_are_those_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn again, they are the stored ones, and the output that the README shows stays word for word."""
+    pytest.importorskip("matplotlib", reason="matplotlib, of the extra plots, is not installed")
+    from benchmarks.embedded import pictures
+
+    stored, before = pictures.OUT, pictures.README.read_text()
+    shutil.copy(pictures.README, tmp_path / "README.md")
+    monkeypatch.setattr(pictures, "README", tmp_path / "README.md")
+    monkeypatch.setattr(pictures, "OUT", tmp_path / "images")
+    monkeypatch.setattr(sys, "argv", ["pictures.py"])
+    pictures.main()
+    assert (tmp_path / "README.md").read_text() == before
+    drawn = sorted(path.name for path in (tmp_path / "images").iterdir())
+    assert {"answers-dark.png", "answers-light.png"} <= set(drawn) <= {path.name for path in stored.iterdir()}
+    for name in drawn:
+        with Image.open(tmp_path / "images" / name) as new, Image.open(stored / name) as old:
+            assert (new.size, getattr(new, "text", {})) == (old.size, getattr(old, "text", {}))

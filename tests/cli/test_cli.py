@@ -129,7 +129,7 @@ def test_benchmark_of_a_model_on_disk(folder: Path, tmp_path: Path) -> None:
 
 
 def test_benchmark_refuses_bad_input(folder: Path, tmp_path: Path) -> None:
-    refused(rudder("benchmark", "--model", folder, "--out", tmp_path, "--layer", 4), "4 decoder layers")
+    refused(rudder("benchmark", "--model", folder, "--out", tmp_path, "--methods", "none"), "none")
     refused(rudder("benchmark", "--model", tmp_path / "none", "--out", tmp_path), "none")
     assert rudder("benchmark", "--rounds", 0).exit_code == 2
     assert list(tmp_path.iterdir()) == []

@@ -86,9 +86,14 @@ def test_without_arguments_all_scenes_are_counted_and_a_rule_shows_some() -> Non
     shown = [int(title.removeprefix("scene ").split(",")[0]) - 1 for title in lines_of(result.stdout, "image:")]
     assert shown == [place for place in expected if place is not None]
     assert len(lines_of(result.stdout, "First scene ")) == len(shown)
+    told = lines_of(result.stdout, "not in the image:")
     for name in named:
-        texts = [text.replace(marks.MARK, "") for text in lines_of(result.stdout, f"{name}:")]
-        assert texts == [answers[place][name] for place in shown]
+        texts = lines_of(result.stdout, f"{name}:")
+        assert [text.replace(marks.MARK, "") for text in texts] == [answers[place][name] for place in shown]
+        for place, text, line in zip(shown, texts, told, strict=True):
+            absent = [n for n in captions.mentions(answers[place][name]) if n not in scenes[place].names]
+            assert text.count(marks.MARK) == len(absent)
+            assert f"{name} {', '.join(absent) or 'nothing'}" in line
     # One line on what a handful of scenes cannot show, and the next step.
     record = embedded.config().calibration
     assert record is not None
@@ -139,11 +144,13 @@ def test_one_size_of_an_image_everywhere() -> None:
     assert frame.vanilla.text.strip() == rows[1]["answer"]
 
 
-@pytest.mark.parametrize("options", [("--contrast", 50), ("--alpha-max", 3000), ("--no-compare", "--alpha-max", 3000)])
+@pytest.mark.parametrize("options", [("--contrast", 50), ("--alpha-max", 3000)])
 def test_answers_that_repeat_themselves_are_warned_of(options: tuple[object, ...]) -> None:
     result = generate("--limit", 4, *options)
     assert result.exit_code == 0, result.output
     assert "Warning: steered answers repeat themselves" in result.stderr
+    assert "in all 4 scenes" in result.stdout
+    assert "held-out" not in result.stdout  # another strength was not measured
     assert "repeat themselves" not in generate("--limit", 4).stderr
 
 
@@ -198,26 +205,19 @@ def test_streaming_prints_the_same_words(examples: list[Path]) -> None:
         for name in ("vanilla", "steered"):
             assert f"{name}: {answer[name]}" in streamed.stdout.replace(f"{name}:  ", f"{name}: ")
     assert line_of(streamed.stdout, "not in the image:") == line_of(plain.stdout, "not in the image:")
-    refused(generate("--stream", "--json"), "choose one of them")
 
 
-def test_objects_are_known_of_examples_and_from_annotations(examples: list[Path], tmp_path: Path) -> None:
+def test_objects_are_known_of_examples(examples: list[Path], tmp_path: Path) -> None:
     scenes = {coco.file_name(scene, "examples"): scene for scene in embedded.examples()}
-    for path, answer in zip(examples, answer_json(*examples, "--no-compare")["answers"], strict=True):
-        assert answer["present"] == sorted(scenes[path.name].names)
-        assert answer["vanilla"] is None
-        wrong = [n for n in captions.named_categories(answer["steered"]) if n not in scenes[path.name].names]
-        assert answer["absent"] == {"steered": wrong}
+    for path, answer in zip(examples, answer_json(*examples)["answers"], strict=True):
+        present = scenes[path.name].names
+        assert answer["present"] == sorted(present)
+        for name, absent in answer["absent"].items():
+            assert absent == [n for n in captions.named_categories(answer[name]) if n not in present]
     copy = tmp_path / "image.png"
     with Image.open(examples[0]) as image:
         image.resize((200, 200)).save(copy)
-    assert "present" not in answer_json(copy, "--no-compare", "--max-new-tokens", 2)["answers"][0]
-    annotations = next(examples[0].parent.parent.rglob("instances_examples.json"))
-    refused(generate(copy, "--annotations", annotations), "says nothing about image.png")
-    refused(generate(copy, "--annotations", tmp_path / "none.json"), "none.json")
-    broken = tmp_path / "broken.json"
-    broken.write_text("{}")
-    refused(generate(copy, "--annotations", broken), "broken.json")
+    assert "present" not in answer_json(copy, "--max-new-tokens", 2)["answers"][0]
 
 
 def test_settings_are_followed(examples: list[Path]) -> None:
@@ -291,17 +291,17 @@ def test_bad_settings_are_refused(option: str, value: object, word: str) -> None
     refused(generate(option, value), word)
 
 
-def test_options_that_would_do_nothing_are_refused(examples: list[Path], tmp_path: Path) -> None:
+def test_options_that_do_not_go_together_are_refused(examples: list[Path]) -> None:
+    refused(generate("--k", 2, "--set", "k=3"), "k is given twice")
     refused(generate(examples[0], "--example", 2), "--example is for the examples")
-    annotations = ("--annotations", tmp_path / "instances.json")
-    refused(generate("--example", 1, *annotations), "--annotations is for images that are given")
+    refused(generate("--stream", "--json"), "choose one of them")
 
 
 def test_a_failure_while_generating_is_told_apart_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise RuntimeError("out of\nmemory")
 
-    monkeypatch.setattr("rudder_hf.cli.ask.ask", fail)
+    monkeypatch.setattr("rudder_hf.analyze.examples.ask", fail)
     refused(generate("--json"), "RuntimeError: out of memory", code=1)
 
 
@@ -317,13 +317,9 @@ def test_a_contrast_is_said_to_be_none_of_the_paper() -> None:
     assert [record["settings"][name] for name in ("contrast", "contrast_after")] == [0.6, 2]
 
 
-def test_a_setting_is_given_once() -> None:
-    refused(generate("--k", 2, "--set", "k=3"), "k is given twice")
-
-
 def test_a_folder_of_images_and_a_part_of_it(examples: list[Path]) -> None:
     folder = examples[0].parent
-    short = ("--max-new-tokens", 2, "--no-compare")
+    short = ("--max-new-tokens", 2)
     assert [answer["image"] for answer in answer_json(folder, *short)["answers"]] == [str(path) for path in examples]
     some = answer_json(folder, *short, "--limit", 2)["answers"]
     assert [answer["image"] for answer in some] == [str(path) for path in examples[:2]]

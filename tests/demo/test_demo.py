@@ -6,8 +6,10 @@ import ast
 import http.client
 import itertools
 import math
+import runpy
 import socket
 import threading
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +17,17 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from rudder_hf import RudderConfig
-from rudder_hf.analyze.examples import RULES, Examples, answer_examples
+from rudder_hf.analyze.examples import RULES, Examples, answer_examples, ask
 from rudder_hf.analyze.tokens import TracedAnswer, mark_differences, token_view
-from rudder_hf.cli.main import app
 from rudder_hf.demo import serve
-from rudder_hf.demo.engine import Engine, Frame
-from rudder_hf.demo.view import LONGEST_PROMPT, PRESETS, SETTINGS, Limits, View, colour_scale, legend, title, verdict
+from rudder_hf.demo.engine import Engine
+from rudder_hf.demo.view import LONGEST_PROMPT, PRESETS, SETTINGS, Frame, Limits, View, paint, title, verdict
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image, recognise_example, write_examples
 from tests.support.analyzing import traced
+from tests.support.command import refused, rudder
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 OWN = {name: getattr(RudderConfig, name) for name in SETTINGS} | {"layer": 3, "alpha_max": 12.5}
@@ -49,19 +48,6 @@ def test_verdicts() -> None:
     assert verdict(["cup"], False, stopped=True) == "Stopped early. Not in the image: <del>cup</del>"
 
 
-similarities = st.lists(st.one_of(st.floats(-1, 1), st.just(math.nan)), max_size=8)
-
-
-@given(st.lists(similarities, max_size=3))
-def test_one_scale_covers_all_answers(rows: list[list[float]]) -> None:
-    answers = [TracedAnswer("", [], {"similarity": row}) for row in rows]
-    assert colour_scale(answers, "gate") == (0.0, 1.0)
-    low, high = colour_scale(answers, "similarity")
-    assert low < high
-    assert all(low <= value <= high for row in rows for value in row if not math.isnan(value))
-    assert f">{low:.2f} <" in legend("similarity", (low, high))
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -71,24 +57,19 @@ def test_one_scale_covers_all_answers(rows: list[list[float]]) -> None:
         ({"mode": "gamma"}, "'beta'"),
         ({"span": "all"}, "'prompt', 'text', 'image'"),
         ({"contrast": 3.0}, "0 to 2"),
-        ({"contrast_after": 0}, "1 to 32"),
-        ({"contrast_first_layer": 4}, "0 to 3"),
     ],
 )
 def test_what_a_model_cannot_have_is_refused(changes: dict[str, Any], word: str) -> None:
     LIMITS.check(DEFAULT)
     with pytest.raises(ValueError, match=word):
         LIMITS.check(with_settings(DEFAULT, **changes))
-
-
-def test_a_question_has_to_be_one() -> None:
     for prompt in ("", "  ", "a" * (LONGEST_PROMPT + 1)):
         with pytest.raises(ValueError, match=str(LONGEST_PROMPT)):
             LIMITS.check(replace(DEFAULT, prompt=prompt))
 
 
 def test_presets_are_within_the_limits_and_recognised() -> None:
-    for own in (OWN, OWN | {"alpha_max": 0.7, "k": 30.0, "contrast": 5.5, "contrast_after": 40}):
+    for own in (OWN, OWN | {"alpha_max": 0.7, "k": 30.0, "contrast": 5.5}):
         limits = Limits(4, own)
         for name in PRESETS:
             view = replace(DEFAULT, settings=limits.preset(name))
@@ -106,12 +87,21 @@ def test_the_title_says_what_is_on() -> None:
         assert title(OWN | {"alpha_max": alpha_max, "contrast": contrast}) == words
 
 
-def test_words_that_differ_are_marked() -> None:
-    one, other = (token_view(traced(text, [0.1] * 5), None) for text in ("a dog and a cat", "a dog or a cow"))
-    assert mark_differences(one, other)
-    marked = [[token["text"].strip() for token in view["tokens"] if token["differs"]] for view in (one, other)]
+def test_words_that_differ_are_marked_and_it_is_said() -> None:
+    one, other = (traced(text, [0.1] * 5) for text in ("a dog and a cat", "a dog or a cow"))
+    views = [token_view(answer, None) for answer in (one, other)]
+    assert mark_differences(*views)
+    marked = [[token["text"].strip() for token in view["tokens"] if token["differs"]] for view in views]
     assert marked == [["and", "cat"], ["or", "cow"]]
-    assert not mark_differences(one, one)
+    panels, status = paint(replace(DEFAULT, example=None), Frame(one, other, done=True))
+    assert [text.count(" differs") for text in panels] == [2, 2]
+    assert all("<summary>Numbers of each token</summary>" in text for text in panels)
+    assert "The answers differ in the framed words." in status
+    panels, status = paint(DEFAULT, Frame(one, one, done=True))
+    assert "Same answer." in status
+    assert "differs" not in panels[0]
+    assert paint(DEFAULT, Frame(one, other))[1] == paint(DEFAULT, Frame(one, one, True, stopped=True))[1] == ""
+    assert paint(DEFAULT, Frame())[0][0].count("Waiting for the model") == 1
 
 
 def test_examples_are_chosen_by_rules_and_counted() -> None:
@@ -130,12 +120,12 @@ def test_examples_are_chosen_by_rules_and_counted() -> None:
 
 def test_controls() -> None:
     """Sliders hold floats; what is emptied is refused."""
-    values = {**OWN, "layer": 3.0, "contrast_after": 2.0, "k": 2}
-    view = View.from_controls(None, "p", "gate", list(values.values()))
-    assert view == View(None, "p", {**OWN, "contrast_after": 2, "k": 2.0})
+    values = {**OWN, "layer": 3.0, "k": 2}
+    view = View.from_controls(None, "p", list(values.values()))
+    assert view == View(None, "p", {**OWN, "k": 2.0})
     assert type(view.settings["layer"]) is int
     with pytest.raises(ValueError, match="alpha_max is empty"):
-        View.from_controls(None, "p", "gate", list((values | {"alpha_max": None}).values()))
+        View.from_controls(None, "p", list((values | {"alpha_max": None}).values()))
 
 
 # The engine, on the embedded model
@@ -162,16 +152,17 @@ def opening(engine: Engine, number: int, **changes: Any) -> View:
 
 
 def test_streamed_answers_and_numbers_are_those_of_separate_calls(engine: Engine) -> None:
-    from rudder_hf.cli.ask import ask
-
     view = opening(engine, 3)
-    frame = last(engine, 3, view)
+    *frames, frame = engine.stream(example_image(3), view, threading.Event())
+    assert [each.done for each in (*frames, frame)] == [False] * len(frames) + [True]
+    lengths = [len(each.steered.spans) for each in frames]
+    assert lengths == sorted(lengths)
     config = engine.model.config
     (answer,) = ask(engine.model, engine.processor, [example_image(3)], view.prompt, 24)
     assert (said(frame.vanilla), said(frame.steered)) == (answer.vanilla, answer.steered)
     for name in ("similarity", "gate", "push"):
         shown = torch.tensor(frame.steered.trace[name])
-        assert torch.allclose(shown, torch.tensor(getattr(answer, name)[: len(shown)]), atol=1e-4), name
+        assert torch.allclose(shown, torch.tensor(answer.traced.trace[name][: len(shown)]), atol=1e-4), name
     assert set(frame.vanilla.trace["gate"]) == set(frame.vanilla.trace["push"]) == {0.0}
     assert max(frame.steered.trace["gate"]) > 0
     assert (config.layer, config.alpha_max) == (embedded.config().layer, embedded.config().alpha_max)
@@ -183,13 +174,6 @@ def test_the_count_of_the_examples_is_that_of_single_answers(engine: Engine) -> 
     for number in (1, 5):
         frame = last(engine, number, opening(engine, number))
         assert (said(frame.vanilla), said(frame.steered)) == (found.vanilla[number - 1], found.steered[number - 1])
-
-
-def test_frames_grow(engine: Engine) -> None:
-    frames = list(engine.stream(example_image(1), opening(engine, 1), threading.Event()))
-    lengths = [len(frame.steered.spans) for frame in frames]
-    assert lengths == sorted(lengths)
-    assert [frame.done for frame in frames] == [False] * (len(frames) - 1) + [True]
 
 
 def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
@@ -264,16 +248,9 @@ def test_examples_are_recognised_by_their_pixels(tmp_path: Path) -> None:
 # The command
 
 
-def refused(*arguments: object) -> str:
-    result = CliRunner().invoke(app, ["demo", *map(str, arguments)])
-    assert (result.exit_code, result.stdout) == (2, "")
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
-    return line
-
-
 def test_without_gradio_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'rudder-hf[demo]'" in refused()
+    refused(rudder("demo"), "pip install 'rudder-hf[demo]'")
 
 
 def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -281,8 +258,8 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     with socket.socket() as taken:
         taken.bind((serve.HERE, 0))
         taken.listen()
-        assert "is not free" in refused("--port", taken.getsockname()[1])
-    assert "none" in refused("--port", 0, "--model", tmp_path / "none")
+        refused(rudder("demo", "--port", taken.getsockname()[1]), "is not free")
+    refused(rudder("demo", "--port", 0, "--model", tmp_path / "none"), "none")
 
 
 def test_only_the_page_needs_gradio() -> None:
@@ -293,19 +270,27 @@ def test_only_the_page_needs_gradio() -> None:
         assert ("gradio" in names) == (path.stem == "page"), path.name
 
 
-def test_the_space_starts_this_page() -> None:
-    space = EXAMPLES / "space"
+def test_the_space_serves_this_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gradio", reason="the page needs gradio: pip install 'rudder-hf[demo]'")
+    space, status = EXAMPLES / "space", []
     front = (space / "README.md").read_text().split("---")[1]
     assert "sdk: gradio" in front
     assert "app_file: app.py" in front
     assert (space / "requirements.txt").read_text().strip() == "rudder-hf[demo]"
-    code = (space / "app.py").read_text()
-    compile(code, "app.py", "exec")
-    assert "on_space=True" in code
 
+    def serve_once(announce: Any, *args: Any, **options: Any) -> None:
+        """Serve the page as until Ctrl-C, but for one request under the Space's own name."""
+        with serve.serving(*args, **options) as url:
+            request = urllib.request.Request(url, headers={"Host": "name.hf.space"})
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                status.append((answer.status, b"RUDDER" in answer.read()))
 
-settings.register_profile("demo", deadline=None)
-settings.load_profile("demo")
+    port = serve.check_port(0)
+    monkeypatch.setenv("GRADIO_SERVER_PORT", str(port))
+    monkeypatch.delenv("RUDDER_MODEL", raising=False)
+    monkeypatch.setattr(serve, "serve_until_interrupted", serve_once)
+    runpy.run_path(str(space / "app.py"))
+    assert status == [(200, True)]
 
 
 def test_other_host_names_and_other_pages_are_refused() -> None:

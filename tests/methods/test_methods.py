@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -459,5 +460,8 @@ def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(__file__).parent.parent.parent / "examples" / "custom_method.py"
     runpy.run_path(str(path), run_name="__main__")
     printed = capsys.readouterr().out
-    assert "vanilla" in printed
-    assert "detector-guidance" in printed
+    vanilla, guided = (
+        re.findall(rf"^{name} +example \d: (.+)", printed, re.M) for name in ("vanilla", "detector-guidance")
+    )
+    assert len(vanilla) == len(guided) == 2
+    assert vanilla != guided
