@@ -41,7 +41,7 @@ def test_server_was_measured_on_the_present_code(part: str, release: str) -> Non
     [
         ('"""Other words."""\nRATE = 1 + 2\n\n\ndef scale(x): return RATE*x\n', True),
         (
-            'RATE = 1 + 2\n"""What follows a constant."""\ndef scale(x):\n    """Say so."""\n    return RATE * x  # why',
+            'RATE = 1 + 2\n"""Of a constant."""\ndef scale(x):\n    """Say so."""\n    return RATE * x  # why',
             True,
         ),
         ("RATE = 3\ndef scale(x): return RATE * x", False),
