@@ -71,9 +71,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+def connect(server: str) -> Any:
+    """A client with a connection for each request: the server closes idle ones after 5 s, while a client may write."""
+    close = {"Connection": "close"}
+    return openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0, timeout=300, default_headers=close)
+
+
 @pytest.fixture
 def client(server: str) -> Iterator[Any]:
-    with openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0, timeout=300) as client:
+    with connect(server) as client:
         yield client
 
 
@@ -144,7 +150,7 @@ def test_clients_at_once(server: str, lone: dict[str, list[str]]) -> None:
 
     def one(job: tuple[int, str, bool]) -> str:
         index, kind, stream = job
-        with openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        with connect(server) as client:
             together.wait(60)
             return ask(client, IMAGES[index], stream, **kinds[kind])
 
