@@ -228,7 +228,7 @@ def test_client_script(
     words = page_command(start)
     more = ["--base-url", f"{server}/v1", "--max-tokens", str(NEW)]
     run_script("client.py", [*words[2:], *more], monkeypatch)
-    shown = [f"{name}: {lone[kind][index]}" for name, index in names.items() if name in words]
+    shown = [f"{name}: {lone[kind][index].strip()}" for name, index in names.items() if name in words]
     assert capsys.readouterr().out.splitlines() == shown
 
 
