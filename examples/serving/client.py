@@ -84,7 +84,7 @@ def main() -> None:
         fields = rudder_fields(client, given)
         answers = pool.map(lambda image: ask(client, image, given, fields), given.images)
         for image, answer in zip(given.images, answers, strict=True):
-            print(f"{image.name}: {answer}")
+            print(f"{image.name}: {answer.strip()}")
 
 
 if __name__ == "__main__":

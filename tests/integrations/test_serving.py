@@ -43,18 +43,19 @@ IMAGES = sorted((ROOT / "examples" / "images").glob("*.png"))[:3]
 STRONG: dict[str, Any] = {"alpha_max": 5 * embedded.config().alpha_max, "mode": "add", "steer_first_token": True}
 
 
+def say(model: Any, processor: Any, path: Path, rudder: Any = None, new: int = NEW) -> str:
+    """What an image gets from a call of its own."""
+    inputs = inputs_for(processor, [Image.open(path)], QUESTION)
+    ids = model.generate(**inputs, max_new_tokens=new, do_sample=False, rudder=rudder)
+    return str(processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+
+
 @pytest.fixture(scope="module")
 def lone() -> dict[str, list[str]]:
     """What each image gets from a call of its own, by kind of request."""
-    model, processor = embedded.load()
-
-    def say(path: Path, **options: Any) -> str:
-        inputs = inputs_for(processor, [Image.open(path)], QUESTION)
-        ids = model.generate(**inputs, max_new_tokens=NEW, do_sample=False, **options)
-        return str(processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
-
-    kinds: dict[str, dict[str, Any]] = {"steered": {}, "vanilla": {"rudder": False}, "strong": {"rudder": STRONG}}
-    said = {kind: [say(path, **options) for path in IMAGES] for kind, options in kinds.items()}
+    parts = embedded.load()
+    kinds = {"steered": None, "vanilla": False, "strong": STRONG}
+    said = {kind: [say(*parts, path, rudder) for path in IMAGES] for kind, rudder in kinds.items()}
     assert len({tuple(answers) for answers in said.values()}) == 3
     assert len(set(said["steered"])) == len(IMAGES)
     return said
@@ -70,9 +71,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+def connect(server: str) -> Any:
+    """A client with a connection for each request: the server closes idle ones after 5 s, while a client may write."""
+    close = {"Connection": "close"}
+    return openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0, timeout=300, default_headers=close)
+
+
 @pytest.fixture
 def client(server: str) -> Iterator[Any]:
-    with openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0, timeout=300) as client:
+    with connect(server) as client:
         yield client
 
 
@@ -120,13 +127,18 @@ def test_the_request_of_the_page(client: Any) -> None:
     assert names["answer"].choices[0].message.content
 
 
+def test_the_answers_of_the_page() -> None:
+    """vLLM answers as plain transformers does, so that its answers on the page can be checked without it."""
+    block = PAGE.read_text().split("<!-- vllm answers -->")[1].split("<!--")[0]
+    (name, steered), (_, vanilla) = re.findall(r"^(\S+\.png): (.*)$", block, re.MULTILINE)
+    parts, path = embedded.load(), ROOT / "examples" / "images" / name
+    assert [say(*parts, path, rudder, new=256).strip() for rudder in (None, False)] == [steered, vanilla]
+    assert steered != vanilla
+
+
 def test_clients_at_once(server: str, lone: dict[str, list[str]]) -> None:
     """Clients with images and settings of their own, all in flight together, get what they get alone."""
-    kinds: dict[str, dict[str, str]] = {
-        "steered": {},
-        "vanilla": with_settings(False),
-        "strong": with_settings(STRONG),
-    }
+    kinds = {"steered": {}, "vanilla": with_settings(False), "strong": with_settings(STRONG)}
     jobs = [
         (0, "steered", True),
         (1, "steered", False),
@@ -138,7 +150,7 @@ def test_clients_at_once(server: str, lone: dict[str, list[str]]) -> None:
 
     def one(job: tuple[int, str, bool]) -> str:
         index, kind, stream = job
-        with openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0, timeout=300) as client:
+        with connect(server) as client:
             together.wait(60)
             return ask(client, IMAGES[index], stream, **kinds[kind])
 
@@ -216,7 +228,7 @@ def test_client_script(
     words = page_command(start)
     more = ["--base-url", f"{server}/v1", "--max-tokens", str(NEW)]
     run_script("client.py", [*words[2:], *more], monkeypatch)
-    shown = [f"{name}: {lone[kind][index]}" for name, index in names.items() if name in words]
+    shown = [f"{name}: {lone[kind][index].strip()}" for name, index in names.items() if name in words]
     assert capsys.readouterr().out.splitlines() == shown
 
 

@@ -44,12 +44,12 @@ class Job:
     name: str
     tokens: tuple[int, ...]
     prompt: int
-    extra: dict[str, Any] | None
-    computed: int = 0
-    running: bool = False
+    extra: dict[str, Any] | None = None
     blocks: list[int] = field(default_factory=list)
+    counted: Any = None  # for each position whether it is in the pooled span
+    computed: int = 0
 
-    def expected(self, position: int, pool: str, counted: list[bool] | None = None) -> torch.Tensor:
+    def expected(self, position: int, pool: str) -> torch.Tensor:
         """What leaves the layer at a position, by the slow formulas."""
         update = vectors(self.tokens[: position + 1], "update")
         chosen = request_settings(ENGINE, self.extra)
@@ -57,7 +57,8 @@ class Job:
         if chosen is None or not (position >= self.prompt or last_prompt):
             return update
         read = torch.stack([vectors(self.tokens[: index + 1], "update") for index in range(self.prompt)]).double()
-        v = card(read, (counted or [True] * self.prompt)[: self.prompt], pool)
+        counted = [True] * self.prompt if self.counted is None else self.counted[: self.prompt].tolist()
+        v = card(read, counted, pool)
         h = vectors(self.tokens[: position + 1], "h").double()
         s = float(h @ v / h.norm())
         alpha_max, k, c, g_min, g_max, cap = chosen.push_rows()[0]
@@ -68,39 +69,46 @@ class Job:
 class SmallEngine:
     """Planner, buffers and operator, driven step by step."""
 
-    def __init__(self, cached: bool = False, pool: str = "mean") -> None:
+    def __init__(self, cached: bool = False, pool: str = "mean", branches: bool = True) -> None:
         self.pool = pool
         self.planner = Planner(SLOTS, MOST, BLOCK_SIZE if cached else None, BLOCKS if cached else 0)
         self.buffers = Buffers(SLOTS, WIDTH, MOST, torch.device("cpu"), pool == "norm")
+        self.buffers.branches = branches
         if cached:
             self.buffers.keep_blocks(BLOCKS)
 
-    def admit(self, job: Job, hits: int = 0, counted: Any = None) -> None:
-        chosen = request_settings(ENGINE, job.extra)
-        first = chosen is not None and chosen.steer_first_token
-        cached = job.blocks[: hits // BLOCK_SIZE]
-        slot = self.planner.admit(job.name, Planned(job.prompt, chosen is not None, first, counted), cached)
-        if chosen is not None:
-            self.buffers.open_slot(slot, chosen.push_rows()[0])
-        job.computed, job.running = hits, True
+    def admit(self, *jobs: Job, hits: int = 0) -> None:
+        for job in jobs:
+            chosen = request_settings(ENGINE, job.extra)
+            first = chosen is not None and chosen.steer_first_token
+            planned = Planned(job.prompt, chosen is not None, first, job.counted)
+            slot = self.planner.admit(job.name, planned, job.blocks[: hits // BLOCK_SIZE])
+            if chosen is not None:
+                self.buffers.open_slot(slot, chosen.push_rows()[0])
+            job.computed = hits
 
-    def step(self, jobs: list[tuple[Job, int]], padding: int = 0, counted: Any = None) -> bool:
-        """Run one forward, compare every token of it and tell whether it was planned like the last."""
-        blocks = {job.name: job.blocks for job, _ in jobs}
-        computed = np.array([job.computed for job, _ in jobs])
-        total = sum(count for _, count in jobs)
+    def run(self, job: Job, *counts: int) -> None:
+        """Run forwards of one request, with so many tokens each."""
+        for count in counts:
+            self.step((job, count))
+
+    def step(self, *work: tuple[Job, int], padding: int = 0) -> bool:
+        """Run one forward, compare every token of it and return whether it was planned like the last."""
+        blocks = {job.name: job.blocks for job, _ in work}
+        computed = np.array([job.computed for job, _ in work])
+        total = sum(count for _, count in work)
         before = self.planner._steady
-        changes = plan(self.planner, {job.name: count for job, count in jobs}, computed, padding, blocks)
+        changes = plan(self.planner, {job.name: count for job, count in work}, computed, padding, blocks)
         if changes is not None:
             self.buffers.apply(self.planner, changes, total + padding)
-        places = [(job, job.computed + index) for job, count in jobs for index in range(count)]
+        places = [(job, job.computed + index) for job, count in work for index in range(count)]
         garbage = torch.full((padding, WIDTH), torch.nan)
         h = torch.cat([torch.stack([vectors(job.tokens[: at + 1], "h") for job, at in places]), garbage])
         update = torch.cat([torch.stack([vectors(job.tokens[: at + 1], "update") for job, at in places]), garbage])
         out = read_and_steer(h, update, self.buffers)
-        wanted = torch.stack([job.expected(at, self.pool, counted) for job, at in places])
-        torch.testing.assert_close(out[:total], wanted, rtol=1e-4, atol=1e-4)
-        for job, count in jobs:
+        expected = torch.stack([job.expected(at, self.pool) for job, at in places])
+        torch.testing.assert_close(out[:total], expected, rtol=1e-4, atol=1e-4)
+        for job, count in work:
             job.computed += count
         return before is not None and self.planner._steady is before
 
@@ -129,14 +137,17 @@ EXTRAS = (
 def make_job(draw: random.Random, number: int) -> Job:
     prompt = draw.randint(1, 14)
     tokens = tuple(draw.randrange(50) for _ in range(prompt + draw.randint(1, 8)))
-    return Job(f"request {number}", tokens, prompt, draw.choice(EXTRAS))
+    return Job(f"request {number}", tokens, prompt, draw.choice(EXTRAS), list(range(8 * number, 8 * number + 8)))
 
 
 @settings(max_examples=12, deadline=None)
-@given(seed=st.integers(0, 10**6), pool=st.sampled_from(["mean", "norm"]))
-def test_any_schedule_steers_each_request_as_if_alone(seed: int, pool: str) -> None:
+@given(
+    seed=st.integers(0, 10**6), pool=st.sampled_from(["mean", "norm"]), cached=st.booleans(), branches=st.booleans()
+)
+def test_any_schedule_steers_each_request_as_if_alone(seed: int, pool: str, cached: bool, branches: bool) -> None:
+    """Also where graphs are captured, so that every forward takes every part of the operator."""
     draw = random.Random(seed)
-    engine = SmallEngine(pool=pool)
+    engine = SmallEngine(cached, pool, branches)
     waiting = [make_job(draw, number) for number in range(7)]
     running: list[Job] = []
     while waiting or running:
@@ -147,7 +158,7 @@ def test_any_schedule_steers_each_request_as_if_alone(seed: int, pool: str) -> N
         chosen = [job for job in running if draw.random() < 0.8]
         work = [(job, draw.randint(1, len(job.tokens) - job.computed)) for job in chosen]
         if work:
-            engine.step(work, padding=draw.choice([0, 3]))
+            engine.step(*work, padding=draw.choice([0, 3]))
         for job in list(running):
             done = job.computed == len(job.tokens)
             if done or draw.random() < 0.1:
@@ -161,51 +172,39 @@ def test_any_schedule_steers_each_request_as_if_alone(seed: int, pool: str) -> N
 
 def test_single_tokens_of_a_prompt_are_read() -> None:
     engine = SmallEngine()
-    job = Job("slow", tuple(range(9)), 6, None)
-    engine.admit(job)
-    for _ in range(9):
-        engine.step([(job, 1)])
+    engine.admit(job := Job("slow", tuple(range(9)), 6))
+    engine.run(job, *[1] * 9)
 
 
 def test_cached_blocks_count_as_read() -> None:
     engine = SmallEngine(cached=True)
     shared = tuple(range(12))
-    first = Job("first", (*shared, 20, 21, 22, 23), 14, {"rudder": False}, blocks=[5, 2, 9, 7])
-    second = Job("second", (*shared, 30, 31, 32, 33), 13, None, blocks=[5, 2, 9, 11])
-    engine.admit(first)
-    engine.step([(first, 10)])
-    engine.step([(first, 6)])
-    engine.admit(second, hits=12)
-    engine.step([(second, 1)])
-    engine.step([(second, 3)])
+    engine.admit(first := Job("first", (*shared, 20, 21, 22, 23), 14, {"rudder": False}, [5, 2, 9, 7]))
+    engine.run(first, 10, 6)
+    engine.admit(second := Job("second", (*shared, 30, 31, 32, 33), 13, None, [5, 2, 9, 11]), hits=12)
+    engine.run(second, 1, 3)
 
 
 def test_blocks_that_are_filled_in_the_same_forward() -> None:
     """vLLM may let a request begin behind blocks which another one computes in that very forward."""
     engine = SmallEngine(cached=True)
     shared = tuple(range(8))
-    first = Job("first", (*shared, 20, 21), 9, None, blocks=[1, 2, 3])
-    second = Job("second", (*shared, 30, 31), 9, {"rudder_alpha_max": 3.0}, blocks=[1, 2, 4])
-    engine.admit(first)
-    engine.admit(second, hits=8)
-    engine.step([(second, 1), (first, 9)])
-    engine.step([(first, 1), (second, 1)])
+    engine.admit(first := Job("first", (*shared, 20, 21), 9, None, [1, 2, 3]))
+    engine.admit(second := Job("second", (*shared, 30, 31), 9, {"rudder_alpha_max": 3.0}, [1, 2, 4]), hits=8)
+    engine.step((second, 1), (first, 9))
+    engine.step((first, 1), (second, 1))
 
 
 def test_a_block_that_is_used_again_forgets_its_old_tokens() -> None:
     engine = SmallEngine(cached=True)
-    old = Job("old", tuple(range(40, 48)), 8, None, blocks=[1, 2])
-    engine.admit(old)
-    engine.step([(old, 8)])
-    engine.planner.release("old")
-    test = Job("new", tuple(range(10)), 8, None, blocks=[2, 1, 3])
-    engine.admit(test)
-    engine.step([(test, 8)])
-    engine.planner.release("new")
-    again = Job("again", tuple(range(10)), 9, None, blocks=[2, 1, 4])
-    engine.admit(again, hits=8)
-    engine.step([(again, 1)])
-    engine.step([(again, 1)])
+    old = Job("old", tuple(range(40, 48)), 8, None, [1, 2])
+    new = Job("new", tuple(range(10)), 8, None, [2, 1, 3])
+    for job in (old, new):
+        engine.admit(job)
+        engine.run(job, 8)
+        engine.planner.release(job.name)
+    engine.admit(again := Job("again", tuple(range(10)), 9, None, [2, 1, 4]), hits=8)
+    engine.run(again, 1, 1)
 
 
 @pytest.mark.parametrize("span", ["text", "image"])
@@ -213,15 +212,10 @@ def test_positions_outside_the_span_are_not_read(span: str) -> None:
     engine = SmallEngine(cached=True)
     counted = np.array([True, False, True, True, False, True, False, True, True, True, span == "text", span == "text"])
     shared = tuple(range(10))
-    first = Job("first", (*shared, 20, 21), 10, None, blocks=[1, 2, 3])
-    engine.admit(first, counted=counted)
-    engine.step([(first, 3)], counted=counted.tolist())
-    engine.step([(first, 7)], counted=counted.tolist())
-    engine.step([(first, 2)], counted=counted.tolist())
-    second = Job("second", (*shared, 30), 10, None, blocks=[1, 2, 4])
-    engine.admit(second, hits=8, counted=counted)
-    engine.step([(second, 2)], counted=counted.tolist())
-    engine.step([(second, 1)], counted=counted.tolist())
+    engine.admit(first := Job("first", (*shared, 20, 21), 10, None, [1, 2, 3], counted))
+    engine.run(first, 3, 7, 2)
+    engine.admit(second := Job("second", (*shared, 30), 10, None, [1, 2, 4], counted), hits=8)
+    engine.run(second, 2, 1)
 
 
 def test_a_factor_of_the_layer_is_made_up_for() -> None:
@@ -258,12 +252,10 @@ def test_a_forward_without_steered_tokens_leaves_the_layer_alone() -> None:
         engine = SmallEngine(cached)
         target = Target(1.0)
         target.buffers = engine.buffers
-        jobs = [Job(name, tuple(range(9)), 4, {"rudder": steered}, blocks=[1, 2, 3]) for name in ("one", "two")]
-        for job in jobs:
-            engine.admit(job)
-        engine.step([(job, 4) for job in jobs])
-        for _ in range(3):
-            engine.step([(job, 1) for job in jobs])
+        jobs = [Job(name, tuple(range(9)), 4, {"rudder": steered}, [1, 2, 3]) for name in ("one", "two")]
+        engine.admit(*jobs)
+        for count in (4, 1, 1, 1):
+            engine.step(*((job, count) for job in jobs))
         target.h = torch.randn(1, 2, WIDTH)
         assert (target._steer(update) is update) == (not steered)
 
@@ -271,14 +263,10 @@ def test_a_forward_without_steered_tokens_leaves_the_layer_alone() -> None:
 def test_answers_of_steered_requests_are_in_no_sum() -> None:
     """Their blocks are shared with nobody."""
     engine = SmallEngine(cached=True)
-    jobs = [
-        Job(f"{row}", tuple(range(16)), 4, {"rudder": row}, blocks=[4 * row + n for n in range(4)]) for row in (0, 1)
-    ]
-    for job in jobs:
-        engine.admit(job)
-    engine.step([(job, 4) for job in jobs])
-    for _ in range(12):
-        engine.step([(job, 1) for job in jobs])
+    jobs = [Job(f"{row}", tuple(range(16)), 4, {"rudder": row}, [4 * row + n for n in range(4)]) for row in (0, 1)]
+    engine.admit(*jobs)
+    for count in (4, *[1] * 12):
+        engine.step(*((job, count) for job in jobs))
     assert engine.buffers.block_sums is not None
     assert engine.buffers.block_sums[:8].any(dim=1).tolist() == [True] * 5 + [False] * 3
 
@@ -287,36 +275,29 @@ def test_long_forwards_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     """The last prompt position is steered with a CARD that all parts were read into."""
     monkeypatch.setattr(operator, "ROWS", 4)
     engine = SmallEngine(cached=True)
-    job = Job("long", tuple(range(30)), 15, {"rudder_steer_first_token": True}, blocks=[3, 1, 4, 2, 5, 6, 7, 8])
+    job = Job("long", tuple(range(30)), 15, {"rudder_steer_first_token": True}, [3, 1, 4, 2, 5, 6, 7, 8])
     engine.admit(job)
-    engine.step([(job, 17)], padding=2)
-    engine.step([(job, 6)])
-    engine.step([(job, 7)], padding=1)
+    engine.step((job, 17), padding=2)
+    engine.step((job, 6))
+    engine.step((job, 7), padding=1)
 
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("branches", [False, True])
 def test_answers_token_by_token(cached: bool, branches: bool) -> None:
     """Forwards that are like the last one, and those that only look so."""
-    engine = SmallEngine(cached)
-    engine.buffers.branches = branches
+    engine = SmallEngine(cached, branches=branches)
     counted = np.array([True, True, False, True, True, True, *[False] * 34])
+    extras: list[Any] = [None, {"rudder": False}, {"rudder_alpha_max": 3.0}]
     jobs = [
-        Job(
-            f"{number}",
-            tuple(range(20 * number, 20 * number + 40)),
-            6,
-            extra,
-            blocks=[*range(10 * number, 10 * number + 10)],
-        )
-        for number, extra in enumerate((None, {"rudder": False}, {"rudder_alpha_max": 3.0}))
+        Job(f"{n}", tuple(range(20 * n, 20 * n + 40)), 6, extra, list(range(10 * n, 10 * n + 10)), counted)
+        for n, extra in enumerate(extras)
     ]
-    for job in jobs:
-        engine.admit(job, counted=counted)
+    engine.admit(*jobs)
     same = []
 
     def step(*work: tuple[Job, int], padding: int = 0) -> None:
-        same.append(engine.step(list(work), padding, counted.tolist()))
+        same.append(engine.step(*work, padding=padding))
 
     one, two, three = jobs
     step((one, 6), (two, 6))
@@ -335,13 +316,13 @@ def test_answers_token_by_token(cached: bool, branches: bool) -> None:
         step((one, 1), (two, 1), (three, 1))
     # One is preempted: it reads its prompt anew, in another slot, and answers at once.
     engine.planner.release("0")
-    engine.admit(one, counted=counted)
+    engine.admit(one)
     step((one, 8), (two, 1), (three, 1))
     for _ in range(2):
         step((one, 1), (two, 1), (three, 1))
     # Once more, and it begins with a single token.
     engine.planner.release("0")
-    engine.admit(one, counted=counted)
+    engine.admit(one)
     for _ in range(9):
         step((one, 1), (two, 1), (three, 1))
     alike = [0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 1, *[0] * 7, 1, 1]
@@ -357,54 +338,30 @@ def test_blocks_that_answers_fill_token_by_token() -> None:
     """An unsteered answer is part of the next prompt, which finds its blocks in the cache."""
     engine = SmallEngine(cached=True)
     tokens = tuple(range(16))
-    first = Job("first", tokens, 5, {"rudder": False}, blocks=[3, 1, 2, 4])
-    engine.admit(first)
-    engine.step([(first, 5)])
-    for _ in range(11):
-        engine.step([(first, 1)])
+    engine.admit(first := Job("first", tokens, 5, {"rudder": False}, [3, 1, 2, 4]))
+    engine.run(first, 5, *[1] * 11)
     engine.planner.release("first")
-    second = Job("second", (*tokens[:12], 30, 31), 13, None, blocks=[3, 1, 2, 5])
-    engine.admit(second, hits=12)
-    engine.step([(second, 1)])
-    engine.step([(second, 1)])
+    engine.admit(second := Job("second", (*tokens[:12], 30, 31), 13, None, [3, 1, 2, 5]), hits=12)
+    engine.run(second, 1, 1)
 
 
 def test_a_slot_that_nothing_is_read_into_has_no_direction() -> None:
     """Without any token of the span there is no CARD, and none of the slot's last request."""
     engine = SmallEngine()
-    before = Job("before", tuple(range(8)), 6, None)
-    engine.admit(before)
-    engine.step([(before, 8)])
+    engine.admit(before := Job("before", tuple(range(8)), 6))
+    engine.run(before, 8)
     engine.planner.release("before")
-    after = Job("after", tuple(range(20, 28)), 6, None)
-    nothing = np.zeros(8, dtype=bool)
-    engine.admit(after, counted=nothing)
-    engine.step([(after, 6)], counted=nothing.tolist())
-    engine.step([(after, 1)], counted=nothing.tolist())
-
-
-def test_forwards_without_branches_are_the_same() -> None:
-    """Where graphs are captured, every forward takes every part of the operator."""
-    engine = SmallEngine(cached=True)
-    engine.buffers.branches = False
-    jobs = [make_job(random.Random(seed), seed) for seed in (1, 2, 3)]
-    for number, job in enumerate(jobs):
-        job.blocks = list(range(10 * number, 8 * number + 8))
-        engine.admit(job)
-    engine.step([(job, job.prompt) for job in jobs])
-    for _ in range(min(len(job.tokens) - job.prompt for job in jobs)):
-        engine.step([(job, 1) for job in jobs], padding=1)
+    engine.admit(after := Job("after", tuple(range(20, 28)), 6, counted=np.zeros(8, dtype=bool)))
+    engine.run(after, 6, 1)
 
 
 @pytest.mark.parametrize("cached", [False, True])
 def test_nothing_is_added_to_the_spare_rows(cached: bool) -> None:
     """On a GPU additions of all decoded tokens to one row would wait for each other."""
-    engine = SmallEngine(cached)
-    engine.buffers.branches = False
-    job = Job("steered", tuple(range(12)), 6, None, blocks=[1, 2, 3])
-    engine.admit(job)
+    engine = SmallEngine(cached, branches=False)
+    engine.admit(job := Job("steered", tuple(range(12)), 6, None, [1, 2, 3]))
     for count in (6, 1, 1, 1):
-        engine.step([(job, count)], padding=2)
+        engine.step((job, count), padding=2)
     assert engine.buffers.sums[:SLOTS].any()
     assert not engine.buffers.sums[SLOTS].any()
     if engine.buffers.block_sums is not None:

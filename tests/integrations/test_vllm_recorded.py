@@ -11,7 +11,7 @@ import pytest
 
 from rudder_hf.integrations.vllm import TESTED
 from tests.vllm.engines import CONFIGURATIONS
-from tests.vllm.environment import code
+from tests.vllm.environment import code, meaning
 from tests.vllm.tables import PAGE, TABLES, recorded
 
 
@@ -34,6 +34,24 @@ def test_parity_was_measured_on_the_present_code(name: str, release: str) -> Non
 @pytest.mark.parametrize("part", ["client", "refusals"])
 def test_server_was_measured_on_the_present_code(part: str, release: str) -> None:
     check(recorded(part, release), part, release)
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [
+        ('"""Other words."""\nRATE = 1 + 2\n\n\ndef scale(x): return RATE*x\n', True),
+        (
+            'RATE = 1 + 2\n"""Of a constant."""\ndef scale(x):\n    """Say so."""\n    return RATE * x  # why',
+            True,
+        ),
+        ("RATE = 3\ndef scale(x): return RATE * x", False),
+        ("RATE = 1 + 2\ndef scale(x, y=None): return RATE * x", False),
+        ("RATE = 1 + 2\ndef scale(x): return x * RATE", False),
+    ],
+)
+def test_results_outlive_comments_and_docstrings(changed: str, same: bool) -> None:
+    """Only what a module does counts."""
+    assert (meaning(changed) == meaning("RATE = 1 + 2\ndef scale(x):\n    return RATE * x\n")) == same
 
 
 def test_there_are_requests_and_controls_enough() -> None:

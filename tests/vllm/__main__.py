@@ -5,7 +5,6 @@
     python -m tests.vllm refusals
     python -m tests.vllm client
     python -m tests.vllm load --repeats 9
-    python -m tests.vllm memory --requests 2000
     python -m tests.vllm table                     # puts the recorded results into benchmarks/vllm/README.md
 
 Results are JSON, one file for each part and release of vLLM, in benchmarks/vllm; a result is replaced only when its
@@ -38,7 +37,7 @@ _ENVIRONMENT = {
     "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
     "OMP_NUM_THREADS": "1",
 }
-PARTS = ("parity", "refusals", "client", "load", "memory")
+PARTS = ("parity", "refusals", "client", "load")
 _FIRST = "expected"
 
 
@@ -49,9 +48,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="configurations of parity; all if none is given")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--repeats", type=int, default=9, help="of load")
-    parser.add_argument("--requests", type=int, default=2000, help="of memory")
     parser.add_argument("--again", action="store_true", help="also what has passed already")
-    parser.add_argument("--compiled", action="store_true", help="compile the models that load measures")
     parser.add_argument("--scratch", type=Path, help="keep checkpoints and expected answers here for later runs")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -67,8 +64,7 @@ def main() -> int:
     parts = PARTS[:3] if options.part == "all" else (options.part,)
     with tempfile.TemporaryDirectory() as temporary:
         shared = [*options.names, "--inside", "--out", str(options.out), "--repeats", str(options.repeats)]
-        shared += ["--scratch", str(options.scratch or temporary), "--requests", str(options.requests)]
-        shared += [f"--{name}" for name in ("compiled", "again") if getattr(options, name)]
+        shared += ["--scratch", str(options.scratch or temporary), *(["--again"] if options.again else [])]
         codes = []
         for part in parts if "parity" not in parts else (_FIRST, *parts):
             # The server splits into processes, as it does in production.
@@ -82,6 +78,7 @@ def _run(options: argparse.Namespace) -> bool:
     from tests.support.toy import words
     from tests.vllm.cases import make_cases
     from tests.vllm.checkpoints import CHECKPOINTS
+    from tests.vllm.environment import release
 
     options.out.mkdir(parents=True, exist_ok=True)
 
@@ -94,7 +91,7 @@ def _run(options: argparse.Namespace) -> bool:
     store = options.scratch / "expected.json"
     if options.part in ("parity", _FIRST):
         return _parity(options, checkpoint, store)
-    path = _path(options)
+    path = options.out / f"{options.part}-{release()}.json"
     if path.exists() and options.part in ("refusals", "client") and _holds(json.loads(path.read_text()), options):
         print(f"{path.name}: passed with this code")
         return True
@@ -107,25 +104,13 @@ def _run(options: argparse.Namespace) -> bool:
 
         cases = make_cases(words(), 40)
         result = compare_client(checkpoint("llava"), cases, store, options.scratch / "server.log")
-    elif options.part == "memory":
-        from tests.vllm.load import run_memory
-
-        result = run_memory(checkpoint("llava"), words(), options.requests)
     else:
         from tests.vllm.load import run_load
 
-        result = run_load(checkpoint("llava"), words(), options.repeats, options.compiled)
+        result = run_load(checkpoint("llava"), words(), options.repeats)
     _write(path, _stamp() | result)
     print(json.dumps({name: value for name, value in result.items() if name != "said"}))
     return bool(result.get("passed", True))
-
-
-def _path(options: argparse.Namespace) -> Path:
-    """Where the result of a part is kept."""
-    from tests.vllm.environment import release
-
-    part: str = options.part + ("-compiled" if options.compiled else "")
-    return Path(options.out / f"{part}-{release()}.json")
 
 
 def _stamp() -> dict[str, Any]:

@@ -32,19 +32,12 @@ OVERRIDES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class Case:
-    """One request.
+    """One request."""
 
-    Attributes:
-        text: Its prompt; with an image it has the placeholder.
-        image_seed: Seed of its image, None for text alone.
-        length: Number of tokens to answer with.
-        rudder: Its settings.
-    """
-
-    text: str
-    image_seed: int | None
-    length: int
-    rudder: Any
+    text: str  # its prompt; with an image it has the placeholder
+    image_seed: int | None  # None for text alone
+    length: int  # number of tokens to answer with
+    rudder: Any  # its settings
 
     @property
     def image(self) -> Image.Image | None:

@@ -142,15 +142,10 @@ def qwen2_5_vl(folder: Path, seed: int = 0, initializer_range: float = 0.15) -> 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint to serve.
+    """A checkpoint to serve."""
 
-    Attributes:
-        write: Writes it to a folder, which it returns.
-        placeholder: What stands for an image in a prompt.
-    """
-
-    write: Callable[[Path], Path]
-    placeholder: str
+    write: Callable[[Path], Path]  # writes it to a folder, which it returns
+    placeholder: str  # what stands for an image in a prompt
 
 
 CHECKPOINTS = {

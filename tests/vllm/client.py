@@ -27,16 +27,9 @@ from tests.vllm.engines import SETTINGS, Expected
 _SLOTS = 8
 _BAD: tuple[tuple[dict[str, Any], str], ...] = (
     ({"rudder_alpha_max": -1}, "alpha_max"),
-    ({"rudder_alpha_max": "strong"}, "alpha_max"),
     ({"rudder_alpha": 3}, "alpha"),
-    ({"rudder_g_min": 0.9, "rudder_g_max": 0.1}, "g_min"),
-    ({"rudder_mode": "gamma"}, "`mode`"),
     ({"rudder_layer": 1}, "layer"),
-    ({"rudder_span": "text"}, "span"),
-    ({"rudder": 7}, "rudder"),
-    ({"rudderless": 1}, "rudderless"),
     ({"ruder": 0}, "ruder"),
-    ({"RUDDER": 0}, "RUDDER"),
     ({"alpha_max": 1}, "rudder_alpha_max"),
     ({"rudder_contrast_after": 3}, "contrast_after"),
 )
@@ -167,20 +160,13 @@ async def _session(address: str, cases: Sequence[Case], wanted: Sequence[list[in
     }
 
 
-def counters(address: str) -> dict[str, int]:
-    """What `/metrics` says of requests, by outcome."""
-    with urllib.request.urlopen(address.removesuffix("v1") + "metrics", timeout=60) as page:
-        found = re.findall(
-            r'^vllm:rudder_requests_total\{outcome="(\w+)"\} (\S+)$', page.read().decode(), re.MULTILINE
-        )
-    return {outcome: int(float(value)) for outcome, value in found}
-
-
-def info(address: str) -> dict[str, str]:
-    """The labels of the metric that names the settings."""
-    with urllib.request.urlopen(address.removesuffix("v1") + "metrics", timeout=60) as page:
-        found = re.findall(r"^vllm:rudder_info\{(.*)\} 1.0$", page.read().decode(), re.MULTILINE)
-    return dict(re.findall(r'(\w+)="([^"]*)"', found[0])) if found else {}
+def metrics(address: str) -> tuple[dict[str, int], dict[str, str]]:
+    """What `/metrics` says of requests, by outcome, and the labels of the metric that names the settings."""
+    with urllib.request.urlopen(address.removesuffix("v1") + "metrics", timeout=60) as answer:
+        page = answer.read().decode()
+    counted = re.findall(r'^vllm:rudder_requests_total\{outcome="(\w+)"\} (\S+)$', page, re.MULTILINE)
+    (labels,) = re.findall(r"^vllm:rudder_info\{(.*)\} 1.0$", page, re.MULTILINE) or [""]
+    return {outcome: int(float(value)) for outcome, value in counted}, dict(re.findall(r'(\w+)="([^"]*)"', labels))
 
 
 def right_counters(cases: Sequence[Case]) -> dict[str, int]:
@@ -231,8 +217,7 @@ def compare_client(folder: Path, cases: Sequence[Case], store: Path, log: Path) 
     beams = {"use_beam_search": True, "n": 2}
     with server(folder, log, SETTINGS) as address:
         found = asyncio.run(_session(address, cases, wanted))
-        found["counted"] = counters(address)
-        found["info"] = info(address)
+        found["counted"], found["info"] = metrics(address)
         found["the page's client, right"] = sum(
             run_script(address, image, case) == text for case, text in zip(asked, told, strict=True)
         )

@@ -37,35 +37,20 @@ _CONTROLS = "tests.vllm.controls."
 
 @dataclass(frozen=True)
 class Configuration:
-    """One way to run vLLM.
-
-    Attributes:
-        name: What users type.
-        options: Options of the engine, beside the common ones.
-        settings: RUDDER's settings, beside the common ones.
-        checkpoint: Which of the tiny checkpoints.
-        rounds: 1, or 3 for the prefix cache: prompts again, with other settings, then follow-up questions.
-        proof: Metrics of vLLM that have to be above zero, so that what is tested did happen.
-        stored: Whether the engine reads its settings from a repository; it is given the strength beside it.
-        control: Whether it is broken on purpose and has to give wrong answers.
-        requests: Number of requests, and the seed that they are drawn with.
-        images: Number of different images; None for one of each request's own.
-        ahead: Whether the scheduler runs ahead of the model, as on GPUs, which vLLM switches off on a CPU.
-        adapter: Whether the requests use a LoRA adapter. All do: on a CPU vLLM applies it to others in the batch too.
-    """
+    """One way to run vLLM."""
 
     name: str
-    options: dict[str, Any] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # of the engine, beside the common ones
+    settings: dict[str, Any] = field(default_factory=dict)  # of RUDDER, beside the common ones
     checkpoint: str = "llava"
-    rounds: int = 1
-    proof: tuple[str, ...] = ()
-    stored: bool = False
-    control: bool = False
-    requests: tuple[int, int] = (26, 0)
-    images: int | None = None
-    ahead: bool = False
-    adapter: bool = False
+    rounds: int = 1  # 3 for the prefix cache: prompts again, with other settings, then follow-up questions
+    proof: tuple[str, ...] = ()  # metrics of vLLM that have to be above zero, so that what is tested did happen
+    stored: bool = False  # whether the engine reads its settings from a repository; it is given the strength beside it
+    control: bool = False  # whether it is broken on purpose and has to give wrong answers
+    requests: tuple[int, int] = (26, 0)  # their number, and the seed that they are drawn with
+    images: int | None = None  # number of different images; None for one of each request's own
+    ahead: bool = False  # whether the scheduler runs ahead of the model, which vLLM switches off on a CPU
+    adapter: bool = False  # whether the requests use a LoRA adapter; on a CPU vLLM applies it to the whole batch
 
     def cases(self, words: Sequence[str]) -> list[Case]:
         """The requests of its first round."""
@@ -275,17 +260,11 @@ def rounds_of(configuration: Configuration, cases: Sequence[Case], expected: Exp
 
 @dataclass
 class Wanted:
-    """What a configuration is to answer.
-
-    Attributes:
-        rounds: The requests.
-        answers: The answer to each.
-        unsteered: What it would be without RUDDER.
-    """
+    """What a configuration is to answer."""
 
     rounds: list[list[Case]]
     answers: list[list[list[int]]]
-    unsteered: list[list[list[int]]]
+    unsteered: list[list[list[int]]]  # what the answers would be without RUDDER
 
 
 def wanted(configuration: Configuration, folder: Path, cases: Sequence[Case], store: Path) -> Wanted:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import platform
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from rudder_hf import __version__
-from rudder_hf.runtime.environment import code_digest
+
+_PACKAGE = Path(__file__).parent.parent.parent / "rudder_hf"
 
 
 def release() -> str:
@@ -26,6 +31,31 @@ def versions() -> dict[str, Any]:
     return {"versions": found}
 
 
+@cache
 def code() -> dict[str, str]:
     """The digest of the code that answers a request inside vLLM; a result holds for this code alone."""
-    return {"code": code_digest("core", "integrations/vllm")}
+    digest = hashlib.sha256()
+    for folder in ("core", "integrations/vllm"):
+        for path in sorted((_PACKAGE / folder).rglob("*.py")):
+            digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0{meaning(path.read_text('utf-8'))}\0".encode())
+    return {"code": digest.hexdigest()[:16]}
+
+
+def meaning(source: str) -> str:
+    """Return a module's syntax tree as text, without comments, layout and docstrings.
+
+    Not `ast.dump`, which differs between versions of Python in the empty fields that it writes.
+    """
+    return repr(_nested(ast.parse(source)))
+
+
+def _nested(node: Any) -> Any:
+    if isinstance(node, ast.AST):
+        fields = [(name, _nested(value)) for name, value in ast.iter_fields(node) if value not in (None, [])]
+        return [type(node).__name__, *fields]
+    return [_nested(part) for part in node if not _is_text(part)] if isinstance(node, list) else node
+
+
+def _is_text(node: Any) -> bool:
+    """Whether it is a statement that consists of a string."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -8,20 +8,16 @@ seconds on the clock, because they do not count what other programs take.
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import os
 import random
 import statistics
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rudder_hf.benchmark.timing import garbage_collector_off, round_orders, summarize
-from tests.vllm.cases import Case, make_cases
+from tests.vllm.cases import Case
 from tests.vllm.engines import SETTINGS, answers, engine
 
 # Name -> share of requests that are steered; None is the engine without RUDDER.
@@ -72,11 +68,9 @@ def summary(found: dict[str, list[dict[str, float]]], requests: int, tokens: int
     return out
 
 
-def run_load(
-    folder: Path, words: Sequence[str], repeats: int = 9, compiled: bool = False, growth: bool = True
-) -> dict[str, Any]:
+def run_load(folder: Path, words: Sequence[str], repeats: int) -> dict[str, Any]:
     """Measure the mix of requests, then how the cost grows with batch and context."""
-    options = {"max_num_seqs": 32, "max_model_len": 1280, "enforce_eager": not compiled, "disable_log_stats": True}
+    options = {"max_num_seqs": 32, "max_model_len": 1280, "disable_log_stats": True}
     with ExitStack() as stack:
         stock = stack.enter_context(engine(folder, options, None))
         steered = stack.enter_context(engine(folder, options, SETTINGS))
@@ -84,18 +78,16 @@ def run_load(
         count, context, length = 32, 40, 32
         batches = {name: workload(words, count, context, length, share) for name, share in VARIANTS.items()}
         result: dict[str, Any] = {
-            "compiled": compiled,
             "requests": count,
             "words of context": context,
             "new tokens": length,
             "repeats": repeats,
             "mix": summary(measure(engines, batches, repeats), count, count * length),
         }
-        if growth:
-            result["growth"] = [
-                _grown(engines, words, batch, words_of_context, max(repeats // 2, 3))
-                for batch, words_of_context in ((1, 40), (8, 40), (32, 40), (8, 256), (8, 1024))
-            ]
+        result["growth"] = [
+            _grown(engines, words, batch, words_of_context, max(repeats // 2, 3))
+            for batch, words_of_context in ((1, 40), (8, 40), (32, 40), (8, 256), (8, 1024))
+        ]
     return result
 
 
@@ -106,40 +98,3 @@ def _grown(
     batches = {name: workload(words, batch, context, length, share) for name, share in pair.items()}
     found = summary(measure(engines, batches, repeats), batch, batch * length)
     return {"batch": batch, "words of context": context, "new tokens": length, **found}
-
-
-def run_memory(folder: Path, words: Sequence[str], requests: int) -> dict[str, Any]:
-    """Memory while many requests come and go, steered and not, with the prefix cache.
-
-    An engine without RUDDER does the same in another process: what vLLM itself collects is not RUDDER's.
-    """
-    found: dict[str, Any] = {"requests": requests, "MiB": {}, "MiB grown in the second half": {}}
-    for name, rudder in (("RUDDER", SETTINGS), ("without RUDDER", None)):
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            held = pool.submit(_held, folder, list(words), requests, rudder).result()
-        found["MiB"][name] = held
-        # The first half fills caches of a fixed size.
-        found["MiB grown in the second half"][name] = round(held[-1] - held[len(held) // 2], 2)
-    grown = found["MiB grown in the second half"]
-    # Memory is mapped in pieces, so that a few MiB more or less say nothing.
-    found["passed"] = grown["RUDDER"] <= max(grown["without RUDDER"], 0.0) + 4.0
-    return found
-
-
-def _held(folder: Path, words: list[str], requests: int, rudder: dict[str, Any] | None) -> list[float]:
-    """MiB of this process after each tenth of the requests."""
-    options = {"max_num_seqs": 8, "enable_prefix_caching": True, "disable_log_stats": True}
-    held = []
-    with engine(folder, options, rudder) as llm:
-        for turn in range(10):
-            cases = make_cases(words, requests // 10, seed=turn)
-            answers(llm, cases if rudder else [replace(case, rudder=None) for case in cases])
-            gc.collect()
-            held.append(round(_resident() / 2**20, 2))
-    return held
-
-
-def _resident() -> int:
-    """Bytes of memory that the process has now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -24,15 +24,7 @@ from vllm.model_executor.models.config import VerifyAndUpdateConfig
 from ...core.families import REFUSED
 from . import TESTED, misfit
 from .layers import NATIVE, is_back_end
-from .settings import (
-    KEY,
-    check_base,
-    check_keys,
-    check_strength,
-    engine_settings,
-    longest_push,
-    other_files,
-)
+from .settings import KEY, check_base, check_keys, engine_settings, other_files
 
 # Below vLLM's own logger: others are not shown.
 logger = init_logger("vllm.plugins.rudder_hf")
@@ -75,7 +67,7 @@ class _Checks(dict[str, Any]):
     """vLLM's table, in which every architecture of its registry has an entry with RUDDER's check."""
 
     def get(self, architecture: str, default: Any = None) -> Any:
-        """The entry of an architecture; the default if vLLM does not know it by this name."""
+        """Return the entry of an architecture, or the default if vLLM does not know it."""
         stock = super().get(architecture, VerifyAndUpdateConfig)
         if issubclass(stock, _Check):
             return stock
@@ -86,7 +78,7 @@ class _Checks(dict[str, Any]):
 
 
 class _Check(VerifyAndUpdateConfig):  # type: ignore[misc]
-    """Goes before the architecture's own check, which it calls."""
+    """Runs before the architecture's own check, which it calls."""
 
     @classmethod
     def verify_and_update_config(cls, vllm_config: Any) -> None:
@@ -122,12 +114,11 @@ def prepare(vllm_config: Any) -> None:
             f"RUDDER setting `layer` is {layer}, but the model has {count} decoder layers: choose from {-count} to "
             f"{count - 1}."
         )
-    check_strength(settings.config.alpha_max, longest := longest_push(model))
     # Resolved once: workers need no network, and compiled graphs are kept apart by what the settings are.
     vllm_config.additional_config[KEY] = settings.to_dict()
     parallel.worker_cls = WORKER if parallel.worker_cls == "auto" else parallel.worker_cls
     scheduler.scheduler_cls = scheduler.scheduler_cls or SCHEDULER
-    model.logits_processors = [*(model.logits_processors or []), check_name(settings, longest)]
+    model.logits_processors = [*(model.logits_processors or []), check_name(settings)]
     show_metrics(
         {
             "layer": str(layer),
@@ -146,10 +137,10 @@ def check_version() -> None:
     """
     if Version(TESTED[0]).release <= Version(__version__).release[:2] <= Version(TESTED[1]).release:
         return
-    told = f"RUDDER is tested with vLLM {TESTED[0]} to {TESTED[1]}, and this is {__version__}."
+    tested = f"RUDDER is tested with vLLM {TESTED[0]} to {TESTED[1]}, and this is {__version__}."
     if os.environ.get(UNTESTED) != "1":
-        raise ValueError(f"{told} Install one of these, or set {UNTESTED}=1 to use it anyway.")
-    logger.warning(f"{told} Compare some answers with those of plain transformers before you trust it.")
+        raise ValueError(f"{tested} Install one of these, or set {UNTESTED}=1 to use it anyway.")
+    logger.warning(f"{tested} Compare some answers with those of plain transformers before you trust it.")
 
 
 def require(stock: type, *names: str) -> None:
@@ -166,14 +157,13 @@ def refuse(vllm_config: Any) -> None:
     """Refuse a config that RUDDER does not handle.
 
     Raises:
-        ValueError: With what is in the way.
+        ValueError: One sentence for each thing in the way, with what to do.
     """
-    if reasons := list(refusals(vllm_config)):
+    if reasons := list(_reasons(vllm_config)):
         raise ValueError("RUDDER cannot steer this engine: " + " ".join(reasons))
 
 
-def refusals(vllm_config: Any) -> Iterator[str]:
-    """What RUDDER does not handle in a config: one sentence for each, with what to do."""
+def _reasons(vllm_config: Any) -> Iterator[str]:
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     reason = REFUSED.get(str(getattr(model.hf_config, "model_type", "")))
     if reason is not None:
@@ -199,16 +189,14 @@ def refusals(vllm_config: Any) -> Iterator[str]:
         )
     if vllm_config.use_v2_model_runner:
         yield "vLLM's second model runner is not handled: set VLLM_USE_V2_MODEL_RUNNER=0."
-    for option, given in {
-        "worker": parallel.worker_cls,
-        "scheduler": vllm_config.scheduler_config.scheduler_cls,
-    }.items():
+    scheduler_cls = vllm_config.scheduler_config.scheduler_cls
+    for option, given in (("worker", parallel.worker_cls), ("scheduler", scheduler_cls)):
         if given not in ("auto", None) and not _is_ours(given):
             yield f"It needs a {option} of its own: leave out --{option}-cls {given}."
 
 
 def _is_ours(name: Any) -> bool:
-    """Whether a class, or what a name stands for, descends from one of this package."""
+    """Return whether a class, given itself or by its name, descends from one of this package."""
     from vllm.utils.import_utils import resolve_obj_by_qualname
 
     found = resolve_obj_by_qualname(name) if isinstance(name, str) else name

@@ -25,7 +25,7 @@ NATIVE = {
 
 
 def is_back_end(architecture: str) -> bool:
-    """Whether it is a class of vLLM's transformers back end."""
+    """Return whether an architecture is a class of vLLM's transformers back end."""
     return architecture.startswith("Transformers")
 
 
@@ -69,7 +69,7 @@ class Target:
 
 
 def install(model: nn.Module, architecture: str, layer: int) -> Target | None:
-    """Make the target layer one that steers.
+    """Let the target layer steer.
 
     Args:
         model: What vLLM runs.
@@ -77,7 +77,7 @@ def install(model: nn.Module, architecture: str, layer: int) -> Target | None:
         layer: The target layer, perhaps negative.
 
     Returns:
-        It; None if another stage of the pipeline has the layer.
+        The target; None if another stage of the pipeline has the layer.
 
     Raises:
         ValueError: There is no such layer, or its forward is not known.

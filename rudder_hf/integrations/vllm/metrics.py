@@ -23,11 +23,7 @@ _OWN = "RUDDER_METRICS_DIR"
 # What becomes of a request: steered, unsteered because it (or the engine's default) says so, unsteered for want of an
 # image, refused for its settings.
 OUTCOMES = ("steered", "unsteered", "no_image", "refused")
-REQUESTS, TOKENS, INFO = "vllm:rudder_requests", "vllm:rudder_tokens", "vllm:rudder_info"
-_HELP = {
-    REQUESTS: "Requests by what RUDDER did with them.",
-    TOKENS: "Answer tokens of ended requests by what RUDDER did with these.",
-}
+REQUESTS, INFO = "vllm:rudder_requests", "vllm:rudder_info"
 
 
 def show_metrics(info: dict[str, str]) -> None:
@@ -42,16 +38,15 @@ def show_metrics(info: dict[str, str]) -> None:
             atexit.register(_remove, os.environ[_OWN], os.getpid())
         _collect(os.environ[_OWN])
     # The counters are there from the beginning, at zero.
-    for name in _HELP:
-        for outcome in OUTCOMES:
-            count(name, outcome, 0)
+    for outcome in OUTCOMES:
+        count(outcome, 0)
     key = mmap_key(INFO, INFO, tuple(info), tuple(info.values()), "1, with the settings of the engine as labels.")
     _file("gauge_max", os.getpid()).write_value(key, 1.0, 0.0)
 
 
-def count(name: str, outcome: str, more: int = 1) -> None:
-    """Add to the counter `REQUESTS` or `TOKENS` of one of `OUTCOMES`."""
-    counters, key = _file("counter", os.getpid()), _key(name, outcome)
+def count(outcome: str, more: int = 1) -> None:
+    """Add to the number of requests with one of `OUTCOMES`."""
+    counters, key = _file("counter", os.getpid()), _key(outcome)
     counters.write_value(key, counters.read_value(key)[0] + more, 0.0)
 
 
@@ -62,8 +57,9 @@ def _file(kind: str, process: int) -> MmapedDict:
 
 
 @cache
-def _key(name: str, outcome: str) -> Any:
-    return mmap_key(name, f"{name}_total", ("outcome",), (outcome,), _HELP[name])
+def _key(outcome: str) -> Any:
+    told = "Requests by what RUDDER did with them."
+    return mmap_key(REQUESTS, f"{REQUESTS}_total", ("outcome",), (outcome,), told)
 
 
 @cache

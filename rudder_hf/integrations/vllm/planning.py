@@ -179,12 +179,12 @@ class Planner:
     def classify(
         self, positions: Positions, prompt_lengths: Positions, first: NDArray[np.bool_], counts: Positions
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """For each token whether it is prompt, and whether it is steered."""
+        """Return for each token whether it is prompt, and whether it is steered."""
         prompt = positions < prompt_lengths
         return prompt, ~prompt | (first & (positions == prompt_lengths - 1))
 
     def _take_hits(self) -> list[tuple[int, list[int]]]:
-        """Hits of requests that were admitted before this forward, for the forwards after it.
+        """Return the hits that the coming forward needs: those of requests that began with an earlier one.
 
         A request's cached blocks may be filled by another request in the very forward that it begins with, so that
         their sums are only read before its next one. Its answer, which alone needs them, starts there at the earliest.
@@ -197,7 +197,7 @@ class Planner:
 def private_hashes(
     hasher: Callable[[Any], list[bytes]], clean_blocks: int, owner: str
 ) -> Callable[[Any], list[bytes]]:
-    """A hasher of the prefix cache's blocks that makes all hashes after the first `clean_blocks` the owner's own.
+    """Return a hasher of the prefix cache's blocks whose hashes after the first `clean_blocks` belong to the owner.
 
     vLLM names a block by hashing its tokens and the names of the blocks before it.
 

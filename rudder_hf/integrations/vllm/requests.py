@@ -12,46 +12,43 @@ from typing import Any
 
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
-from .metrics import REQUESTS, count
-from .settings import EngineSettings, check_strength, engine_settings, request_settings
+from .metrics import count
+from .settings import EngineSettings, engine_settings, request_settings
 
 _NAME = "Settings_"
 
 
 class RequestCheck(LogitsProcessor):  # type: ignore[misc]
-    """Checks parameters and leaves logits alone."""
+    """A logits processor that checks parameters and leaves logits alone."""
 
     engine: EngineSettings
-    longest: float
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
         pass
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse what the engine cannot do.
+        """Refuse what the engine cannot do, and count it.
 
         Raises:
             ValueError: A setting is unknown or out of range, or the request is a step of vLLM's beam search.
         """
         try:
-            settings = request_settings(cls.engine, sampling_params.extra_args)
-            if settings is not None:
-                check_strength(settings.rows["alpha_max"][0], cls.longest)
+            if request_settings(cls.engine, sampling_params.extra_args) is not None:
                 _refuse_beams(sampling_params)
         except ValueError:
-            count(REQUESTS, "refused")
+            count("refused")
             raise
 
     def is_argmax_invariant(self) -> bool:
-        """Logits stay as they are."""
+        """Return that the likeliest token stays the same."""
         return True
 
     def update_state(self, batch_update: Any) -> None:
-        """Nothing to follow."""
+        """Do nothing: no request has a state here."""
 
     def apply(self, logits: Any) -> Any:
-        """Logits stay as they are."""
+        """Return the logits as they are."""
         return logits
 
 
@@ -65,13 +62,13 @@ def _refuse_beams(params: Any) -> None:
         )
 
 
-def check_name(engine: EngineSettings, longest: float) -> str:
-    """The name under which vLLM finds the check of an engine whose model has room for pushes up to `longest`."""
-    return f"{__name__}:{_NAME}{json.dumps([engine.to_dict(), longest], sort_keys=True).encode().hex()}"
+def check_name(engine: EngineSettings) -> str:
+    """Return the name under which vLLM finds the check of an engine."""
+    return f"{__name__}:{_NAME}{json.dumps(engine.to_dict(), sort_keys=True).encode().hex()}"
 
 
 def __getattr__(name: str) -> Any:
     if not name.startswith(_NAME):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    given, longest = json.loads(bytes.fromhex(name.removeprefix(_NAME)))
-    return type("RudderRequestCheck", (RequestCheck,), {"engine": engine_settings(given), "longest": longest})
+    given = json.loads(bytes.fromhex(name.removeprefix(_NAME)))
+    return type("RudderRequestCheck", (RequestCheck,), {"engine": engine_settings(given)})

@@ -15,7 +15,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from ...core.call import CallSettings
 from .engine import logger, require
-from .metrics import REQUESTS, TOKENS, count
+from .metrics import count
 from .planning import private_hashes
 from .settings import KEY, decide, engine_settings
 
@@ -24,12 +24,12 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
     """vLLM's scheduler, with names of its own for the blocks of steered answers."""
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
-        """The variant that the engine's config asks for."""
+        """Create the variant that the engine's config asks for."""
         ahead = vllm_config.scheduler_config.async_scheduling
         return super().__new__(RudderAsyncScheduler if ahead and cls is RudderScheduler else cls)
 
     def __init__(self, vllm_config: Any, *args: Any, hash_block_size: int, **kwargs: Any) -> None:
-        require(Scheduler, "add_request", "schedule", "_preempt_request", "_free_request")
+        require(Scheduler, "add_request", "schedule", "_preempt_request")
         super().__init__(vllm_config, *args, hash_block_size=hash_block_size, **kwargs)
         self.hashed_tokens = hash_block_size
         self.engine = engine_settings(vllm_config.additional_config[KEY])
@@ -41,7 +41,7 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
             request.sampling_params.extra_args = {KEY: False}
         outcome, settings = self._decide(request)
         if request.request_id not in self.requests:
-            count(REQUESTS, outcome)
+            count(outcome)
         if settings is not None and request._block_hasher is not None:
             # The position that emits the first token needs the sums of all blocks before it in the same forward.
             request.skip_reading_prefix_cache |= settings.steer_first_token
@@ -72,19 +72,14 @@ class RudderScheduler(Scheduler):  # type: ignore[misc]
         request.update_block_hashes()
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        """A steered request that comes back reads its prompt anew, with its answer in the same forward."""
+        """Let a steered request read its whole prompt again when it resumes, with its answer so far."""
         super()._preempt_request(request, *args, **kwargs)
         if self._decide(request)[1] is not None:
             request.skip_reading_prefix_cache = True
-
-    def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Count the answer of a request that ended, whoever ended it."""
-        count(TOKENS, self._decide(request)[0], request.num_output_tokens)
-        return super()._free_request(request, *args, **kwargs)
 
     def _decide(self, request: Any) -> tuple[str, CallSettings | None]:
         return decide(self.engine, request.sampling_params.extra_args, request.mm_features)
 
 
 class RudderAsyncScheduler(RudderScheduler, AsyncScheduler):  # type: ignore[misc]
-    """The same for schedulers that run ahead of the model."""
+    """RUDDER's scheduler for engines that schedule a step ahead of the model."""

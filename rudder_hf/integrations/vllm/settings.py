@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ...core.call import CallSettings, resolve_settings
 from ...core.configuration import RudderConfig
 from ...core.settings import CALL_SETTINGS, CONTRAST_DEFAULTS, check_setting
@@ -181,25 +179,6 @@ def other_files(config: RudderConfig, served: str, commit: str | None) -> str:
         f"The RUDDER settings were found with {config.base_model_name_or_path} at {recorded}, but {served} is at "
         f"{found}: compare some answers with those of plain transformers before you trust it."
     )
-
-
-def longest_push(model: Any) -> float:
-    """Return the largest `alpha_max` that the dtype of a served model (vLLM's config of it) has room for."""
-    # The push is added before the layer applies its factor.
-    return torch.finfo(model.dtype).max * float(getattr(model.hf_text_config, "residual_multiplier", 1.0))
-
-
-def check_strength(alpha_max: float, longest: float) -> None:
-    """Refuse a push that a half-precision model cannot hold, and that would end in tokens made of NaN.
-
-    Raises:
-        ValueError: `alpha_max` is larger than `longest`.
-    """
-    if alpha_max > longest:
-        raise ValueError(
-            f"RUDDER setting `alpha_max` is {alpha_max:g}, but the served model's dtype has room for a push up to "
-            f"{longest:g}: choose less, or start the engine with --dtype bfloat16."
-        )
 
 
 def request_settings(engine: EngineSettings, extra_args: Mapping[str, Any] | None) -> CallSettings | None:

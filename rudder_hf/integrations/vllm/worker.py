@@ -23,7 +23,7 @@ from .layers import install
 from .operator import CONTEXT_NAME, define_operator
 from .planning import Planned, Planner
 from .requests import check_name
-from .settings import KEY, EngineSettings, decide, engine_settings, longest_push
+from .settings import KEY, EngineSettings, decide, engine_settings
 
 if current_platform.is_cpu():
     from vllm.v1.worker.cpu_worker import CPUWorker as Worker
@@ -32,7 +32,7 @@ else:
 
 
 class SteeredRunner(GPUModelRunner):  # type: ignore[misc]
-    """Put in front of vLLM's model runner of the first generation (`vllm.v1.worker.gpu_model_runner`)."""
+    """Methods that go before those of vLLM's first model runner (`vllm.v1.worker.gpu_model_runner`)."""
 
     planner_class: type[Planner] = Planner
     planner: Planner
@@ -71,9 +71,9 @@ class SteeredRunner(GPUModelRunner):  # type: ignore[misc]
         logger.info("RUDDER steers layer %d (%s).", rudder.layer, self.settings)
 
     def _prepared(self) -> EngineSettings:
-        """The engine's settings; refused where the worker was named to vLLM and its config was not prepared."""
+        """Return the engine's settings; raise where the config was not prepared, but names this worker."""
         settings = engine_settings(self.vllm_config.additional_config.get(KEY))
-        if check_name(settings, longest_push(self.model_config)) not in (self.model_config.logits_processors or ()):
+        if check_name(settings) not in (self.model_config.logits_processors or ()):
             raise ValueError(
                 "RUDDER's plugin is switched off: the environment variable VLLM_PLUGINS names other plugins. Add "
                 "rudder_hf to it, separated by a comma, or unset it."
@@ -141,7 +141,7 @@ class SteeredRunner(GPUModelRunner):  # type: ignore[misc]
         return image if span == "image" else ~image
 
     def _cached_blocks(self, state: Any) -> list[int]:
-        """Blocks of the prefix cache that the request begins with."""
+        """Return the blocks of the prefix cache that the request begins with."""
         start, size = state.num_computed_tokens, self.planner.block_size
         if not start:
             return []
