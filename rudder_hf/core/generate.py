@@ -59,7 +59,7 @@ def steered_generate(
     handle, original = handle_of(self), _original(self, "generate")
     if handle is None:
         return original(*args, **kwargs)
-    call = Call(self, args, kwargs, rudder, output_rudder)
+    call = Call(self, args, kwargs, False if handle.disabled_blocks else rudder, output_rudder)
     with handle.running():
         # Another thread may have removed RUDDER since the first line.
         return run(handle, call if handle.installed else None, original, args, kwargs)
@@ -80,8 +80,6 @@ def generate_inner(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def run(handle: Any, call: Call | None, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run a stock `generate` for a call: steered, delegated, or (without a call) as if RUDDER were not there."""
-    if call is not None and handle.disabled_blocks:
-        call.rudder = False
     if call is None or (call.rudder is False and not call.traced):
         # Also here: a generation around this one must not reach into it.
         with _running():

@@ -50,7 +50,7 @@ class SteeringHandle(AbstractContextManager["SteeringHandle"]):
         self.saved: dict[tuple[nn.Module, str], Any] = {}  # what stood where RUDDER has put something
         self._lock = threading.Condition()
         self._running: dict[object, int] = {}  # the thread of each running generation
-        self.disabled_blocks = 0
+        self.disabled_blocks: list[None] = []  # one entry for each block around which RUDDER is switched off
         self.conversations = Conversations()  # what was read into caches that later calls reuse
         # Set by control experiments, which use something else than CARD or the image's values.
         self.card_map: CardMap | None = None
@@ -64,9 +64,9 @@ class SteeringHandle(AbstractContextManager["SteeringHandle"]):
         """Copy with the model: hooks and bound methods of the copy belong to the copied modules."""
         memo[id(self)] = clone = type(self).__new__(type(self))
         # What belongs to calls on the original does not come along.
-        new = {"_lock": threading.Condition(), "_running": {}, "disabled_blocks": 0, "conversations": Conversations()}
-        vars(clone).update({name: copy.deepcopy(value, memo) for name, value in vars(self).items() if name not in new})
-        vars(clone).update(new)
+        new = {"_lock": threading.Condition(), "_running": {}, "disabled_blocks": [], "conversations": Conversations()}
+        rest = {name: copy.deepcopy(value, memo) for name, value in vars(self).items() if name not in new}
+        vars(clone).update(new | rest)
         return clone
 
     def __reduce__(self) -> Any:
@@ -123,7 +123,7 @@ class SteeringHandle(AbstractContextManager["SteeringHandle"]):
         def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             return function(self, *args, **kwargs)
 
-        # `copy.deepcopy` rebinds a MethodType to the copied instance; a closure over `module` would not be.
+        # A MethodType: `copy.deepcopy` rebinds it to the copied instance.
         self._set(module, name, types.MethodType(method, module))
 
     def _set(self, module: nn.Module, name: str, value: Any) -> None:
@@ -154,17 +154,6 @@ class SteeringHandle(AbstractContextManager["SteeringHandle"]):
             if value is not None:
                 vars(module)[name] = value
         self._hooks, self.saved, self.installed = [], {}, False
-
-    @contextmanager
-    def disabled(self) -> Iterator[None]:
-        """Leave the model unsteered within the block, for all threads. For a single call pass `rudder=False`."""
-        with self._lock:
-            self.disabled_blocks += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self.disabled_blocks -= 1
 
     @contextmanager
     def running(self) -> Iterator[None]:

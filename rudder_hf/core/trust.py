@@ -10,9 +10,10 @@ from typing import Any
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
+from .settings import setting_error
+
 # A commit or the name of a branch or tag: what git allows, without what has a meaning in paths and addresses.
 _REVISION = re.compile(r"(?!.*(\.\.|//))[A-Za-z0-9_][A-Za-z0-9_.\-+/]{0,254}")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def is_hub_id(name: Any) -> bool:
@@ -25,11 +26,6 @@ def is_hub_id(name: Any) -> bool:
     return False
 
 
-def is_commit(revision: Any) -> bool:
-    """Return whether a revision is the full hash of a commit, which always names the same files."""
-    return isinstance(revision, str) and _COMMIT.fullmatch(revision) is not None
-
-
 def is_on_hub(name: str | os.PathLike[str]) -> bool:
     """Return whether a name is looked up on the Hub: it is an id, and there is no folder of that name."""
     return is_hub_id(name) and not os.path.isdir(name)
@@ -38,9 +34,7 @@ def is_on_hub(name: str | os.PathLike[str]) -> bool:
 def check_revision(revision: Any, setting: str = "base_model_revision") -> None:
     """Raise a ValueError for what is no commit, branch or tag, and could lead out of the repository it belongs to."""
     if revision is not None and not (isinstance(revision, str) and _REVISION.fullmatch(revision)):
-        raise ValueError(
-            f"RUDDER setting `{setting}` is {revision!r}, but has to be a commit, branch or tag, or None."
-        )
+        raise setting_error(setting, revision, "a commit, branch or tag, or None")
 
 
 def check_base_name(name: Any, *, from_hub: bool) -> None:
@@ -59,8 +53,6 @@ def check_base_name(name: Any, *, from_hub: bool) -> None:
         if full_path and not name.startswith(("//", "\\\\")) and name.isprintable():
             return
         allowed += ", or the full path of a folder without '..'"
-    raise ValueError(
-        f"RUDDER setting `base_model_name_or_path` is {name!r}, but in settings "
-        f"{'from the Hub' if from_hub else 'from a folder'} it has to be {allowed}. If you trust it, load the base "
-        "yourself and use RudderForConditionalGeneration.from_base(base, config)."
-    )
+    source = "the Hub" if from_hub else "a folder"
+    allowed += f" in settings from {source}. If you trust it, load the base yourself and use `from_base(base, config)`"
+    raise setting_error("base_model_name_or_path", name, allowed)

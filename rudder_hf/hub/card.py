@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from ..core.configuration import RudderConfig
 from ..core.settings import CONTRAST_DEFAULTS
-from ..core.trust import is_commit, is_on_hub
+from ..core.trust import is_on_hub
 from ..core.version import OLDEST_TRANSFORMERS, __version__
 from ..presets import PRESETS, Preset
 
 TAG = "rudder"
+_COMMIT = re.compile(r"[0-9a-f]{40}")  # always names the same files
 # The last line of a card: a digest of the rest, which an edited card does not match.
 _DIGEST = "\n\n<!-- Written by rudder_hf; without edits its digest is "
 _OBJECTIVES = {
@@ -151,7 +153,8 @@ class Provenance:
         if own is not None and now != own.config().settings():
             own = None
         self.preset = own if own is not None and own.calibrated else None
-        revisions = {str(name) for name in (model.get("revision"), config.base_model_revision) if is_commit(name)}
+        commits = [str(revision) for revision in (model.get("revision"), config.base_model_revision)]
+        revisions = set(filter(_COMMIT.fullmatch, commits))
         same_model = base is not None and model.get("name") == base
         self.stands = same_model and set(found) >= set(now) and not self.changed and len(revisions) < 2
         refused, of_paper = record.get("refusal"), record.get("source") == "paper"

@@ -17,7 +17,7 @@ from transformers.utils import cached_file, find_adapter_config_file, is_peft_av
 from transformers.utils.hub import extract_commit_hash
 
 from ..core.configuration import SETTING_NAMES, RudderConfig
-from ..core.trust import check_base_name, check_revision, is_commit, is_hub_id, is_on_hub
+from ..core.trust import check_base_name, check_revision, is_hub_id, is_on_hub
 
 # Arguments about the repository with the settings, or from the Auto classes: never for the base.
 _OURS = ("revision", "subfolder", "code_revision", "variant")
@@ -188,6 +188,5 @@ def load_base(config: RudderConfig, arguments: LoadArguments, *args: Any) -> Any
             f"The base model {name!r} brings code of its own, and trusting the settings is not trusting the "
             "base. Read its code, then pass base_trust_remote_code=True."
         ) from error
-    if is_commit(location.get("revision")):
-        config.base_model_revision = location["revision"]
+    config.base_model_revision = location.get("revision", config.base_model_revision)
     return loaded

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +98,13 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if isinstance(base, nn.Module):
             if kwargs:
                 raise ValueError(f"{sorted(kwargs)} are for loading a base by id, but a loaded model was given.")
-            name = full_name(str(getattr(getattr(without_peft(base), "config", None), "name_or_path", "")))
+            name = str(getattr(getattr(without_peft(base), "config", None), "name_or_path", ""))
         elif isinstance(base, (str, Path)):
-            base = str(base)
+            name = base = str(base)
             check_names_model(base)
-            name = full_name(base)
         else:
             raise TypeError(f"base is {base!r}, but has to be a loaded model, or the id or folder of one.")
+        name = full_name(name)
         # A copy: the config names what is really steered, so that it is what a saved config loads.
         settings = copy.deepcopy(as_config(config, given, base))
         stored = settings.base_model_name_or_path
@@ -167,9 +167,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if not is_main_process:
             return
         if not self.config.base_model_name_or_path:
-            logger.warning(
-                "The base model has no name: the saved settings can only be used with from_base(model, ...)."
-            )
+            logger.warning("The base model has no name: use the saved settings with from_base(model, ...).")
         if hasattr(self.model, "peft_config"):
             logger.warning("The saved settings do not hold the base's PEFT adapters: save and load them with PEFT.")
         package = package_module("hub.push")
@@ -242,9 +240,15 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """Run the base model's forward. It is never steered: RUDDER acts in `generate`."""
         return self.model(*args, **kwargs)
 
-    def rudder_disabled(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def rudder_disabled(self) -> Iterator[None]:
         """Leave the model unsteered within the block, in every thread. For one call pass `rudder=False`."""
-        return self.handle.disabled()
+        blocks = self.handle.disabled_blocks
+        blocks.append(None)
+        try:
+            yield
+        finally:
+            blocks.pop()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -268,8 +272,7 @@ class RudderForConditionalGeneration(PreTrainedModel, GenerationMixin):
     @generation_config.setter
     def generation_config(self, value: GenerationConfig) -> None:
         base = self.__dict__.get("_modules", {}).get("model")
-        # PreTrainedModel assigns one while the wrapper has no base yet: that one is of no use.
-        if base is not None:
+        if base is not None:  # PreTrainedModel assigns one while the wrapper has no base yet
             without_peft(base).generation_config = value
 
     def to(self, *args: Any, **kwargs: Any) -> RudderForConditionalGeneration:
