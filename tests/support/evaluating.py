@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rudder_hf import RudderConfig
-from rudder_hf.evaluate.evaluate import evaluate
 from rudder_hf.evaluate.result import Result
 from rudder_hf.evaluate.run import Run, RunOptions
 from rudder_hf.evaluate.scoring import Scoring
+from rudder_hf.evaluate.tables import save_result
 from rudder_hf.evaluate.tasks import DataOptions, Task, make_task
 from rudder_hf.methods import Generate, Method, get
 from rudder_hf.runtime.decoding import Decoding
@@ -59,13 +59,6 @@ class Counting(Method):
         yield generate
 
 
-def ended_stages(reports: Sequence[tuple[str, int, int]]) -> list[str]:
-    """The stages of reports to a progress bar, such as "2 of 5", each of which has reached its end."""
-    last = {text.split(":")[0]: (done, total) for text, done, total in reports}
-    assert all(done == total for done, total in last.values()), last
-    return list(last)
-
-
 def damage(path: Path, place: Sequence[str | int], value: object) -> None:
     """Put another value in a place of a JSON file, or of its last line; ... takes out what is there."""
     *rest, text = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
@@ -92,7 +85,7 @@ def run_task(
     run = Run(out, process).begin(
         task or scenes(), model, Decoding(decoding, NEW, num_beams=3), RunOptions(batch_size, seed, command="test")
     )
-    return evaluate(run, methods, SCORING, progress)
+    return save_result(run.result(SCORING), run.path) if run.answer(methods, progress) else None
 
 
 def texts(folder: Path) -> list[tuple[str, str, str]]:
