@@ -82,17 +82,20 @@ def summary(result: Result) -> list[str]:
             told.setdefault(verdict(change), []).append(method.name)
     words = {WINS: "fewer captions with absent objects", LOSES: "more of these", TIES: "no significant difference"}
     if told:
-        names = {key: ", ".join(of) if len(of) < 5 else f"{len(of)} methods" for key, of in told.items()}
-        found = "; ".join(f"{words[key]}: {names[key]}" for key in (WINS, LOSES, TIES) if key in told)
+        found = "; ".join(f"{words[key]}: {_named(told[key])}" for key in (WINS, LOSES, TIES) if key in told)
         lines.append(f"Against vanilla's captions cut to the same recall: {found}.")
     if unsteered := [method.name for method in result.methods if _cannot_change(result.kind, method)]:
         lines.append(
-            f"{', '.join(unsteered)}: nothing can change, because a yes or no is the first token, which is steered "
+            f"{_named(unsteered)}: nothing can change, because a yes or no is the first token, which is steered "
             "with --set steer_first_token=true only."
         )
     if noted := [method.name for method in result.methods if method.notes]:
-        lines.append(f"Empty, cut off or unclear answers of {', '.join(noted)} are counted in the file.")
+        lines.append(f"Empty, cut off or unclear answers of {_named(noted)} are counted in the file.")
     return lines
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 5 else f"{len(names)} methods"
 
 
 def _cannot_change(kind: str, method: MethodResult) -> bool:
