@@ -198,8 +198,8 @@ def simulate(world: World, effect: Effect, rule: Rule, repetitions: int, seed: i
     calibrated = refusals.count("")
     low, high = wilson_interval(calibrated, repetitions)
     lacked = {
-        "choice": "no setting within", "chair": "not shown to fall (", "less": "by saying less", "f1": "F1 falls",
-        "recall": "the floor",
+        "choice": "no setting within", "chair": "does not fall significantly (", "less": "by saying less",
+        "f1": "F1 falls", "recall": "the floor",
     }  # fmt: skip
     return {
         "repetitions": repetitions, "seeds": [seed, seed + repetitions - 1], "calibrated": calibrated,

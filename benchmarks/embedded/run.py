@@ -33,7 +33,7 @@ from rudder_hf.calibrate.data import find_data
 from rudder_hf.compare.options import CompareOptions
 from rudder_hf.compare.run import Tuned, measure, throughputs, tune
 from rudder_hf.evaluate.result import Result
-from rudder_hf.evaluate.run import encode_samples
+from rudder_hf.evaluate.run import RunOptions, encode_samples
 from rudder_hf.evaluate.tables import short_table, title
 from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.methods import Method, get
@@ -72,8 +72,8 @@ def measure_model(name: str, source: str, given: argparse.Namespace) -> None:
     # Results name a model by what it is, not by where it lay.
     loaded = replace(load_model(source), name=f"embedded:{name}")
     options = CompareOptions(
-        methods=tuple(given.methods), max_new_tokens=64, batch_size=given.batch_size,
-        likelihood="none", costs=CostSettings(new_tokens=32, rounds=8), command=f"benchmarks/embedded/run.py {name}",
+        methods=tuple(given.methods), max_new_tokens=64, costs=CostSettings(new_tokens=32, rounds=8),
+        run=RunOptions(given.batch_size, likelihood="none", command=f"benchmarks/embedded/run.py {name}"),
     )  # fmt: skip
     calibration = find_data(DataOptions(), sizes.tuned, 0)
     scenes = make_task("scenes", DataOptions(split=SPLIT, limit=sizes.captions))

@@ -21,12 +21,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rudder_hf.evaluate.tables import paper_rows
 from rudder_hf.methods import NAMES
 from rudder_hf.presets import get_preset
 
 TASKS = {1: "chair", 2: "pope", 3: "mme", 4: "speed", 5: "chair"}
 DATA_OPTION = {"chair": "coco", "pope": "pope", "mme": "mme"}
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """One row of one of the paper's tables for one model, as printed."""
+
+    table: int
+    model: str  # Hub id
+    decoding: str
+    method: str  # as the package names it, where it has it
+    metrics: dict[str, float]
+
+
+def paper_rows() -> list[PaperRow]:
+    """All rows of the paper's Tables 1 to 5."""
+    content = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
+    return [PaperRow(**row) for row in content["rows"]]
 
 
 @dataclass(frozen=True)
@@ -196,9 +212,10 @@ def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> tuple[dict[st
 
     The paper says neither which lineage of CHAIR nor which parser of POPE its numbers are about.
     """
-    from rudder_hf.evaluate.evaluate import evaluate
     from rudder_hf.evaluate.methods import make_methods
     from rudder_hf.evaluate.run import Run, RunOptions
+    from rudder_hf.evaluate.scoring import Scoring
+    from rudder_hf.evaluate.tables import save_result
     from rudder_hf.evaluate.tasks import DataOptions, make_task
     from rudder_hf.evaluate.tasks.captions import coco_annotations
     from rudder_hf.runtime.decoding import Decoding
@@ -218,9 +235,9 @@ def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> tuple[dict[st
     methods, _ = make_methods([row.method], loaded, settings)
     decoding = Decoding(row.decoding, task.max_new_tokens)
     options = RunOptions(machine.batch_size, row.seed, command=f"benchmarks/paper/run.py ({row.name})")
-    result = evaluate(Run(out).begin(task, loaded, decoding, options), methods)
-    if result is None:
-        raise RuntimeError("other processes have not finished; repeat the command to gather the result")
+    run = Run(out).begin(task, loaded, decoding, options)
+    run.answer(methods)
+    result = save_result(run.result(Scoring()), run.path)
     images, wanted = len(result.image_ids), row.images
     how = [f"{images} of {wanted} images" if wanted is not None and images < wanted else f"{images} images"]
     if machine.limit is not None and wanted is None:

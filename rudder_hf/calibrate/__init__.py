@@ -13,11 +13,11 @@ save_outcome(outcome, Path("calibration"), "llava-hf/llava-1.5-7b-hf", loaded.re
 """
 
 from .choice import Rule
-from .data import CalibrationData, data_source, find_data
+from .data import CalibrationData, find_data
 from .layers import layer_statistics
 from .report import config_of, save_outcome
 from .run import Outcome, calibrate
-from .settings import CalibrationOptions, Grid
+from .search import CalibrationOptions, Grid
 
 __all__ = [
     "CalibrationData",
@@ -27,7 +27,6 @@ __all__ = [
     "Rule",
     "calibrate",
     "config_of",
-    "data_source",
     "find_data",
     "layer_statistics",
     "save_outcome",

@@ -31,25 +31,15 @@ _BATCH = 20
 
 @dataclass(frozen=True)
 class LayerStatistics:
-    """What is known of a layer, averaged over images.
+    """What is known of a layer, averaged over images."""
 
-    Attributes:
-        layer: Its index.
-        update_norm: Mean length of the attention update over prompt positions, ||delta||.
-        leverage: Mean of ||delta|| / ||h|| over prompt positions.
-        hidden_norm: Median length of the hidden state at answer positions: strengths are relative to it.
-        alignment: Mean cosine of CARD and the hidden state at answer positions, s_t as the gate sees it.
-        specificity: 1 - mean cosine between CARDs of different images: how much of CARD is about the image.
-        coherence: Mean cosine between this layer's CARD and those of the other layers of its group.
-    """
-
-    layer: int
-    update_norm: float
-    leverage: float
-    hidden_norm: float
-    alignment: float
-    specificity: float
-    coherence: float
+    layer: int  # its index
+    update_norm: float  # mean length of the attention update over prompt positions, ||delta||
+    leverage: float  # mean of ||delta|| / ||h|| over prompt positions
+    hidden_norm: float  # median length of the hidden state at answer positions: strengths are relative to it
+    alignment: float  # mean cosine of CARD and the hidden state at answer positions, s_t as the gate sees it
+    specificity: float  # 1 - mean cosine between CARDs of different images: how much of CARD is about the image
+    coherence: float  # mean cosine between this layer's CARD and those of the other layers of its group
 
     @property
     def rank_score(self) -> float:
@@ -132,20 +122,14 @@ def layer_statistics(model: Any, batches: Iterable[dict[str, Any]]) -> list[Laye
 
 
 class _LayerReader:
-    """Hooks on one layer.
-
-    Attributes:
-        cards: The CARDs of the images, (rows, hidden size) for each batch.
-        prompts: Length and relative length of the updates of each prompt, (2, rows) for each batch.
-        answers: Cosine with CARD and length of the hidden states of answers, (2, positions) for each step.
-    """
+    """Hooks on one layer."""
 
     def __init__(self, index: int, layer: nn.Module) -> None:
         update = attention_update(layer)
         self.index, self._multiplier = index, update.multiplier
-        self.cards: list[Tensor] = []
-        self.prompts: list[Tensor] = []
-        self.answers: list[Tensor] = []
+        self.cards: list[Tensor] = []  # of the prompts, (rows, hidden size) for each batch
+        self.prompts: list[Tensor] = []  # length and relative length of their updates, (2, rows) for each batch
+        self.answers: list[Tensor] = []  # cosine with CARD and length of hidden states, (2, positions) for each step
         before = layer.register_forward_pre_hook(self._before, with_kwargs=True)
         self.hooks = (before, update.module.register_forward_hook(self._after))
 

@@ -8,15 +8,14 @@ from pathlib import Path
 from ..core.configuration import RudderConfig
 from ..evaluate.tables import full_table, notes, short_table
 from ..hub.push import write_repo
-from ..runtime.figures import BLUE, DARK, GREY, VERMILION, figures_available, new_figure, save_figure, styled
 from ..runtime.report import Table, change_in_points
 from ..runtime.store import numbered_path, write_over
 from .choice import METRICS, OBJECTIVES, in_words
 from .run import Outcome
-from .settings import describe
+from .search import describe
 from .verdict import shown_in_words
 
-REPORT, FIGURE = "report.md", "candidates"
+REPORT = "report.md"
 _MAIN = ("chair_s", "chair_i", "recall", "f1", "grounding")
 
 
@@ -57,8 +56,6 @@ def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: 
     folder.mkdir(parents=True)
     if outcome.best is not None:
         write_repo(config_of(outcome, base_model, revision), folder)
-    if figures_available() and outcome.record["metric"] != "grounding":
-        _draw(outcome, folder / FIGURE)
     write_over(folder / REPORT, text)
     return folder
 
@@ -115,32 +112,3 @@ def report(outcome: Outcome) -> str:
         f"tokens. Data: {data}. Answers and all numbers: `choosing/` and `checking/` beside this folder."
     )
     return "\n\n".join(parts) + "\n"
-
-
-def _draw(outcome: Outcome, path: Path) -> None:
-    """All candidates: the mean of both CHAIRs against recall."""
-    broken = {describe(outcome.tried[place]) for place in outcome.choice.broken}
-    chosen = None if outcome.best is None else describe(outcome.best)
-    with styled():
-        figure, (axis,) = new_figure(6.0, 4.0)
-        for method in outcome.choosing.methods:
-            kind = next(
-                kind
-                for kind, holds in {
-                    "vanilla": method.name == "vanilla", "chosen": method.name == chosen,
-                    "breaks a limit": method.name in broken, "within the limits": True,
-                }.items()
-                if holds
-            )  # fmt: skip
-            color, marker = {
-                "vanilla": (DARK, "s"), "chosen": (VERMILION, "*"), "breaks a limit": (GREY, "x"),
-                "within the limits": (BLUE, "o"),
-            }[kind]  # fmt: skip
-            known = axis.get_legend_handles_labels()[1]
-            chair = (method.metrics["chair_s"].value + method.metrics["chair_i"].value) / 2
-            label = None if kind in known else kind
-            axis.plot(method.metrics["recall"].value, chair, marker, color=color, label=label)
-        axis.set_xlabel("recall (%)")
-        axis.set_ylabel("mean of CHAIR_S and CHAIR_I (%)")
-        axis.legend(title=f"{outcome.choosing.samples} images")
-        save_figure(figure, path, svg=False)

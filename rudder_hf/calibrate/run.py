@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.backbones import find_backbone, resolve_layer
-from ..evaluate.evaluate import save_result
 from ..evaluate.result import Result
-from ..evaluate.run import Run, RunOptions, Variant, donor_prompts, encode_samples
+from ..evaluate.run import Run, Variant, donor_prompts, encode_samples
 from ..evaluate.scoring import Scoring
-from ..methods import Method
-from ..methods.base import Sources
+from ..evaluate.tables import save_result
+from ..methods import Method, Sources
 from ..methods.contrast import Contrast, RudderContrast
 from ..methods.controls import ShuffledCard, ShuffledContrast, ShuffledContrastCard
 from ..methods.rudder import Attached
@@ -30,11 +29,11 @@ from ..runtime.decoding import Decoding
 from ..runtime.environment import Process, timestamp, versions
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
+from ..runtime.store import PLAN_FILE
 from .choice import Choice
 from .data import CalibrationData
 from .layers import LayerStatistics, stored_layer_statistics
-from .search import VANILLA, best_layers, search
-from .settings import CalibrationOptions, describe, tie_break_key
+from .search import VANILLA, CalibrationOptions, best_layers, control, describe, search, tie_break_key
 from .verdict import differences, refusal
 
 _STATISTICS_IMAGES = 100
@@ -55,15 +54,16 @@ class Outcome:
     checking: Result | None
 
 
-def check_folder(out: Path) -> None:
-    """See that a folder is new or that of a calibration in which nobody works, before a model is loaded.
+def check_folder(out: Path, *runs: str) -> None:
+    """See that a folder is new or has these runs in it, in which nobody works, before a model is loaded.
 
     Raises:
         InputError: It is something else.
+        BlockingIOError: Another process is at work there.
     """
-    if (out / "plan.json").exists():
+    if (out / PLAN_FILE).exists():
         raise InputError(f"{out} holds a run of another command or of an earlier version: choose a new folder.")
-    for name in ("choosing", "checking"):
+    for name in runs or ("choosing", "checking"):
         Run(out / name).check()
 
 
@@ -90,14 +90,12 @@ def calibrate(
     """
     options = options or CalibrationOptions()
     given = None if options.layers is None else _resolved(loaded, options.layers)
-    decoding = Decoding("greedy", options.max_new_tokens or data.task.max_new_tokens)
+    decoding = Decoding("greedy", options.max_new_tokens or data.choosing.max_new_tokens)
     likelihood = "none" if options.rule.labelled else "other"
-    run = Run(out / "choosing", process).begin(
-        replace(data.task, samples=data.choosing), loaded, decoding,
-        RunOptions(options.batch_size, options.rule.seed, likelihood, options.command),
-    )  # fmt: skip
-    seen = data.choosing[:_STATISTICS_IMAGES]
-    statistics = stored_layer_statistics(out / "layers.json", loaded, data.task, seen, progress)
+    run_options = replace(options.run, likelihood=likelihood)
+    run = Run(out / "choosing", process).begin(data.choosing, loaded, decoding, run_options)
+    seen = data.choosing.samples[:_STATISTICS_IMAGES]
+    statistics = stored_layer_statistics(out / "layers.json", loaded, data.choosing, seen, progress)
     if given:
         layers, reason = given, "given by the user"
     elif options.grid.pushes:
@@ -111,11 +109,14 @@ def calibrate(
     best = None if choice.best is None else tried[choice.best]
     # Intervals are not needed here. The report has these numbers, and `rudder score` makes them again of the answers.
     variants = [Variant.of(VANILLA), *(Variant.of(method, describe(method)) for method in tried)]
-    choosing = run.result(Scoring(bootstrap=1), variants)
+    choosing = save_result(run.result(Scoring(bootstrap=1), variants), run.path, tables=False)
     checking: Result | None = None
     held_out: dict[str, Any] = {}
-    if best is not None and data.checking:
-        checking, held_out = _check(loaded, data, out, decoding, best, options, process, progress)
+    if isinstance(best, Attached) and data.checking is not None:
+        held_out_run = Run(out / "checking", process)
+        likelihood = "own" if data.labelled else "other"
+        held_out_run.begin(data.checking, loaded, decoding, replace(options.run, likelihood=likelihood))
+        checking, held_out = _check(held_out_run, best, options, progress)
     record = _record(loaded, data, options, choice, best) | {
         "layers": layers,
         "max_new_tokens": decoding.max_new_tokens,
@@ -125,42 +126,24 @@ def calibrate(
     return Outcome(choice, best, tried, record, statistics, reason, choosing, checking)
 
 
-def _check(
-    loaded: LoadedModel, data: CalibrationData, out: Path, decoding: Decoding, best: Method,
-    options: CalibrationOptions, process: Process | None, progress: Progress,
-) -> tuple[Result, dict[str, Any]]:  # fmt: skip
+def _check(run: Run, best: Attached, options: CalibrationOptions, progress: Progress) -> tuple[Result, dict[str, Any]]:
     """Run vanilla, the choice and the choice with another image's evidence on the held-out images.
 
     Returns:
         The result; and for the record the choice's differences to vanilla, to vanilla's captions cut to its recall,
         and to the control: what is left of the effect there is not about the image.
     """
-    likelihood = "own" if data.labelled else "other"
-    task = replace(data.check_task, samples=data.checking)
-    run = Run(out / "checking", process).begin(
-        task, loaded, decoding, RunOptions(options.batch_size, options.rule.seed, likelihood, options.command)
-    )
-    methods = [VANILLA, best]
-    if len(data.checking) > 1:
-        methods.append(other_evidence(best, loaded, task))
-    run.answer(methods, progress, wait=True)
-    labels = ["vanilla", describe(best), "with another image's CARD"]
-    variants = [Variant.of(method, label) for method, label in zip(methods, labels, strict=False)]
+    named: dict[str, Method] = {"vanilla": VANILLA, describe(best): best}
+    if len(run.task.samples) > 1:
+        # Another image's CARD, or, without a push, another image's values.
+        kinds: dict[type, type[Method]] = {Contrast: ShuffledContrast, RudderContrast: ShuffledContrastCard}
+        kind = kinds.get(type(best), ShuffledCard)
+        sources = Sources(prompts=lambda: donor_prompts(run.loaded, run.task))
+        named["with another image's CARD"] = control(kind, best, run.loaded, sources)
+    run.answer(list(named.values()), progress, wait=True)
+    variants = [Variant.of(method, label) for label, method in named.items()]
     result = save_result(run.result(Scoring(bootstrap=_DRAWS), variants), run.path, tables=False)
-    scored = run.scored(variants)
-    return result, differences(scored, _DRAWS, options.rule.seed)
-
-
-def other_evidence(best: Method, loaded: LoadedModel, task: Any) -> Method:
-    """The control of a choice: the same settings, with the CARD (or, without a push, the values) of other images."""
-    assert isinstance(best, Attached)
-    config, sources = best.rudder_config(), Sources(prompts=lambda: donor_prompts(loaded, task))
-    if isinstance(best, Contrast):
-        return ShuffledContrast.for_model(loaded.model, sources, contrast=config.contrast)
-    if isinstance(best, RudderContrast):
-        own = {"config": config, "contrast": config.contrast, "mode": config.mode}
-        return ShuffledContrastCard.for_model(loaded.model, sources, **own)
-    return ShuffledCard.for_model(loaded.model, sources, config=config, mode=config.mode)
+    return result, differences(run.scored(variants), _DRAWS, options.rule.seed)
 
 
 def _record(
@@ -174,9 +157,9 @@ def _record(
         "baseline": round(choice.vanilla, 6),
         "result": round(choice.score, 6),
         "data": data.record,
-        "prompt": data.choosing[0].prompt,
-        "images": [sample.image_id for sample in data.choosing],
-        "held_out_images": [sample.image_id for sample in data.checking],
+        "prompt": data.choosing.samples[0].prompt,
+        "images": [sample.image_id for sample in data.choosing.samples],
+        "held_out_images": [] if data.checking is None else [sample.image_id for sample in data.checking.samples],
         "decoding": "greedy",
         "limits": options.rule.record(),
         "grid": {name: list(values) for name, values in asdict(options.grid).items()},
@@ -195,33 +178,27 @@ def _resolved(loaded: LoadedModel, layers: Sequence[int]) -> list[int]:
         raise InputError(str(error)) from error
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """How much a calibration has to do, and how long that takes at the speed of one batch."""
-
-    images: int
-    sweep: int  # candidates of the sweep over layers
-    candidates: int
-    answers: int
-    tokens: int
-    seconds: float
-
-
-def estimate(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> Estimate:
-    """Time one batch of vanilla answers, and multiply."""
-    layers = len(find_backbone(loaded.model).layers) if options.layers is None else len(options.layers)
-    probed = 0 if options.layers is not None else layers * len(options.grid.probes(0, 1.0))
-    tried = min(layers, options.shortlist) if options.layers is None else layers
-    grid = tried * len(options.grid.candidates(0, 1.0)) + len(options.grid.alone)
-    samples = data.choosing[: options.batch_size]
-    decoding = Decoding("greedy", options.max_new_tokens or data.task.max_new_tokens)
+def dry_run(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> str:
+    """Time one batch of vanilla answers, and say how much a calibration has to do and how long that takes."""
+    task, layers, probes = data.choosing, len(options.layers or ()), 0
+    if options.layers is None:
+        there = len(find_backbone(loaded.model).layers)
+        layers, probes = min(there, options.shortlist), there * len(options.grid.probes(0, 1.0))
+    settings = layers * len(options.grid.candidates(0, 1.0)) + len(options.grid.alone)
+    samples = task.samples[: options.run.batch_size]
+    decoding = Decoding("greedy", options.max_new_tokens or task.max_new_tokens)
     started = time.perf_counter()
-    inputs = encode_samples(loaded, data.task, samples)
+    inputs = encode_samples(loaded, task, samples)
     with VANILLA.applied(loaded.model) as generate:
         ids = [sample.id for sample in samples]
         written = answers(generate, loaded.model, loaded.processor, inputs, decoding, [0] * len(ids), ids)
-    seconds = (time.perf_counter() - started) / len(samples)
+    each = (time.perf_counter() - started) / len(samples)
     tokens = sum(len(answer.ids) for answer in written) / len(written)
-    total = probed * min(options.probe, len(data.choosing)) + (grid + 1) * len(data.choosing) + 3 * len(data.checking)
-    images = len(data.choosing) + len(data.checking)
-    return Estimate(images, probed, grid, total, round(tokens * total), seconds * total)
+    choosing, checking = len(task.samples), 0 if data.checking is None else len(data.checking.samples)
+    total = probes * min(options.probe, choosing) + (settings + 1) * choosing + 3 * checking
+    duration = f"{total * each:.0f} seconds" if total * each < 90 else f"{total * each / 60:.0f} minutes"
+    return (
+        f"{choosing + checking} images, {settings} settings{' after a sweep over layers' if probes else ''}: {total} "
+        f"answers of about {tokens:.0f} tokens, {tokens * total:.0f} in all. At the speed of one batch of "
+        f"{len(samples)} on {loaded.model.device}: about {duration}."
+    )

@@ -21,7 +21,7 @@ from .common import (
 )
 
 if TYPE_CHECKING:
-    from ..calibrate import CalibrationData, CalibrationOptions, Outcome
+    from ..calibrate import CalibrationOptions, Outcome
     from ..runtime.models import LoadedModel
 
 EXAMPLES = copyable(
@@ -39,7 +39,7 @@ def calibrate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="COCO's folder or instances_*.json, a folder of images without annotations, or embedded:SPLIT.",
+            help="COCO's folder or instances_*.json, or a folder of images without annotations.",
             show_default="the embedded scenes",
         ),
     ] = None,
@@ -48,10 +48,6 @@ def calibrate(
         int | None, typer.Option(min=2, help="Number of images to choose on.", show_default="100, scenes 200")
     ] = None,
     check_limit: Annotated[int, typer.Option(min=0, help="Number of other images to check the choice on.")] = 200,
-    check_data: Annotated[
-        Path | None,
-        typer.Option(help="Other data to check the choice on, such as embedded:evaluation.", show_default="--data"),
-    ] = None,
     objective: Annotated[
         Literal["paper", "f1", "grounding"] | None,
         typer.Option(
@@ -95,14 +91,18 @@ def calibrate(
     """
     given = dict(locals())
     with refusing_bad_input():
+        from ..calibrate import find_data
         from ..calibrate.run import calibrate as run
-        from ..calibrate.run import check_folder, estimate
+        from ..calibrate.run import check_folder
+        from ..calibrate.run import dry_run as time_one_batch
+        from ..evaluate.tasks import DataOptions
         from ..runtime.environment import process_device, this_process
 
         process = this_process()
         if not dry_run:
             check_folder(out)
-        found = _find_data(given)
+        source = DataOptions(data, split=split, prompt=prompt)
+        found = find_data(source, limit or (200 if data is None else 100), check_limit)
         wanted = _options(given, found.labelled)
 
         from ..runtime.models import load_model
@@ -111,13 +111,7 @@ def calibrate(
         loaded = load_model(model, dtype, process_device(choose_device(device), process), None, revision)
     if dry_run:
         with reporting_failure():
-            needed = estimate(loaded, found, wanted)
-        sweep = " after a sweep over layers" if needed.sweep else ""
-        typer.echo(
-            f"{needed.images} images, {needed.candidates} settings{sweep}: {needed.answers} answers of about "
-            f"{needed.tokens / needed.answers:.0f} tokens, {needed.tokens} in all. At the speed of one batch of "
-            f"{wanted.batch_size} on {loaded.model.device}: about {_duration(needed.seconds)}."
-        )
+            typer.echo(time_one_batch(loaded, found, wanted))
         next_steps("the same command without --dry-run")
         return
     with reporting_failure(), ProgressBar(shown=process.is_main) as bar:
@@ -126,23 +120,9 @@ def calibrate(
         _finish(outcome, out, loaded)
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
-
-
-def _find_data(given: dict[str, Any]) -> CalibrationData:
-    from ..calibrate import data_source, find_data
-
-    source = data_source(given["data"], split=given["split"], prompt=given["prompt"])
-    other = None if given["check_data"] is None else data_source(given["check_data"], prompt=given["prompt"])
-    limit = given["limit"] or (200 if source.data is None else 100)
-    return find_data(source, limit, given["check_limit"], check_options=other)
-
-
 def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
     from ..calibrate import CalibrationOptions, Grid, Rule
+    from ..evaluate.run import RunOptions
 
     numbers: dict[str, Any] = {
         name: parse_numbers(f"--{name}", given[name]) for name in ("strengths", "k", "contrast") if given[name]
@@ -156,8 +136,7 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
         layers=None if given["layers"] is None else parse_numbers("--layers", given["layers"], int),  # type: ignore[arg-type]
         rule=Rule(given["objective"] or ("paper" if labelled else "grounding"), given["recall_floor"]),
         max_new_tokens=given["max_new_tokens"],
-        batch_size=given["batch_size"],
-        command=command_line(),
+        run=RunOptions(given["batch_size"], command=command_line()),
     )
 
 

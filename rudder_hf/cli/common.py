@@ -10,9 +10,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from ..evaluate.result import Result
 
 FAILED = 1
 BAD_INPUT = 2
@@ -33,6 +36,17 @@ def command_line() -> str:
 def next_steps(*commands: str) -> None:
     """Print the last line of a command: what to do next."""
     typer.echo(f"Next: {', or '.join(commands)}")
+
+
+def print_result(result: Result, folder: Path | None = None) -> None:
+    """Print a result as a table, what is to be said about it, and where the rest is."""
+    from ..evaluate import tables
+
+    tables.short_table(result).print()
+    for line in tables.summary(result):
+        typer.echo(line)
+    if folder is not None:
+        typer.echo(f"Intervals, controls and all metrics: {folder / 'table.md'}; numbers: {folder / 'result.json'}")
 
 
 def stop(message: object, code: int) -> NoReturn:

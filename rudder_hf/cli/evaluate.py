@@ -13,12 +13,12 @@ from .common import (
     command_line,
     copyable,
     next_steps,
+    print_result,
     read_ids,
     refuse_typed,
     refusing_bad_input,
     reporting_failure,
 )
-from .score import print_result
 
 EXAMPLES = copyable(
     "rudder evaluate --out results/scenes",
@@ -61,9 +61,7 @@ def evaluate(
     ] = "greedy",
     num_beams: options.NumBeamsOption = 5,
     top_p: options.TopPOption = 0.9,
-    temperature: Annotated[
-        float, typer.Option(callback=options.finite, help="Temperature of nucleus sampling.")
-    ] = 1.0,
+    temperature: Annotated[float, typer.Option(max=100.0, help="Temperature of nucleus sampling.")] = 1.0,
     batch_size: options.BatchSizeOption = 8,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
@@ -82,7 +80,7 @@ def evaluate(
 
     If it is interrupted, repeat the command. `accelerate launch -m rudder_hf evaluate ...`
     splits the work over processes; the folder has to be one that all of them see. `rudder score` scores the answers
-    again, compares two runs, or puts several into one table (`--table`).
+    again, or compares runs.
     """
     with refusing_bad_input():
         from ..evaluate import methods as method_names
@@ -101,7 +99,7 @@ def evaluate(
         asked = make_task(task, DataOptions(data, captions, images, split, prompt, limit, seed, wanted))
         asked.skip_unreadable(skip_unreadable)
 
-        from ..evaluate.evaluate import evaluate as run
+        from ..evaluate.tables import save_result
         from ..runtime.decoding import Decoding
         from ..runtime.models import load_model
         from ..runtime.progress import ProgressBar
@@ -118,7 +116,7 @@ def evaluate(
         )
         folder = Run(out, process).begin(asked, loaded, decoded, run_options)
     with reporting_failure(), ProgressBar(shown=process.is_main) as bar:
-        result = run(folder, chosen, scoring, bar)
+        result = save_result(folder.result(scoring), out) if folder.answer(chosen, bar) else None
     if result is None:
         typer.echo(
             f"Process {process.rank} of {process.count} is done; the last one writes the result. Should one be lost, "
@@ -129,5 +127,5 @@ def evaluate(
     print_result(result, out)
     for line in left_out:
         typer.echo(line)
-    again = f"rudder score {out} --lineage strict" if result.kind == "chair" else f"rudder score {out} --table --latex"
+    again = f"rudder score {out} --lineage strict" if result.kind == "chair" else f"rudder score {out} --latex"
     next_steps(again, "add a method: the same command with --methods vcd")

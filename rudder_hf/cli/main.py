@@ -11,30 +11,16 @@ from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, gener
 from .common import copyable, interruptible
 from .options import for_help
 
+MODULES = (generate, evaluate, score, calibrate, compare, analyze, benchmark, demo, push, search, verify, env)
 app = typer.Typer(
     name="rudder",
     help="Steer vision-language models towards what is in the image (RUDDER).",
-    epilog=copyable(
-        "rudder generate",
-        "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
-        "rudder evaluate --out results/scenes",
-        "rudder score results/scenes --lineage strict",
-        "rudder score results/scenes --table",
-        "rudder calibrate --out calibration",
-        "rudder compare --out comparison",
-        "rudder analyze --out analysis",
-        "rudder benchmark",
-        "rudder demo",
-        "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
-        "rudder search llava-hf/llava-1.5-7b-hf",
-        "rudder verify --model llava-hf/llava-1.5-7b-hf",
-        "rudder env",
-    ),
+    epilog=copyable(*(module.EXAMPLES.split("\n\n")[1] for module in MODULES)),  # the first one of each
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for module in (generate, evaluate, score, calibrate, compare, analyze, benchmark, demo, push, search, verify, env):
+for module in MODULES:
     name = module.__name__.rpartition(".")[2]
     command = for_help(getattr(module, name))
     # Ctrl-C is how the page of `demo` is meant to end.

@@ -7,7 +7,6 @@ few users need is in `ADVANCED`.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -17,18 +16,10 @@ import typer
 # Parameters that stand in a panel of their own at the end of every help page.
 ADVANCED = frozenset(
     """
-    captions ids skip_unreadable check_data prompt_tokens revision
+    captions ids skip_unreadable prompt_tokens revision recall_floor span
     num_beams top_p temperature no_likelihood lineage parser bootstrap
-    beam_limit rounds recall_floor span
     """.split()  # noqa: SIM905 - one name a line would hide the list
 )
-
-
-def finite(value: float) -> float:
-    """A number of an option that ends up in a result, which is JSON and has neither nan nor infinity."""
-    if not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not finite; give a number.")
-    return value
 
 
 # The model and where it runs.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from ..benchmark.costs import CostSettings
 from ..calibrate.choice import Rule
 from ..calibrate.data import CalibrationData, find_data
+from ..evaluate.run import RunOptions
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..evaluate.tasks.captions import coco_annotations, has_annotations
 from ..methods import NAMES
@@ -15,6 +16,8 @@ from ..metrics.coco import read_coco
 from ..metrics.errors import InputError, check_least
 from ..metrics.statistics import SAMPLES
 from ..runtime.decoding import DECODING_NAMES
+
+POPE = "pope"
 
 
 @dataclass(frozen=True)
@@ -24,24 +27,19 @@ class CompareOptions:
     methods: tuple[str, ...] = NAMES  # vanilla is always among them
     decodings: tuple[str, ...] = ("greedy",)
     limit: int = 500  # images to evaluate captions on
-    beam_limit: int = 100  # the same for beam search, which takes many times as long
     pope_limit: int = 40  # images that yes/no questions are asked about; 0 asks none
     tune_limit: int = 80  # calibration images that settings are chosen on
     rule: Rule = field(default_factory=Rule)  # what settings are chosen by
     max_new_tokens: int | None = None  # longest caption; None is the task's own
-    top_p: float = 0.9  # of nucleus sampling
-    batch_size: int = 50
-    costs: CostSettings = field(default_factory=CostSettings)  # also the number of beams
+    costs: CostSettings = field(default_factory=CostSettings)
     bootstrap: int = SAMPLES
-    likelihood: str = "own"  # see `RunOptions`
-    seed: int = 0
-    command: str = ""
+    run: RunOptions = field(default_factory=lambda: RunOptions(50))
 
     def __post_init__(self) -> None:
         for what, given, known in (("decoding", self.decodings, DECODING_NAMES), ("method", self.methods, NAMES)):
             if unknown := [name for name in given if name not in known]:
                 raise InputError(f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}")
-        check_least(self, limit=1, beam_limit=1, pope_limit=0, tune_limit=2, batch_size=1, bootstrap=1)
+        check_least(self, limit=1, pope_limit=0, tune_limit=2, bootstrap=1)
         if 0 < self.pope_limit < 5:
             raise InputError(
                 f"pope_limit is {self.pope_limit}; give at least 5: absent objects come from other images"
@@ -55,8 +53,7 @@ class ComparisonData:
     """The images."""
 
     calibration: CalibrationData  # to choose settings on
-    captions: Mapping[str, Task]  # for each decoding, to evaluate captions on
-    questions: Task | None  # yes/no questions
+    tasks: dict[str, Task]  # to evaluate on: captions for each decoding, and yes/no questions as "pope"
 
 
 def find_images(source: DataOptions, options: CompareOptions) -> ComparisonData:
@@ -74,15 +71,12 @@ def find_images(source: DataOptions, options: CompareOptions) -> ComparisonData:
     chosen_on = replace(source, split=None) if source.data is None else source
     if source.data is None and source.split == "calibration":
         raise InputError("settings are chosen on the split calibration of the scenes: evaluate on another one")
-    given = replace(source, seed=options.seed)
-    sizes = {name: options.beam_limit if name == "beam" else options.limit for name in options.decodings}
-    described = {name: make_task(captions, replace(given, limit=size)) for name, size in sizes.items()}
-    asked = None
+    given = replace(source, seed=options.run.seed)
+    tasks = dict.fromkeys(options.decodings, make_task(captions, replace(given, limit=options.limit)))
     if options.pope_limit:
-        asked = make_task(questions, replace(given, limit=options.pope_limit, prompt=None))
-    tasks = [*described.values(), *([asked] if asked else [])]
-    evaluated = {sample.image for task in tasks for sample in task.samples}
-    return ComparisonData(find_data(chosen_on, options.tune_limit, 0, _ids(source, evaluated)), described, asked)
+        tasks[POPE] = make_task(questions, replace(given, limit=options.pope_limit, prompt=None))
+    evaluated = {sample.image for task in tasks.values() for sample in task.samples}
+    return ComparisonData(find_data(chosen_on, options.tune_limit, 0, _ids(source, evaluated)), tasks)
 
 
 def _ids(source: DataOptions, files: Collection[str]) -> set[str]:

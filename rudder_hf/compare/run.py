@@ -3,11 +3,12 @@
 OUT/tuning/           a run of all candidates of all methods on the calibration images
 OUT/greedy/, beam/, nucleus/, pope/   a run for each decoding, and of yes/no questions, with its result
 OUT/layers.json       statistics of every layer, which strengths are relative to
-OUT/table.md, greedy.png              the tables, and CHAIR_S against time per token
+OUT/table.md          the tables
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,28 +21,24 @@ from ..benchmark.costs import CostSettings, measure_costs
 from ..calibrate.choice import Choice, Rule, in_words
 from ..calibrate.data import CalibrationData
 from ..calibrate.layers import stored_layer_statistics
-from ..calibrate.search import VANILLA, best_layers, search
-from ..calibrate.settings import CalibrationOptions
-from ..evaluate.evaluate import TABLE_FILE, save_result
+from ..calibrate.run import check_folder as check_runs
+from ..calibrate.search import VANILLA, CalibrationOptions, best_layers, control, search
 from ..evaluate.methods import sources_of
 from ..evaluate.result import Result
-from ..evaluate.run import Run, RunOptions, Variant, batches, encode_samples
+from ..evaluate.run import Run, Variant, batches, encode_samples
 from ..evaluate.scoring import Scoring
-from ..evaluate.tables import THROUGHPUT, full_table, notes, short_table, summary
+from ..evaluate.tables import TABLE_FILE, THROUGHPUT, markdown, save_result
 from ..evaluate.tasks import Task
-from ..methods import BUDGET, CONTROL_OF, Method, Sources, method_class
+from ..methods import BUDGET, CONTROL_OF, Method, method_class
 from ..methods.rudder import Attached
-from ..metrics.errors import InputError
 from ..runtime.decoding import Decoding
-from ..runtime.figures import figures_available
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import RESULT_FILE, write_over
-from .figure import save_figure_of
-from .options import CompareOptions, ComparisonData
+from .options import POPE, CompareOptions, ComparisonData
 
 _LAYERS = 2
-_LAYER_FILE, _LOCK = "layers.json", ".lock"
+_LOCK = ".lock"
 NOTHING_BETTER = "no setting within the limits is better than vanilla"
 
 
@@ -61,9 +58,7 @@ def check_folder(out: Path) -> None:
         InputError: It is something else.
         BlockingIOError: Another comparison is at work there.
     """
-    if (out / "plan.json").exists():
-        raise InputError(f"{out} holds a run of another command or of an earlier version: choose a new folder.")
-    Run(out / "tuning").check()
+    check_runs(out, "tuning")
     if out.exists():
         with alone(out):
             pass
@@ -77,6 +72,9 @@ def alone(out: Path) -> Iterator[None]:
         BlockingIOError: Another comparison is at work there.
     """
     out.mkdir(parents=True, exist_ok=True)
+    if not os.access(out, os.W_OK):  # of a finished comparison, which is only read
+        yield
+        return
     lock = FileLock(out / _LOCK)
     try:
         lock.acquire(timeout=0)
@@ -113,16 +111,16 @@ def compare(
         tuned = tune(loaded, data.calibration, out, options, progress)
         costs = _stored_costs(out, tuned.methods)
         if costs is None:
-            inputs = encode_samples(loaded, data.calibration.task, data.calibration.choosing[:1])
+            task = data.calibration.choosing
+            inputs = encode_samples(loaded, task, task.samples[:1])
             costs = throughputs(loaded, tuned.methods, inputs, options.costs, progress)
-        asked = {**data.captions, **({} if data.questions is None else {"pope": data.questions})}
         results = {
             name: measure(loaded, task, name, tuned.methods, tuned.notes, out / name, options, costs, progress)
-            for name, task in asked.items()
+            for name, task in data.tasks.items()
         }
-        write_over(out / TABLE_FILE, markdown(results))
-        if "greedy" in results and figures_available():
-            save_figure_of(results["greedy"], out / "greedy")
+        text, path = markdown(list(results.values())), out / TABLE_FILE
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_over(path, text)
     return results
 
 
@@ -134,15 +132,14 @@ def tune(
 
     Methods without a search space are run as published.
     """
-    task = replace(calibration.task, samples=calibration.choosing)
-    longest = options.max_new_tokens or task.max_new_tokens
-    run_options = RunOptions(options.batch_size, options.seed, "none", options.command)
-    run = Run(out / "tuning").begin(task, loaded, Decoding("greedy", longest), run_options)
-    statistics = stored_layer_statistics(out / _LAYER_FILE, loaded, task, task.samples, progress)
+    task = calibration.choosing
+    decoding = Decoding("greedy", options.max_new_tokens or task.max_new_tokens)
+    run = Run(out / "tuning").begin(task, loaded, decoding, replace(options.run, likelihood="none"))
+    statistics = stored_layer_statistics(out / "layers.json", loaded, task, task.samples, progress)
     layers, reason = best_layers(run, statistics, CalibrationOptions(shortlist=_LAYERS, rule=options.rule), progress)
     norms = {layer: next(s.hidden_norm for s in statistics if s.layer == layer) for layer in layers}
     sources = sources_of(
-        loaded, lambda: (encode_samples(loaded, task, part) for part in batches(task.samples, options.batch_size))
+        loaded, lambda: (encode_samples(loaded, task, part) for part in batches(task.samples, options.run.batch_size))
     )
     candidates: dict[str, list[Method]] = {}
     methods: dict[str, Method] = {"vanilla": VANILLA}
@@ -162,6 +159,7 @@ def tune(
         else:
             methods[name] = first
     choices = search(run, candidates, options.rule, progress)
+    save_result(run.result(Scoring(bootstrap=1)), run.path, tables=False)
     for name, found in choices.items():
         if found.best is None:
             left_out.append(f"{name} is left out: {NOTHING_BETTER}")
@@ -171,18 +169,11 @@ def tune(
         if name in CONTROL_OF:
             own = methods.get(CONTROL_OF[name])
             if isinstance(own, Attached):
-                methods[name] = _control(name, own, loaded, sources)
+                methods[name] = control(method_class(name), own, loaded, sources)
             else:
                 left_out.append(f"{name} is left out: {CONTROL_OF[name]}, which it is a control of, is")
     ordered = {name: methods[name] for name in options.methods if name in methods}
     return Tuned(ordered, choices, [*left_out, _rule_note(options.rule, len(task.samples), reason)])
-
-
-def _control(name: str, own: Attached, loaded: LoadedModel, sources: Sources) -> Method:
-    """A control with the settings of what it is a control of."""
-    config = own.rudder_config()
-    rest = {"contrast": config.contrast} if CONTROL_OF[name] == "contrast" else {"config": config}
-    return method_class(name).for_model(loaded.model, sources, **rest)
 
 
 def measure(
@@ -202,11 +193,9 @@ def measure(
         costs: Of methods, by label.
         progress: Is called with what is done.
     """
-    questions = name == "pope"
-    longest = (None if questions else options.max_new_tokens) or task.max_new_tokens
-    decoding = Decoding("greedy" if questions else name, longest, options.costs.num_beams, options.top_p)
-    run_options = RunOptions(options.batch_size, options.seed, options.likelihood, options.command)
-    run = Run(path).begin(task, loaded, decoding, run_options)
+    longest = (None if name == POPE else options.max_new_tokens) or task.max_new_tokens
+    decoding = Decoding("greedy" if name == POPE else name, longest)
+    run = Run(path).begin(task, loaded, decoding, options.run)
     run.answer(list(methods.values()), progress)
     variants = [Variant.of(method, label) for label, method in methods.items()]
     result = run.result(Scoring(bootstrap=options.bootstrap), variants)
@@ -249,18 +238,3 @@ def _rule_note(rule: Rule, images: int, layers: str) -> str:
         f"layers: {layers}. Controls have RUDDER-Beta's or the contrast's settings. Throughput is relative to "
         "vanilla's."
     )
-
-
-def markdown(results: Mapping[str, Result]) -> str:
-    """All tables of a comparison, the short ones first."""
-    parts: list[str] = []
-    for result in results.values():
-        parts += [f"## {result.task}, {result.decoding['name']}", short_table(result).markdown(), *summary(result)]
-    for result in results.values():
-        parts += [f"## {result.task}, {result.decoding['name']}: everything", full_table(result).markdown()]
-        parts += _listed(notes(result))
-    return "\n\n".join(parts) + "\n"
-
-
-def _listed(lines: Sequence[str]) -> list[str]:
-    return ["\n".join(f"- {line}" for line in lines)]

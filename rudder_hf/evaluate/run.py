@@ -28,7 +28,7 @@ from typing import Any, Self
 import torch
 
 from ..methods import Method
-from ..metrics.errors import InputError
+from ..metrics.errors import InputError, check_least
 from ..runtime.answers import answers, encode, log_likelihoods
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.environment import Process, hardware, timestamp, versions
@@ -87,6 +87,9 @@ class RunOptions:
     likelihood: str = "own"
     command: str = ""  # what the user typed, for the result
 
+    def __post_init__(self) -> None:
+        check_least(self, batch_size=1)
+
 
 class Run(Store):
     """The folder of a run: `Run(path)` reads one, `begin` starts or continues it; arguments as for [`Store`].
@@ -144,6 +147,9 @@ class Run(Store):
         """The variants that have answered every sample, in the order in which they were first run.
 
         Of several variants of one method, all but the first are called by what is set otherwise.
+
+        Raises:
+            InputError: There is none.
         """
         samples, done = self.samples(), self.answers()
         known: dict[str, Variant] = {}
@@ -160,17 +166,9 @@ class Run(Store):
                 found[label] = Variant(label, variant.method, variant.settings)
             else:
                 found[variant.method] = variant
-        return list(found.values())
-
-    def finished(self) -> list[Variant]:
-        """Return `variants`, of which there has to be one.
-
-        Raises:
-            InputError: There is none.
-        """
-        if not (found := self.variants()):
+        if not found:
             raise InputError(f"{self.path} is not finished: repeat its command to continue it.")
-        return found
+        return list(found.values())
 
     def scored(
         self, variants: Sequence[Variant], scoring: Scoring | None = None, first: int | None = None
@@ -198,7 +196,7 @@ class Run(Store):
         Raises:
             InputError: Answers are missing.
         """
-        variants = variants or self.finished()
+        variants = variants or self.variants()
         scored = self.scored(variants, scoring)
         return build_result(self.plan(), self.samples(), variants, scored, scoring, self._record(variants))
 

@@ -1,18 +1,19 @@
-"""Answers scored again, captions of other programs scored, and two methods compared: none of it needs a model."""
+"""Saved answers scored again, of one run or of several, and captions of other programs; without a model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..metrics.chair import check_captions
 from ..metrics.coco import read_captions_file, read_coco
 from ..metrics.errors import InputError
-from .result import ControlResult, MetricDifference, Result
+from .result import Result
 from .run import Run, Variant
-from .scoring import Scoring, build_result, score_answers
-from .tasks.captions import chair_sample
+from .scoring import Scored, Scoring, build_result, score_answers
+from .tasks.base import chair_sample
 
 
 def score_captions(path: Path, instances: Path, captions: Path | None, scoring: Scoring, seed: int = 0) -> Result:
@@ -47,53 +48,42 @@ def score_captions(path: Path, instances: Path, captions: Path | None, scoring: 
     return build_result(plan, samples, [Variant(path.stem, path.stem)], [scored], scoring, {})
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Two methods compared."""
-
-    left: str  # folder and method
-    right: str
-    differences: dict[str, MetricDifference]  # right minus left, by metric
-    control: ControlResult | None  # of captions: those of the left one cut to the recall of the right one
-
-
-def compare_runs(left: str, right: str, scoring: Scoring) -> list[Compared]:
-    """Right minus left, on the same images and questions.
+def score_runs(references: Sequence[str], scoring: Scoring) -> Result:
+    """Score saved answers anew: the methods of one folder, or methods of several; differences are to the first.
 
     Args:
-        left: FOLDER or FOLDER:METHOD.
-        right: The same. Without methods, those that both runs have are compared each with itself.
-        scoring: Both are scored anew in this way, so that lineages never mix.
-
-    Returns:
-        One entry for each pair of methods.
+        references: FOLDER, for all of its methods, or FOLDER:METHOD.
+        scoring: How to score all of them, so that lineages never mix.
 
     Raises:
-        InputError: The runs have different samples, or no method in common.
+        InputError: A folder is no finished run, lacks the method, or has other samples than the first.
     """
-    (run_a, found_a), (run_b, found_b) = _split_reference(left), _split_reference(right)
-    plan = run_a.plan()
-    if plan["kind"] != run_b.plan()["kind"]:
-        kinds = f"{run_a.path} is {plan['kind']} and {run_b.path} is {run_b.plan()['kind']}"
-        raise InputError(f"{kinds}: compare runs of one kind")
-    asked = [{s.id: (s.image_id, s.reference) for s in run.samples()} for run in (run_a, run_b)]
-    if asked[0] != asked[1]:
-        raise InputError(
-            f"{run_a.path} and {run_b.path} do not have the same images and questions: compare runs on the same"
-        )
-    # The only methods of both sides are compared with each other, else each with itself.
-    if len(found_a) == len(found_b) == 1:
-        pairs = [(found_a[0], found_b[0])]
-    else:
-        pairs = [(a, b) for a in found_a for b in found_b if a.label == b.label]
-    if not pairs:
-        raise InputError(f"{run_a.path} and {run_b.path} have no method in common: write FOLDER:METHOD")
-    compared, draws = [], (scoring.bootstrap, plan["seed"])
-    for a, b in pairs:
-        (own,), (other,) = run_a.scored([a], scoring), run_b.scored([b], scoring)
-        names = f"{run_a.path}:{a.label}", f"{run_b.path}:{b.label}"
-        compared.append(Compared(*names, other.minus(own, *draws), other.control(own, *draws)))
-    return compared
+    (first, chosen), *others = (_split_reference(text) for text in references)
+    if not others:
+        return first.result(scoring, chosen)
+    plan, asked = first.plan(), _asked(first)
+    variants, scored = list[Variant](), list[Scored]()
+    names: dict[str, list[str]] = {"model": [], "decoding": []}
+    for run, found in ((first, chosen), *others):
+        own = run.plan()
+        if own["kind"] != plan["kind"]:
+            kinds = f"{first.path} is {plan['kind']} and {run.path} is {own['kind']}"
+            raise InputError(f"{kinds}: compare runs of one kind")
+        if _asked(run) != asked:
+            raise InputError(
+                f"{first.path} and {run.path} do not have the same images and questions: compare runs on the same"
+            )
+        for part, seen in names.items():
+            seen.append(own[part]["name"])
+        variants += [replace(variant, label=f"{run.path}:{variant.label}") for variant in found]
+        scored += run.scored(found, scoring)
+    # Runs may differ in these.
+    plan |= {part: {"name": " and ".join(dict.fromkeys(seen))} for part, seen in names.items()}
+    return build_result(plan, first.samples(), variants, scored, scoring, {})
+
+
+def _asked(run: Run) -> dict[str, Any]:
+    return {sample.id: (sample.image_id, sample.reference) for sample in run.samples()}
 
 
 def _split_reference(text: str) -> tuple[Run, list[Variant]]:
@@ -103,7 +93,7 @@ def _split_reference(text: str) -> tuple[Run, list[Variant]]:
         raise InputError(f"there is no results folder {text!r}; write FOLDER or FOLDER:METHOD")
     run = Run(path)
     run.plan()  # or this is no folder of a run
-    found = {variant.label: variant for variant in run.finished()}
+    found = {variant.label: variant for variant in run.variants()}
     if not label:
         return run, list(found.values())
     if label not in found:

@@ -1,23 +1,19 @@
-"""Results as tables: five columns on a terminal, everything in the file, and the form of the paper's Tables 1 to 3."""
+"""Results as tables: five columns on a terminal and in LaTeX, everything in the file."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 
 from ..methods import CONTROL_OF
-from ..metrics.chair import CAPTION_COLUMNS
 from ..metrics.errors import InputError
-from ..presets import PRESETS
 from ..runtime.report import Table, heading, number, p_value, with_interval
+from ..runtime.store import RESULT_FILE, write_over
 from .result import VANILLA, MethodResult, MetricDifference, MetricValue, Result
-from .score import Compared
 from .statements import LEVEL, LOSES, TIES, WINS, against_control, verdict, without_effect
 
-DECODING_LABELS = {"greedy": "Greedy", "beam": "Beam Search", "nucleus": "Nucleus Sampling"}
+TABLE_FILE, LATEX_FILE = "table.md", "table.tex"
 COLUMNS: dict[str, tuple[str, ...]] = {
     "chair": ("chair_s", "chair_i", "recall", "f1", "length"),
     "pope": ("accuracy", "f1", "yes_ratio", "precision", "recall"),
@@ -25,41 +21,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "images": ("length", "distinct_2", "grounding"),
 }
 """The metrics that a terminal shows, by kind of task; those that a run lacks are left out."""
-THROUGHPUT, YES = "throughput", "yes_ratio"
+THROUGHPUT = "throughput"
 _HEADLINES: dict[str, tuple[str, ...]] = {
     "chair": ("chair_s", "chair_i"), "pope": ("accuracy", "f1"), "mme": ("total",), "images": (),
 }  # fmt: skip
 _NONE = "-"
-
-
-# The paper's numbers
-
-
-@dataclass(frozen=True)
-class PaperRow:
-    """One row of one of the paper's tables for one model."""
-
-    table: int
-    model: str  # Hub id
-    decoding: str
-    method: str  # as this package names it, where it has it
-    metrics: dict[str, float]
-
-
-@cache
-def paper_rows() -> tuple[PaperRow, ...]:
-    """All rows of the paper's Tables 1 to 5."""
-    file = Path(__file__).parent / "data" / "paper.json"
-    return tuple(PaperRow(**row) for row in json.loads(file.read_text(encoding="utf-8"))["rows"])
-
-
-def paper_value(kind: str, model: str, decoding: str, method: str, metric: str) -> float | None:
-    """What the paper prints for a metric of a model (its Hub id or preset), or None."""
-    if metric not in _HEADLINES[kind]:
-        return None  # the paper's F1 is that of POPE, not of CHAIR
-    wanted = (PRESETS[model].base_model if model in PRESETS else model, decoding, method)
-    rows = (row for row in paper_rows() if (row.model, row.decoding, row.method) == wanted)
-    return next((row.metrics[metric] for row in rows if metric in row.metrics), None)
 
 
 # One result
@@ -116,17 +82,20 @@ def summary(result: Result) -> list[str]:
             told.setdefault(verdict(change), []).append(method.name)
     words = {WINS: "fewer captions with absent objects", LOSES: "more of these", TIES: "no significant difference"}
     if told:
-        names = {key: ", ".join(of) if len(of) < 5 else f"{len(of)} methods" for key, of in told.items()}
-        found = "; ".join(f"{words[key]}: {names[key]}" for key in (WINS, LOSES, TIES) if key in told)
+        found = "; ".join(f"{words[key]}: {_named(told[key])}" for key in (WINS, LOSES, TIES) if key in told)
         lines.append(f"Against vanilla's captions cut to the same recall: {found}.")
     if unsteered := [method.name for method in result.methods if _cannot_change(result.kind, method)]:
         lines.append(
-            f"{', '.join(unsteered)}: nothing can change, because a yes or no is the first token, which is steered "
+            f"{_named(unsteered)}: nothing can change, because a yes or no is the first token, which is steered "
             "with --set steer_first_token=true only."
         )
     if noted := [method.name for method in result.methods if method.notes]:
-        lines.append(f"Empty, cut off or unclear answers of {', '.join(noted)} are counted in the file.")
+        lines.append(f"Empty, cut off or unclear answers of {_named(noted)} are counted in the file.")
     return lines
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 5 else f"{len(names)} methods"
 
 
 def _cannot_change(kind: str, method: MethodResult) -> bool:
@@ -186,87 +155,35 @@ def notes(result: Result) -> list[str]:
     return lines
 
 
-def markdown(result: Result) -> str:
-    """The file `table.md`: the short table, everything, and what has to be said."""
-    parts = [f"**{title(result)}**", short_table(result).markdown(), *summary(result), full_table(result).markdown()]
-    if any(_paper(result, method, metric) is not None for method in result.methods for metric in _headlines(result)):
-        parts.append(paper_table([result]).markdown())
-    return "\n\n".join([*parts, *notes(result)]) + "\n"
+# Files
 
 
-def compared_markdown(pair: Compared) -> str:
-    """Two methods compared, as Markdown: right minus left, and of captions minus the left one cut to its recall."""
-    headings, control = [f"{pair.right} - {pair.left}", "difference [95 % interval]"], pair.control
-    cut = {} if control is None else control.differences
-    rows = [
-        [heading(change.label, change.direction), _full_cell(change), *([_full_cell(cut.get(name))] if cut else [])]
-        for name, change in pair.differences.items()
-    ]
-    if control is None:
-        return Table(headings, rows).markdown()
-    told = against_control(pair.right, control, pair.left)
-    return Table([*headings, f"to {pair.left} cut to its recall"], rows).markdown() + f"\n\n{told}"
-
-
-# Several results
-
-
-def paper_table(results: Sequence[Result]) -> Table:
-    """Results in the form of the paper's tables: decoding and method down, models across, the paper's number beside.
-
-    Raises:
-        InputError: The results are of different kinds, or two are about the same cell.
-    """
-    kinds = {(r.kind, r.scoring.get("lineage"), r.scoring.get("parser")) for r in results}
-    if len(kinds) > 1:
-        names = ", ".join(sorted(" ".join(part for part in kind if part) for kind in kinds))
-        raise InputError(f"results of different kinds do not fit into one table: {names}")
-    cells: dict[tuple[str, str, str], tuple[Result, MethodResult]] = {}
+def markdown(results: Sequence[Result]) -> str:
+    """The file `table.md`: the short tables, then everything, and what has to be said."""
+    parts = []
     for result in results:
-        for method in result.methods:
-            cell = (result.model["name"], result.decoding["name"], method.name)
-            if cell in cells:
-                raise InputError(f"two results are about the same cell of the table: {', '.join(cell)}")
-            cells[cell] = (result, method)
-    models = list(dict.fromkeys(model for model, _, _ in cells))
-    kind, first = results[0].kind, results[0].methods[0].metrics
-    shown = {"chair": CAPTION_COLUMNS, "pope": (*_HEADLINES["pope"], YES)}.get(kind, _HEADLINES[kind])
-    metrics = [name for name in shown if name in first]
-    beside = dict.fromkeys(_HEADLINES[kind], " ours (paper)") | {YES: " (change)"}
-    headings = [heading(first[name].label, first[name].direction) + beside.get(name, "") for name in metrics]
-    rows = []
-    for decoding in dict.fromkeys([*DECODING_LABELS, *(decoding for _, decoding, _ in cells)]):
-        for name in dict.fromkeys(method for _, how, method in cells if how == decoding):
-            found = [cells.get((model, decoding, name)) for model in models]
-            numbers = [_NONE if one is None else _cell(*one, metric) for one in found for metric in metrics]
-            rows.append([DECODING_LABELS.get(decoding, decoding), name, *numbers])
-    groups = [("", 2), *((model, len(metrics)) for model in models)]
-    return Table(["Decoding", "Method", *headings * len(models)], rows, labels=2, groups=groups)
+        parts += [f"**{title(result)}**", short_table(result).markdown(), *summary(result)]
+    for result in results:
+        parts += [f"**Everything: {title(result)}**", full_table(result).markdown(), *notes(result)]
+    return "\n\n".join(parts) + "\n"
 
 
-def paper_latex(results: Sequence[Result]) -> str:
-    """`paper_table` in LaTeX, with a line above that says what it is."""
-    about = f"% {title(results[0])}; in parentheses: numbers printed in the RUDDER paper"
-    return f"{about}\n{paper_table(results).latex()}"
+def latex(result: Result) -> str:
+    """The file `table.tex`: the short table in LaTeX, with a line above that says what it is."""
+    return f"% {title(result)}\n{short_table(result).latex()}"
 
 
-def _cell(result: Result, method: MethodResult, metric: str) -> str:
-    """Our number, and the paper's where the paper has the metric."""
-    if metric not in method.metrics:
-        return _NONE
-    digits = 1 if result.kind == "chair" else 2
-    ours = f"{method.metrics[metric].value:.{digits}f}"
-    if metric == YES and metric in method.differences:  # a shift of the threshold changes accuracy and F1 too
-        return f"{ours} ({method.differences[metric].value:+.{digits}f})"
-    if metric not in _HEADLINES[result.kind]:
-        return ours
-    paper = _paper(result, method, metric)
-    return f"{ours} ({_NONE if paper is None else f'{paper:.{digits}f}'})"
-
-
-def _headlines(result: Result) -> list[str]:
-    return [name for name in _HEADLINES[result.kind] if name in result.methods[0].metrics]
-
-
-def _paper(result: Result, method: MethodResult, metric: str) -> float | None:
-    return paper_value(result.kind, result.model["name"], result.decoding["name"], method.method, metric)
+def save_result(result: Result, folder: Path, tables: bool = True) -> Result:
+    """Write a result, and its tables if wanted, or return the one that is there, if it says the same."""
+    try:
+        stored = Result.load(folder)
+    except InputError:
+        stored = None
+    if stored is not None and replace(stored, run={}) == replace(result, run={}):
+        return stored
+    if tables:
+        write_over(folder / TABLE_FILE, markdown([result]))
+        write_over(folder / LATEX_FILE, latex(result))
+    # Last: a folder with this file is complete.
+    write_over(folder / RESULT_FILE, result.to_json())
+    return result

@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks.paper import run as paper
 from rudder_hf.evaluate.result import Result
-from rudder_hf.evaluate.tables import paper_rows
 from rudder_hf.methods import NAMES
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
@@ -23,7 +22,7 @@ LLAVA = "llava-hf/llava-1.5-7b-hf"
 
 def test_every_row_of_the_paper_is_there_once() -> None:
     rows = paper.rows()
-    assert len({row.name for row in rows}) == len(rows) == len(paper_rows())
+    assert len({row.name for row in rows}) == len(rows) == len(paper.paper_rows())
     assert {row.table for row in rows} == {1, 2, 3, 4, 5}
     with_settings = ("rudder-beta", "rudder-add", "vista", "vista-vsv")
     assert all(bool(row.settings) <= (row.method in with_settings) for row in rows)

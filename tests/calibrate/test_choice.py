@@ -1,21 +1,30 @@
-"""The rule of choice: objective, limits, ties, against a slow reference; and what the grid tries."""
+"""The rule of choice: objective, limits, ties, against a slow reference; what the grid tries; the search."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from rudder_hf.calibrate import CalibrationOptions, Grid, Rule
 from rudder_hf.calibrate.choice import OBJECTIVES, choose
-from rudder_hf.calibrate.settings import describe, tie_break_key
-from rudder_hf.methods import get
+from rudder_hf.calibrate.search import control, describe, search, tie_break_key
+from rudder_hf.evaluate.run import Run, RunOptions
+from rudder_hf.methods import Generate, Method, Sources, get, method_class
+from rudder_hf.methods.rudder import Attached
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.statistics import Counts
+from rudder_hf.runtime.decoding import Decoding
+from tests.support.evaluating import loaded, scenes
 
 COLUMNS = (
     "captions", "hallucinated_captions", "mentions", "hallucinated_mentions", "objects", "truth", "found", "words",
@@ -184,6 +193,65 @@ def test_bad_rules_and_grids_are_refused() -> None:
         Grid(strengths=(0.0, 1.0))
     with pytest.raises(InputError, match=f"choose one of {', '.join(OBJECTIVES)}"):
         Rule("chair")
-    for wrong in ({"shortlist": 0}, {"probe": -1}, {"batch_size": 0}):
+    for wrong in ({"shortlist": 0}, {"probe": -1}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             CalibrationOptions(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="batch_size"):
+        RunOptions(0)
+
+
+@dataclass(frozen=True)
+class Planted(Method):
+    """A method whose captions are known: true objects, and the fewer absent ones the stronger, until it breaks."""
+
+    name = "planted"
+
+    strength: int = 0
+    truth: dict[str, list[str]] = field(default_factory=dict, compare=False)
+
+    def settings(self) -> dict[str, Any]:
+        return {"strength": self.strength}
+
+    @contextmanager
+    def applied(self, model: Any) -> Iterator[Generate]:
+        def generate(*args: Any, sample_ids: list[str], input_ids: Any, **kwargs: Any) -> Any:
+            rows = [self.caption(sample) for sample in sample_ids]
+            width = max(len(row) for row in rows)
+            answers = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+            return torch.cat([input_ids, answers], dim=1)
+
+        yield generate
+
+    def caption(self, sample: str) -> list[int]:
+        present = [name for name in self.truth[sample] if " " not in name]
+        absent = [name for name in ("elephant", "keyboard", "oven", "kite") if name not in self.truth[sample]]
+        words = present if self.strength < 4 else []
+        words = [*words, *absent[: max(0, 3 - self.strength)]]
+        return list(loaded().processor.tokenizer.convert_tokens_to_ids([w for w in words if w] or ["a"]))
+
+
+@pytest.mark.parametrize("objective", ["f1", "paper"])
+def test_the_planted_best_is_found_for_each_name(tmp_path: Path, objective: str) -> None:
+    task = scenes(6)
+    truth = {sample.id: sample.reference["objects"] for sample in task.samples}
+    rule = Rule(objective, distinct_drop=1.0, repeated_rise=1.0, bootstrap=50)
+    run = Run(tmp_path / "run").begin(task, loaded(), Decoding("greedy", 12), RunOptions(2, likelihood="none"))
+    lists = {"all": (0, 1, 2, 3, 4), "backwards": (3, 1, 4), "equals": (0, 3, 3), "broken": (4,)}
+    candidates = {name: [Planted(s, truth) for s in strengths] for name, strengths in lists.items()}
+    found = search(run, candidates, rule)
+    # 3 names nothing absent, 4 neither anything present; of equals the first, which is the gentlest.
+    assert {name: choice.best for name, choice in found.items()} == {
+        "all": 3, "backwards": 0, "equals": 1, "broken": None,
+    }  # fmt: skip
+    assert "recall" in found["all"].broken[4]
+    # Each variant was answered once, however many names have it.
+    assert len(run.answers()) == 6 * 6
+
+
+def test_a_control_has_the_settings_of_what_it_is_a_control_of() -> None:
+    contrast = get("contrast", contrast=0.4, contrast_after=8)
+    pushed = get("rudder-beta", layer=1, alpha_max=3.0, k=2.0)
+    for name, own in (("contrast-negated", contrast), ("rudder-random", pushed)):
+        assert isinstance(own, Attached)
+        made = control(method_class(name), own, loaded(), Sources()).settings()
+        assert {key: made[key] for key in own.settings()} == own.settings()

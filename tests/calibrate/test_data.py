@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from rudder_hf.calibrate import data_source, find_data, layer_statistics
+from rudder_hf.calibrate import CalibrationData, find_data, layer_statistics
 from rudder_hf.core.backbones import find_backbone
 from rudder_hf.evaluate.run import encode_samples
 from rudder_hf.evaluate.tasks import DataOptions
@@ -17,35 +16,32 @@ from tests.support.evaluating import loaded
 from tests.support.zoo import FAMILIES, Row
 
 
+def ids_of(data: CalibrationData) -> list[list[str]]:
+    assert data.checking is not None
+    return [[sample.id for sample in task.samples] for task in (data.choosing, data.checking)]
+
+
 def test_images_to_choose_and_to_check_are_apart() -> None:
     data = find_data(DataOptions(), 20, 30)
-    ids = [sample.id for sample in data.choosing], [sample.id for sample in data.checking]
+    ids = ids_of(data)
+    assert (len(ids[0]), len(ids[1])) == (20, 30)
     assert not set(ids[0]) & set(ids[1])
-    assert [s.id for s in find_data(DataOptions(), 20, 30).choosing] == ids[0]
-    without = find_data(DataOptions(), 20, 30, exclude=ids[0])
-    assert not {sample.id for sample in without.choosing + without.checking} & set(ids[0])
+    assert ids_of(find_data(DataOptions(), 20, 30)) == ids
+    assert not {name for part in ids_of(find_data(DataOptions(), 20, 30, exclude=ids[0])) for name in part} & set(
+        ids[0]
+    )
+    assert find_data(DataOptions(), 20, 0).checking is None
     with pytest.raises(InputError, match="lower --limit"):
         find_data(DataOptions(), 400, 10)
     with pytest.raises(InputError, match="is for evaluation"):
         find_data(DataOptions(split="evaluation"), 5, 5)
 
 
-def test_embedded_scenes_by_name() -> None:
-    """Chosen on the calibration scenes, checked on the evaluation scenes."""
-    other = data_source(Path("embedded:evaluation"))
-    found = find_data(data_source(Path("embedded:calibration")), 4, 3, check_options=other)
-    assert {str(s.image_id)[0] for s in found.choosing} == {"1"}
-    assert {str(s.image_id)[0] for s in found.checking} == {"2"}
-    assert found.record["checked_on"]["split"] == "evaluation"
-    with pytest.raises(InputError, match="is for evaluation"):
-        find_data(other, 4, 3)
-
-
 def test_layer_statistics_equal_a_slow_reference() -> None:
     """One image, all layers, by hand: a plain forward over prompt and answer with bare hooks."""
     data = find_data(DataOptions(), 2, 0)
     model: Any = loaded().model
-    inputs = encode_samples(loaded(), data.task, data.choosing[:1])
+    inputs = encode_samples(loaded(), data.choosing, data.choosing.samples[:1])
     found = layer_statistics(model, [inputs])
     prompt = inputs["input_ids"].shape[1]
     with torch.no_grad():

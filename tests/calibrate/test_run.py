@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from rudder_hf import RudderConfig
 from rudder_hf.calibrate import (
@@ -27,9 +25,9 @@ from rudder_hf.calibrate import (
     save_outcome,
 )
 from rudder_hf.calibrate.report import report, summary
-from rudder_hf.calibrate.run import check_folder, estimate
-from rudder_hf.calibrate.settings import describe
-from rudder_hf.evaluate.run import Run, Variant
+from rudder_hf.calibrate.run import check_folder, dry_run
+from rudder_hf.calibrate.search import describe
+from rudder_hf.evaluate.run import Run, RunOptions, Variant
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.hub.card import Provenance, render_card
 from rudder_hf.methods import Generate, get
@@ -37,7 +35,7 @@ from rudder_hf.methods.contrast import Contrast
 from rudder_hf.methods.rudder import RudderBeta
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.environment import Process
-from tests.support.evaluating import damage, loaded
+from tests.support.evaluating import loaded
 from tests.support.helpers import in_threads
 from tests.support.planting import GRID, NEW, answer, planted, planted_scenes
 
@@ -71,7 +69,7 @@ def test_answers_are_those_of_generate(tmp_path: Path) -> None:
     stored = Run(tmp_path / "choosing").answers()
     texts = set()
     for method in outcome.tried:
-        for sample in data.choosing:
+        for sample in data.choosing.samples:
             text = stored[Variant.of(method).key, sample.id]["answer"]
             assert text == answer(data, sample, method)
             texts.add(text)
@@ -176,13 +174,15 @@ DECODED: list[tuple[Any, ...]] = []
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Grows by what candidates answer: strength, k and sample."""
-    monkeypatch.setattr("rudder_hf.calibrate.settings.RudderBeta", Counted)
+    monkeypatch.setattr("rudder_hf.calibrate.search.RudderBeta", Counted)
     DECODED.clear()
     return DECODED
 
 
-def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, decoded: list[tuple[Any, ...]]) -> None:
-    wanted = options(batch_size=2, layers=(1,))
+def test_an_interrupted_run_goes_on_and_a_larger_grid_decodes_only_what_is_new(
+    tmp_path: Path, decoded: list[tuple[Any, ...]]
+) -> None:
+    wanted, choosing = options(run=RunOptions(2), layers=(1,)), {sample.id for sample in images().choosing.samples}
     whole = calibrate(loaded(), images(), tmp_path / "whole", wanted)
 
     def killing(text: str, done: int, total: int) -> None:
@@ -198,7 +198,6 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, decoded: list[t
     decoded.clear()
     assert found(calibrate(loaded(), images(), tmp_path / "killed", wanted)) == found(whole)
     keys = {(m.settings()["alpha_max"], m.settings()["k"]): Variant.of(m).key for m in whole.tried}
-    choosing = {sample.id for sample in images().choosing}
     again = {(keys[alpha, k], sample) for alpha, k, sample in decoded if sample in choosing}
     assert again
     assert not again & kept
@@ -206,25 +205,19 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, decoded: list[t
     calibrate(loaded(), images(), tmp_path / "killed", wanted)
     assert decoded == []
 
-
-def test_a_larger_grid_decodes_only_what_is_new(tmp_path: Path, decoded: list[tuple[Any, ...]]) -> None:
-    small = calibrate(loaded(), images(), tmp_path / "grown", options(layers=(1,)))
-    decoded.clear()
-    larger = options(layers=(1,), grid=replace(GRID, strengths=(0.5, 1.0, 1.5)))
-    grown = calibrate(loaded(), images(), tmp_path / "grown", larger)
-    old = {(method.settings()["alpha_max"], method.settings()["k"]) for method in small.tried}
-    choosing = {sample.id for sample in images().choosing}
+    larger = replace(wanted, grid=replace(GRID, strengths=(0.5, 1.0, 1.5)))
+    grown = calibrate(loaded(), images(), tmp_path / "killed", larger)
     new = {(alpha, k) for alpha, k, sample in decoded if sample in choosing}
     assert len(new) == 2
-    assert not new & old
-    assert found(grown) == found(calibrate(loaded(), images(), tmp_path / "whole", larger))
+    assert not new & keys.keys()
+    assert found(grown) == found(calibrate(loaded(), images(), tmp_path / "larger", larger))
 
 
 @pytest.mark.slow
 def test_several_processes_come_to_the_same_choice(tmp_path: Path) -> None:
     """Two ranks at the same time, each with a model of its own; they meet in the folder alone."""
     data, _ = planted_scenes(6, 4)
-    wanted = options(layers=None, probe=4, shortlist=2, batch_size=2)
+    wanted = options(layers=None, probe=4, shortlist=2, run=RunOptions(2))
     alone = calibrate(loaded(), data, tmp_path / "alone", wanted)
 
     def rank(number: int) -> Any:
@@ -240,65 +233,38 @@ def test_several_processes_come_to_the_same_choice(tmp_path: Path) -> None:
     assert all(path.stat().st_size for path in files)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small calibration."""
-    out = tmp_path_factory.mktemp("calibration") / "out"
-    calibrate(loaded(), images(3, 1), out, options(layers=(2,)))
-    return out
-
-
-@pytest.mark.parametrize(
-    ("file", "place", "value", "words"),
-    [
-        ("choosing/plan.json", ["plan"], [], "plan is .., but has to be an object"),
-        ("layers.json", [1, "hidden_norm"], ..., "layers.json is damaged"),
-        ("choosing/answers/0.jsonl", [], None, "0.jsonl is damaged"),
-    ],
-)
-def test_damaged_files_are_named(
-    tmp_path: Path, finished: Path, file: str, place: list[str | int], value: object, words: str
-) -> None:
-    shutil.copytree(finished, tmp_path / "out")
-    damage(tmp_path / "out" / file, place, value)
-    with pytest.raises(InputError, match=words):
+def test_folders_of_other_work_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,)))
+    with monkeypatch.context() as patch:  # a finished one is shown again from a folder that cannot be written
+        patch.setattr("os.access", lambda *of: False)
+        check_folder(tmp_path / "out")
+        assert found(calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,)))) == found(first)
+    with pytest.raises(InputError, match=r"holds other work \(.*samples is 3 there and 2 here"):
+        calibrate(loaded(), images(2, 1), tmp_path / "out", options(layers=(2,)))
+    (tmp_path / "out" / "layers.json").write_text("[{}]")
+    with pytest.raises(InputError, match=r"layers\.json is damaged"):
         calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,)))
-
-
-def test_folders_of_other_work_are_refused(tmp_path: Path, finished: Path) -> None:
-    check_folder(finished)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "plan.json").write_text("{}")
     with pytest.raises(InputError, match="holds a run of another command"):
         check_folder(tmp_path / "run")
-    with pytest.raises(InputError, match=r"holds other work \(.*samples is 3 there and 2 here"):
-        calibrate(loaded(), images(2, 1), finished, options(layers=(2,)))
 
 
-def test_an_estimate_counts_what_is_to_be_done(tmp_path: Path) -> None:
-    wanted = options(layers=None, probe=3, shortlist=2)
-    needed = estimate(loaded(), images(6, 4), wanted)
-    assert (needed.images, needed.candidates) == (10, 2 * 4)
+def test_a_dry_run_counts_what_is_to_be_done(tmp_path: Path) -> None:
+    said = dry_run(loaded(), images(6, 4), options(layers=None, probe=3, shortlist=2))
     # Two candidates at four layers on three images, eight and vanilla on six, and three on those held out.
-    assert needed.answers == 4 * 2 * 3 + 9 * 6 + 3 * 4
-    assert 0 < needed.tokens <= needed.answers * NEW
-    assert needed.seconds > 0
-
-
-def test_figure(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    outcome = calibrate(loaded(), images(4, 2), tmp_path, options(layers=(2,)))
-    folder = save_outcome(outcome, tmp_path, "org/base", None)
-    with Image.open(folder / "candidates.png") as figure:
-        assert figure.size[0] > 200
+    needed = 4 * 2 * 3 + 9 * 6 + 3 * 4
+    assert said.startswith(
+        f"10 images, 8 settings after a sweep over layers: {needed} answers of about {NEW} tokens, {needed * NEW} in "
+    )
 
 
 def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
     source = images(6, 0)
-    for sample in source.choosing:
-        source.task.image(sample).save(folder / f"{sample.id}.png")
+    for sample in source.choosing.samples:
+        source.choosing.image(sample).save(folder / f"{sample.id}.png")
     data = find_data(DataOptions(folder), 4, 2)
     assert not data.labelled
     with pytest.raises(InputError, match="needs annotations"):

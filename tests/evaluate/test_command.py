@@ -11,6 +11,7 @@ import pytest
 
 from rudder_hf.evaluate.result import Result
 from rudder_hf.evaluate.run import Run
+from rudder_hf.methods import METHODS
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support import command
@@ -149,15 +150,16 @@ def test_scores_comparison_and_tables(done: Path, coco: Path, tmp_path: Path) ->
     assert "lineage strict" in again.stdout
     assert Result.load(tmp_path / "strict").scoring["lineage"] == "strict"
     assert Result.load(done) == before
-    compared = command.rudder("score", f"{done}:vanilla", f"{done}:rudder-beta", "--bootstrap", 100)
+    both = (f"{done}:vanilla", f"{done}:rudder-beta", "--bootstrap", 100)
+    compared = command.rudder("score", *both)
     assert compared.exit_code == 0, compared.output
-    assert "CHAIR_S ↓" in compared.stdout
-    assert "p " in compared.stdout
-    assert f"to {done}:vanilla cut to its recall" in compared.stdout
-    assert "whose recall is not higher: " in compared.stdout or "cut to the same recall: " in compared.stdout
-    table = command.rudder("score", done, "--table", "--latex")
-    assert table.exit_code == 0, table.output
-    assert table.stdout.count(r"\begin{tabular}") == 1
+    assert "Next: all metrics, intervals and p-values: the same command with --table" in compared.stdout
+    everything = command.rudder("score", *both, "--table").stdout
+    assert f"{done}:rudder-beta - {done}:vanilla" in everything
+    assert ", p " in everything
+    assert f"{done}:rudder-beta - vanilla " in everything
+    assert "whose recall is not higher: " in everything or "cut to the same recall: " in everything
+    assert command.rudder("score", done, "--latex").stdout.count(r"\begin{tabular}") == 1
     captions = [{"image_id": scene.seed, "caption": "A dog."} for scene in split_scenes("examples")[:6]]
     (tmp_path / "mine.json").write_text(json.dumps(captions))
     scored = command.rudder("score", tmp_path / "mine.json", "--data", coco, "--bootstrap", 100)
@@ -166,43 +168,32 @@ def test_scores_comparison_and_tables(done: Path, coco: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("typed", "word"),
     [
-        (("--out", "x", "--methods", "magic"), "Methods: vanilla"),
-        (("--out", "x", "--methods", "vanilla,vanilla"), "twice"),
-        (("--out", "x", "--task", "chair"), "needs --data"),
-        (("--out", "x", "--task", "chair", "--data", "nowhere"), "nowhere"),
-        (("--out", "x", "--data", "nowhere"), "does not use --data"),
-        (("--out", "x", "--split", "train"), "train"),
-        (("--out", "x", "--set", "alpha_max"), "NAME=VALUE"),
-        (("--out", "x", "--set", "magic.alpha=1"), "METHOD.NAME=VALUE"),
-        (("--out", "x", "--top-p", "0", "--decoding", "nucleus"), "top_p"),
-        (("--out", "x", "--model", "x", "--num-beams", "7"), "--num-beams has no effect on greedy decoding"),
-        (("--out", "x", "--model", "x", "--temperature", "1"), "--temperature has no effect on greedy decoding"),
-        (("--out", "x", "--model", "x", "--top-p", "1", "--decoding", "beam"), "--top-p has no effect on beam"),
-        (("--out", "x", "--task", "mme", "--data", "."), "is not MME's folder, which has one folder"),
-        (("--out", "x", "--model", "nowhere/nothing-at-all"), "Cannot load"),
-        (
-            ("--out", "x", "--set", "alpha=3"),
-            "rudder-beta has no setting 'alpha'. Its settings: layer, alpha_max, k, c",
-        ),
-        (("--out", "x", "--methods", "all", "--set", "alpha=3"), "has no setting 'alpha'. Its settings: layer"),
-        (("--out", "x", "--methods", "vcd", "--set", "vcd.alph=3"), "vcd has no setting 'alph'. Its settings: alpha"),
-        (("--out", "x", "--methods", "vanilla", "--set", "vanilla.k=3"), "Its settings: none"),
+        ("--methods magic", "Methods: vanilla"),
+        ("--methods vanilla,vanilla", "twice"),
+        ("--task chair", "needs --data"),
+        ("--task chair --data nowhere", "nowhere"),
+        ("--data nowhere", "does not use --data"),
+        ("--split train", "train"),
+        ("--set alpha_max", "NAME=VALUE"),
+        ("--set magic.alpha=1", "METHOD.NAME=VALUE"),
+        ("--top-p 0 --decoding nucleus", "top_p"),
+        ("--temperature 0 --decoding nucleus", "temperature is 0"),
+        ("--model x --num-beams 7", "--num-beams has no effect on greedy decoding"),
+        ("--model x --top-p 1 --decoding beam", "--top-p has no effect on beam"),
+        ("--task mme --data .", "is not MME's folder, which has one folder"),
+        ("--model nowhere/nothing-at-all", "Cannot load"),
+        ("--set alpha=3", "rudder-beta has no setting 'alpha'. Its settings: layer, alpha_max, k, c"),
+        ("--methods vcd --set vcd.alph=3", "vcd has no setting 'alph'. Its settings: alpha"),
+        ("--methods vanilla --set vanilla.k=3", "Its settings: none"),
     ],
 )
-def test_bad_input_is_one_line(arguments: tuple[str, ...], word: str, monkeypatch: Any, tmp_path: Path) -> None:
+def test_bad_input_is_one_line(typed: str, word: str, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    refused(rudder(*arguments), word)
+    refused(rudder(*typed.split(), "--out", "x"), word)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_scores_and_tables_of_what_is_not_there_are_refused(tmp_path: Path) -> None:
-    nowhere = tmp_path / "nowhere"
-    refused(command.rudder("score", nowhere), f"There is no {nowhere}")
-    refused(command.rudder("score", nowhere, "nothing"), "no results folder")
-    refused(command.rudder("score", nowhere, "--table"), f"no result {nowhere}")
 
 
 def test_settings_are_needed_and_checked(model: Path, tmp_path: Path) -> None:
@@ -211,11 +202,6 @@ def test_settings_are_needed_and_checked(model: Path, tmp_path: Path) -> None:
     refused(rudder(*base, *SETTINGS, "--set", "k=-1"), "`k` is -1")
     refused(rudder(*base, *SETTINGS, "--set", "vanish=1"), "vanish")
     refused(rudder(*base, "--methods", "vanilla", "--set", "rudder-add.k=1"), "not one of the methods")
-
-
-def test_a_folder_of_another_run_is_refused(done: Path, model: Path, coco: Path) -> None:
-    base = ("--model", model, "--task", "chair", "--data", coco, *QUICK)
-    refused(rudder(*base, "--methods", "vanilla", "--out", done, "--seed", 3), "seed is 0 there and 3 here")
 
 
 def test_a_method_is_added_to_a_finished_run(chair: tuple[object, ...], done: Path, tmp_path: Path) -> None:
@@ -232,24 +218,48 @@ def test_a_method_is_added_to_a_finished_run(chair: tuple[object, ...], done: Pa
     assert before.items() <= after.items()
 
 
-def test_scores_refuse_options_that_would_do_nothing(done: Path, coco: Path, tmp_path: Path) -> None:
-    runs = ("score", f"{done}:vanilla", f"{done}:rudder-beta")
-    refused(command.rudder(*runs, "--out", tmp_path / "x"), "--out has no effect where two runs are compared")
-    refused(command.rudder(*runs, "--seed", 0), "--seed has no effect where two runs are compared")
-    refused(command.rudder("score", done, "--data", coco), "--data has no effect on a results folder")
-    refused(command.rudder("score", done, "--seed", 3), "--seed has no effect on a results folder")
-    assert list(tmp_path.iterdir()) == []
+def test_scores_refuse_what_is_not_there_and_options_that_would_do_nothing(done: Path, tmp_path: Path) -> None:
+    for sources in (["nowhere"], ["nowhere", "nothing"]):
+        refused(command.rudder("score", *sources), "no results folder 'nowhere'")
+    refused(command.rudder("score", done, done, "--seed", 0), "--seed has no effect on results folders")
+    refused(command.rudder("score", done, "--data", tmp_path), "--data has no effect on results folders")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("evaluate", "--model", "x", "--temperature"),
-    ],
-)
-@pytest.mark.parametrize("value", ["nan", "inf"])
-def test_numbers_have_to_be_finite(options: tuple[str, ...], value: str, tmp_path: Path) -> None:
-    result = command.rudder(*options, value, "--out", tmp_path / "x")
-    assert result.exit_code == 2, result.output
-    assert f"Invalid value for '{options[-1]}'" in result.stderr
-    assert list(tmp_path.iterdir()) == []
+CODE = """
+import json, sys
+from rudder_hf.cli.main import app
+try:
+    app()
+except SystemExit as left:
+    assert not left.code, left.code
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.slow
+def test_only_what_was_asked_for_is_imported(tmp_path: Path) -> None:
+    """No trainers, no method that was not asked for, no other command."""
+    process = command.started(
+        "-c",
+        CODE,
+        "evaluate",
+        "--methods",
+        "vanilla,rudder-beta",
+        "--limit",
+        "2",
+        *QUICK,
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "out",
+        module=False,
+    )
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, printed[-2000:]
+    assert (tmp_path / "out" / "result.json").exists()
+    loaded = set(json.loads(printed.splitlines()[-1]))
+    folders = {name.split(".")[1] for name in loaded if name.startswith("rudder_hf.")}
+    assert not folders & {"benchmark", "calibrate", "compare", "analyze", "demo", "integrations"}
+    methods = {place.split(":")[0] for place in METHODS.values()}
+    assert methods & {name.removeprefix("rudder_hf.methods.") for name in loaded} == {"rudder"}
+    assert not loaded & {"tools", "vllm", "matplotlib", "nltk", "gradio"}

@@ -11,7 +11,7 @@ from rudder_hf.evaluate.result import ControlResult, MetricDifference, Result
 from rudder_hf.evaluate.run import Variant
 from rudder_hf.evaluate.scoring import Scoring, build_result, score_answers
 from rudder_hf.evaluate.statements import against_control, without_effect
-from rudder_hf.evaluate.tasks.captions import chair_sample
+from rudder_hf.evaluate.tasks.base import chair_sample
 from rudder_hf.metrics.chair import CAPTION_COLUMNS
 
 IMAGES = 60
@@ -76,14 +76,14 @@ def test_the_full_table_has_the_control_beside_its_method() -> None:
     assert len({len(row) for row in [table.headings, *table.rows]}) == 1
     sentences = [line for line in tables.notes(found) if "same recall" in line]
     assert len(sentences) == 2
-    assert all(line in tables.markdown(found) for line in sentences)
+    assert all(line in tables.markdown([found]) for line in sentences)
 
 
 def test_without_vanilla_the_missing_control_is_told() -> None:
     found = result({"rudder-beta": BETTER, "rudder-add": CUT})
     assert all(method.control is None for method in found.methods)
     assert "The run has no vanilla, so it is not known whether CHAIR is lower than by saying less" in tables.markdown(
-        found
+        [found]
     )
 
 

@@ -1,4 +1,4 @@
-"""Results: what they say, scoring again, comparing, and tables in the paper's form."""
+"""Results: what they say, scoring again, comparing, and their tables."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ import pytest
 
 from rudder_hf import RudderConfig
 from rudder_hf.evaluate import tables
-from rudder_hf.evaluate.evaluate import save_result
 from rudder_hf.evaluate.result import FORMAT, Result
 from rudder_hf.evaluate.run import Run
-from rudder_hf.evaluate.score import compare_runs, score_captions
+from rudder_hf.evaluate.score import score_captions, score_runs
 from rudder_hf.evaluate.scoring import Scoring, score_answers
-from rudder_hf.evaluate.tables import paper_rows, paper_value
+from rudder_hf.evaluate.tables import save_result
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import NAMES, get
-from rudder_hf.metrics.chair import CAPTION_COLUMNS
 from rudder_hf.metrics.errors import InputError
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import SCORING, SETTINGS, damage, loaded, run_task
 
-LLAVA = "llava-hf/llava-1.5-7b-hf"
 CHAIR_CAPTIONS = ["A dog and a cat.", "There is a bus.", "Nothing is here.", "A person with a dog. A dog."]
 
 
@@ -39,30 +36,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_result_says_how_it_came_about(run: Path) -> None:
     record = json.loads((run / "result.json").read_text())
-    assert record["format"] == FORMAT
-    assert record["task"], record["kind"] == ("scenes", "chair")
-    assert record["model"]["revision"] == "test"
+    assert (record["task"], record["kind"], record["format"]) == ("scenes", "chair", FORMAT)
     assert record["decoding"] == {"name": "greedy", "max_new_tokens": 6}
     assert record["scoring"] == {"lineage": "pattern", "bootstrap": 200}
-    assert record["prompt"] == "Please help me describe the image in detail"
     assert len(record["image_ids"]) == record["samples"] == 5
-    assert record["image_ids"] == sorted(record["image_ids"])
     launch = record["run"]["launches"][0]
     assert launch["command"] == "test"
     assert {"torch", "transformers", "rudder_hf"} <= set(launch["versions"])
-    assert "cpu" in launch["hardware"]
-    assert record["run"]["seconds"] > 0
     vanilla, steered = record["methods"]
     assert (vanilla["name"], steered["name"]) == ("vanilla", "rudder-add")
     assert steered["settings"]["alpha_max"] == 12.0
-    assert vanilla["metrics"]["chair_s"]["direction"] == "lower"
-    assert vanilla["metrics"]["recall"]["direction"] == "higher"
     # Fluency is always there.
     assert {"repeated_sentences", "broken_sentences", "log_likelihood"} <= set(vanilla["metrics"])
     assert vanilla["differences"] == {}
     assert set(steered["differences"]) == set(vanilla["metrics"])
-    for metric in vanilla["metrics"].values():
-        assert metric["low"] <= metric["value"] <= metric["high"]
+    assert all(metric["low"] <= metric["value"] <= metric["high"] for metric in vanilla["metrics"].values())
 
 
 def test_a_result_is_read_back_as_it_was(run: Path, tmp_path: Path) -> None:
@@ -104,16 +92,9 @@ def test_answers_that_are_missing_are_counted(run: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("file", "place", "value", "words"),
     [
-        ("result.json", ["methods"], {}, "methods is {}, but has to be a list"),
-        ("result.json", ["methods", 0], None, r"methods\[0\] is null, but has to be an object"),
         ("result.json", ["methods", 0, "metrics", "chair_s"], {}, r"metrics\.chair_s lacks label, value"),
-        ("result.json", ["methods", 1, "metrics", "recall", "value"], "high", 'value is "high", but has to be a num'),
-        ("result.json", ["colour"], 3, "has colour, which is not known"),
         ("plan.json", ["plan"], [], "plan"),
-        ("samples.jsonl", [], None, "it is null, but has to be an object"),
         ("samples.jsonl", ["image_id"], ..., "lacks image_id"),
-        ("answers/0.jsonl", [], 3, "it is 3, but has to be an object"),
-        ("answers/0.jsonl", ["rows"], ..., "lacks rows"),
         ("answers/0.jsonl", ["key"], 3, "key is 3, but has to be a text"),
     ],
 )
@@ -134,35 +115,38 @@ def test_results_of_earlier_versions_are_refused_in_one_sentence(tmp_path: Path,
         Result.load(tmp_path)
 
 
-def test_comparing_within_a_run_is_what_the_run_says(run: Path) -> None:
+def test_methods_side_by_side_are_what_their_runs_say(run: Path, tmp_path: Path) -> None:
+    """Of one folder or of two: the values, the differences and the control are those of the result."""
     result = Result.load(run)
-    (pair,) = compare_runs(f"{run}:vanilla", f"{run}:rudder-add", SCORING)
-    assert (pair.left, pair.right) == (f"{run}:vanilla", f"{run}:rudder-add")
-    assert pair.differences == result.method("rudder-add").differences
-    assert pair.control == result.method("rudder-add").control
-    # Two runs: methods that both have are compared each with itself, and equal ones do not differ.
-    for same in compare_runs(str(run), str(run), SCORING):
-        assert same.control is not None
-        for differences in (same.differences, same.control.differences):
-            assert all((d.value, d.low, d.high, d.p_value) == (0, 0, 0, 1) for d in differences.values())
+    shutil.copytree(run, tmp_path / "again")
+    for other in (run, tmp_path / "again"):
+        vanilla, steered = score_runs([f"{run}:vanilla", f"{other}:rudder-add"], SCORING).methods
+        assert (vanilla.name, steered.name) == (f"{run}:vanilla", f"{other}:rudder-add")
+        assert dataclasses.replace(vanilla, name="vanilla") == result.method("vanilla")
+        assert dataclasses.replace(steered, name="rudder-add") == result.method("rudder-add")
+    # All methods of both folders; equal ones do not differ.
+    both = score_runs([str(run), str(tmp_path / "again")], SCORING)
+    assert len(both.methods) == 4
+    assert all((d.value, d.low, d.high, d.p_value) == (0, 0, 0, 1) for d in both.methods[2].differences.values())
+    assert score_runs([f"{run}:vanilla"], SCORING).methods == [result.method("vanilla")]
 
 
-def test_comparing_different_things_is_refused(run: Path, tmp_path: Path) -> None:
+def test_runs_of_different_things_are_refused(run: Path, tmp_path: Path) -> None:
     other = make_task("scenes", DataOptions(limit=4, seed=3))
     run_task(tmp_path / "other", other, methods=[get("vanilla")], batch_size=4)
     with pytest.raises(ValueError, match="same images"):
-        compare_runs(str(run), str(tmp_path / "other"), SCORING)
+        score_runs([str(run), str(tmp_path / "other")], SCORING)
     pope = make_task("scenes-pope", DataOptions(limit=4))
     run_task(tmp_path / "pope", pope, methods=[get("vanilla")], batch_size=12)
     with pytest.raises(ValueError, match="one kind"):
-        compare_runs(str(run), str(tmp_path / "pope"), SCORING)
+        score_runs([str(run), str(tmp_path / "pope")], SCORING)
     for text, word in (
         (f"{run}:vcd", "no method 'vcd'"),
         ("nowhere", "no results folder"),
         (str(tmp_path), "has no plan.json"),
     ):
         with pytest.raises(ValueError, match=word):
-            compare_runs(text, str(run), SCORING)
+            score_runs([text], SCORING)
     # POPE on scenes: each split by itself and their plain mean.
     scored = Result.load(tmp_path / "pope").methods[0].metrics
     mean = sum(scored[f"{split}/accuracy"].value for split in ("random", "popular", "adversarial")) / 3
@@ -263,73 +247,14 @@ def test_pope_has_the_share_of_yes_and_says_why_nothing_can_change(tmp_path: Pat
     result = run_task(tmp_path, pope, [get("vanilla"), *methods, first], batch_size=12)
     assert result is not None
     assert "Yes" in tables.short_table(result).headings
-    assert "Yes (change)" in tables.paper_table([result]).markdown()
     (said,) = [line for line in tables.summary(result) if "nothing can change" in line]
     assert said.startswith("rudder-beta, rudder-add: nothing can change, because a yes or no is the first token")
 
 
-def as_llava(run: Path, decoding: str = "greedy") -> Result:
-    """The tiny model's result under the name of a model of the paper."""
-    result = Result.load(run)
-    return dataclasses.replace(
-        result, model={**result.model, "name": LLAVA}, decoding={"name": decoding, "max_new_tokens": 512}
-    )
-
-
-def test_papers_numbers_stand_beside_ours_where_the_model_is_the_same(run: Path) -> None:
-    results = [as_llava(run), as_llava(run, "beam")]
-    table = tables.paper_table(results).markdown()
-    value = results[0].method("rudder-add").metrics["chair_s"].value
-    assert f"| Greedy | rudder-add | {value:.1f} (42.1) |" in table
-    assert f"| Beam Search | rudder-add | {value:.1f} (35.2) |" in table
-    assert "ours (paper)" in table.splitlines()[0]
-    other = tables.paper_table([Result.load(run)]).markdown()
-    assert "(42.1)" not in other
-    assert "(-)" in other
-    assert "paper" not in tables.markdown(Result.load(run))
-    assert "(42.1)" in tables.markdown(as_llava(run))
-
-
 def test_latex_has_as_many_cells_in_every_row(run: Path) -> None:
-    results = [as_llava(run), as_llava(run, "nucleus"), Result.load(run)]
-    text = tables.paper_latex(results)
+    text = tables.latex(Result.load(run))
     columns = len(re.search(r"begin\{tabular\}\{(\w+)\}", text).group(1))  # type: ignore[union-attr]
-    assert columns == 2 + 2 * len(CAPTION_COLUMNS)
-    body = [line for line in text.splitlines() if line.endswith(r"\\")]
-    for line in body:
-        spans = sum(int(n) - 1 for n in re.findall(r"multicolumn\{(\d)\}", line))
-        assert line.count("&") + 1 + spans == columns
-    assert text.count(r"\midrule") == 2
+    assert columns == 1 + 5
+    assert all(line.count("&") + 1 == columns for line in text.splitlines() if line.endswith(r"\\"))
     assert r"CHAIR$_S$ $\downarrow$" in text
-    assert " (42.1)" in text
     assert text.count("{") == text.count("}")
-
-
-def test_tables_do_not_mix_what_cannot_be_compared(run: Path) -> None:
-    with pytest.raises(ValueError, match="different kinds"):
-        tables.paper_table([as_llava(run), dataclasses.replace(as_llava(run), scoring={"lineage": "wordnet"})])
-    with pytest.raises(ValueError, match="same cell"):
-        tables.paper_table([as_llava(run), as_llava(run)])
-
-
-def test_paper_numbers() -> None:
-    assert paper_value("chair", LLAVA, "greedy", "rudder-beta", "chair_s") == 39.5
-    assert paper_value("chair", "llava-1.5-7b", "nucleus", "vanilla", "chair_i") == 16.0
-    assert paper_value("pope", "Salesforce/instructblip-vicuna-7b", "beam", "rudder-add", "f1") == 84.75
-    assert paper_value("mme", "HuggingFaceM4/idefics2-8b", "greedy", "vanilla", "total") == 1518.84
-    assert paper_value("chair", "Qwen/Qwen2.5-VL-7B-Instruct", "greedy", "rudder-beta", "chair_i") == 7.0
-    assert paper_value("chair", "someone/else", "greedy", "vanilla", "chair_s") is None
-    assert paper_value("chair", "Salesforce/instructblip-vicuna-7b", "beam", "rudder-add", "f1") is None
-    # Every cell once.
-    cells = [(row.table, row.model, row.decoding, row.method, *row.metrics) for row in paper_rows()]
-    assert len(set(cells)) == len(cells)
-
-
-def test_paper_numbers_are_those_of_the_text() -> None:
-    source = Path(__file__).parent.parent.parent.parent / "shared" / "paper" / "rudder_icml2026.tex"
-    if not source.exists():
-        pytest.skip("the paper's source is not here")
-    printed = set(re.findall(r"\d+\.\d+", source.read_text()))
-    for row in paper_rows():
-        for value in row.metrics.values():
-            assert {f"{value:.1f}", f"{value:.2f}"} & printed, row

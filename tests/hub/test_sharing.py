@@ -108,10 +108,13 @@ def test_forms_of_settings(base: Path) -> None:
         with pytest.raises(TypeError, match="cannot be pickled"):
             pickle.dumps(model)
     for source in (base, model.unwrap()):
-        with pytest.raises(ValueError, match=r"rudder search .*rudder calibrate --model .*starting point is layer=\d"):
+        with pytest.raises(ValueError, match=r"rudder calibrate --model .*starting point is layer=\d"):
             make(source)
         with pytest.raises(ValueError, match="starting point"):
             make(source, alpha_max=3.0)
+    source.config.name_or_path = "org/model"
+    with pytest.raises(ValueError, match=r"rudder search org/model`.*rudder calibrate --model org/model`"):
+        make(source)
 
 
 def test_config_is_whole(base: Path) -> None:

@@ -65,8 +65,9 @@ def test_names_that_lead_elsewhere_are_refused(name: str, tmp_path: Path) -> Non
         RudderConfig.from_pretrained(folder)
     with pytest.raises(ValueError, match="base_model_name_or_path") as caught:
         RudderForConditionalGeneration.from_pretrained(folder)
-    # An empty name is told as a missing one.
-    assert not name or repr(name) in str(caught.value)
+    # An empty name is told as a missing one; a long one is cut.
+    assert not name or repr(name)[:200] in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 def test_only_settings_in_a_folder_may_name_a_folder(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rudder_hf import RudderConfig
-from rudder_hf.evaluate.evaluate import evaluate
 from rudder_hf.evaluate.result import Result
 from rudder_hf.evaluate.run import Run, RunOptions
 from rudder_hf.evaluate.scoring import Scoring
+from rudder_hf.evaluate.tables import save_result
 from rudder_hf.evaluate.tasks import DataOptions, Task, make_task
 from rudder_hf.methods import Generate, Method, get
 from rudder_hf.runtime.decoding import Decoding
@@ -85,7 +85,7 @@ def run_task(
     run = Run(out, process).begin(
         task or scenes(), model, Decoding(decoding, NEW, num_beams=3), RunOptions(batch_size, seed, command="test")
     )
-    return evaluate(run, methods, SCORING, progress)
+    return save_result(run.result(SCORING), run.path) if run.answer(methods, progress) else None
 
 
 def texts(folder: Path) -> list[tuple[str, str, str]]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rudder_hf.calibrate import CalibrationData, Grid, data_source, find_data, layer_statistics
+from rudder_hf.calibrate import CalibrationData, Grid, find_data, layer_statistics
 from rudder_hf.evaluate.run import encode_samples
-from rudder_hf.evaluate.tasks import DataOptions, Sample
+from rudder_hf.evaluate.tasks import DataOptions, Sample, Task
 from rudder_hf.methods import Method
 from rudder_hf.metrics.chair import chair
 from rudder_hf.metrics.coco import Caption
@@ -23,7 +23,7 @@ PLACE = 2  # in the grid's candidates: the stronger push with the flatter gate
 
 def planted_method(data: CalibrationData, grid: Grid = GRID) -> Method:
     """The candidate of the grid that has to win, in the absolute numbers of these images."""
-    inputs = encode_samples(loaded(), data.task, data.choosing)
+    inputs = encode_samples(loaded(), data.choosing, data.choosing.samples)
     norm = next(s.hidden_norm for s in layer_statistics(loaded().model, [inputs]) if s.layer == LAYER)
     return grid.candidates(LAYER, norm)[PLACE]
 
@@ -31,19 +31,24 @@ def planted_method(data: CalibrationData, grid: Grid = GRID) -> Method:
 def planted(data: CalibrationData, winner: Method) -> CalibrationData:
     """The same images with other annotations: the objects that the winner names, and no others."""
 
-    def labelled(samples: list[Sample]) -> list[Sample]:
-        return [
+    def labelled(task: Task | None) -> Task | None:
+        if task is None:
+            return None
+        samples = [
             replace(s, reference={"objects": sorted(objects(answer(data, s, winner))), "captions": []})
-            for s in samples
+            for s in task.samples
         ]
+        return replace(task, samples=samples)
 
-    return replace(data, choosing=labelled(data.choosing), checking=labelled(data.checking))
+    choosing = labelled(data.choosing)
+    assert choosing is not None
+    return replace(data, choosing=choosing, checking=labelled(data.checking))
 
 
 def answer(data: CalibrationData, sample: Sample, method: Method, new: int = NEW) -> str:
     """What a method writes about an image, alone in its batch."""
     model = loaded()
-    inputs = encode_samples(model, data.task, [sample])
+    inputs = encode_samples(model, data.choosing, [sample])
     with method.applied(model.model) as generate:
         written: Any = generate(**inputs, max_new_tokens=new, do_sample=False)
     text = model.processor.tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
@@ -66,14 +71,22 @@ def planted_folder(folder: Path, count: int, check: int) -> Method:
     """The same as files in COCO's layout, for the command line."""
     images = folder / "toy2014"
     images.mkdir(parents=True)
-    source = find_data(data_source(None), count + check, 0)
-    for number, sample in enumerate(source.choosing):
-        source.task.image(sample).save(images / f"{number}.png")
+    source = find_data(DataOptions(), count + check, 0).choosing
+    for number, sample in enumerate(source.samples):
+        source.image(sample).save(images / f"{number}.png")
     _annotate(folder, {number: [] for number in range(count + check)})
     data = find_data(DataOptions(folder), count, check)
     winner = planted_method(data)
     labelled = planted(data, winner)
-    _annotate(folder, {int(s.image_id): s.reference["objects"] for s in (*labelled.choosing, *labelled.checking)})
+    _annotate(
+        folder,
+        {
+            int(s.image_id): s.reference["objects"]
+            for task in (labelled.choosing, labelled.checking)
+            if task
+            for s in task.samples
+        },
+    )
     return winner
 
 

@@ -1,8 +1,9 @@
-"""What a task is: samples with images, prompts and what the answers are scored against."""
+"""What a task is: samples with images, prompts and what the answers are scored against; and the tasks by name."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import random
 from collections import Counter
@@ -15,6 +16,15 @@ from PIL import Image
 
 from ...hub.images import read_image
 from ...metrics.errors import InputError, listed
+
+TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "scenes": ("scenes:scenes_task", ("data", "captions", "images")),
+    "scenes-pope": ("scenes:scenes_pope_task", ("data", "captions", "images")),
+    "chair": ("captions:chair_task", ()),
+    "pope": ("questions:pope_task", ("captions",)),
+    "mme": ("questions:mme_task", ("captions", "images", "split")),
+}
+"""Module of this folder and function of each task, by the name that users type, and options that it does not use."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +42,30 @@ class DataOptions:
     wanted: Sequence[int | str] | None = None  # Exactly these images
 
     def choose(self, ids: Iterable[int | str], limit: int | None = None) -> list[Any]:
-        """The ids to use; `limit` is the task's own number."""
-        return choose_ids(ids, limit if self.limit is None else self.limit, self.seed, self.wanted)
+        """Choose images: those that are wanted, or `limit` of them drawn with the seed; sorted.
+
+        Args:
+            ids: All that there are.
+            limit: How many, if `self.limit` does not say so; None takes all.
+
+        Raises:
+            InputError: Wanted ids are not there.
+        """
+        known = sorted(set(ids), key=lambda value: (isinstance(value, str), value))
+        limit = limit if self.limit is None else self.limit
+        if self.wanted is not None:
+            by_text = {str(value): value for value in known}
+            missing = [value for value in self.wanted if str(value) not in by_text]
+            if missing:
+                raise InputError(
+                    f"{len(missing)} of {len(self.wanted)} wanted image ids are not in the data: {listed(missing)}"
+                )
+            chosen = {by_text[str(value)] for value in self.wanted}
+        elif limit is None or limit >= len(known):
+            return known
+        else:
+            chosen = set(random.Random(self.seed).sample(known, limit))
+        return [value for value in known if value in chosen]
 
 
 @dataclass(frozen=True)
@@ -45,6 +77,12 @@ class Sample:
     image: str  # The image's file name, or how it is made
     prompt: str  # What the model is asked
     reference: dict[str, Any] = field(default_factory=dict)  # What the answer is scored against, as JSON values
+
+
+def chair_sample(image_id: int, image: str, prompt: str, objects: Sequence[str], references: Sequence[str]) -> Sample:
+    """A caption to be written, with its ground truth."""
+    reference = {"objects": list(objects), "captions": list(references)}
+    return Sample(str(image_id), image_id, image, prompt, reference)
 
 
 def question_sample(
@@ -122,28 +160,23 @@ def images_in(folder: Path) -> Callable[[Sample], Image.Image]:
     return read
 
 
-def choose_ids(
-    ids: Iterable[int | str], limit: int | None, seed: int, wanted: Sequence[int | str] | None = None
-) -> list[Any]:
-    """Choose images: those that are wanted, or `limit` of them drawn with the seed from the sorted ids, sorted.
+def make_task(name: str, options: DataOptions) -> Task:
+    """Make a task.
 
     Raises:
-        InputError: Wanted ids are not there.
+        InputError: There is no such task, or the data do not fit it.
     """
-    known = sorted(set(ids), key=lambda value: (isinstance(value, str), value))
-    if wanted is not None:
-        by_text = {str(value): value for value in known}
-        missing = [value for value in wanted if str(value) not in by_text]
-        if missing:
-            raise InputError(
-                f"{len(missing)} of {len(wanted)} wanted image ids are not in the data: {listed(missing)}"
-            )
-        chosen = {by_text[str(value)] for value in wanted}
-    elif limit is None or limit >= len(known):
-        return known
-    else:
-        chosen = set(random.Random(seed).sample(known, limit))
-    return [value for value in known if value in chosen]
+    if name not in TASKS:
+        raise InputError(f"there is no task {name!r}; choose one of {', '.join(TASKS)}")
+    place, unused = TASKS[name]
+    given = [f"--{option}" for option in unused if getattr(options, option) is not None]
+    if given:
+        raise InputError(f"the task {name} does not use {listed(given)}; leave it out")
+    if options.data is None and "data" not in unused:
+        raise InputError(f"the task {name} needs --data; only the tasks scenes and scenes-pope need none")
+    module, _, function = place.partition(":")
+    made: Task = getattr(importlib.import_module(f".{module}", __package__), function)(options)
+    return made
 
 
 def samples_hash(samples: Sequence[Sample]) -> str:

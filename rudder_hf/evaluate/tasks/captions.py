@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ...metrics.coco import read_coco
 from ...metrics.errors import InputError, listed
 from ...metrics.mme import IMAGE_SUFFIXES
 from ...scenes.captions import DETAIL_PROMPT
-from .base import DataOptions, Sample, Task, images_in
+from .base import DataOptions, Sample, Task, chair_sample, images_in
 
 IMAGES = 500
 """How many images are captioned unless the user says otherwise, as in the paper."""
@@ -36,12 +35,6 @@ def chair_task(options: DataOptions) -> Task:
         "images": len(data.ids),
     }
     return Task("chair", "chair", samples, record, images, 512, prompt, notes)
-
-
-def chair_sample(image_id: int, image: str, prompt: str, objects: Sequence[str], references: Sequence[str]) -> Sample:
-    """A caption to be written, with its ground truth."""
-    reference = {"objects": list(objects), "captions": list(references)}
-    return Sample(str(image_id), image_id, image, prompt, reference)
 
 
 def images_task(options: DataOptions) -> Task:

@@ -9,8 +9,7 @@ from ...scenes.captions import pope_questions
 from ...scenes.coco import captions as scene_captions
 from ...scenes.coco import file_name
 from ...scenes.images import SPLITS, Scene, draw, split_scenes
-from .base import DataOptions, Sample, Task, question_sample
-from .captions import chair_sample
+from .base import DataOptions, Sample, Task, chair_sample, question_sample
 
 _STRATEGIES = ("random", "popular", "adversarial")
 
