@@ -202,11 +202,7 @@ def released_block() -> str:
     parts = []
     for name in SHIPPED:
         if (found := result(name)) is not None:
-            rows = [
-                (LABELS[m.method], m)
-                for m in found.methods
-                if m.method in ("vanilla", "rudder-beta", "rudder-released")
-            ]
+            rows = [(LABELS[key], found.method(key)) for key in ("vanilla", "rudder-beta", "rudder-released")]
             parts += [f"**{MODELS[name]}**, {len(found.image_ids):,} scenes:", method_table(found, rows)]
     return "\n\n".join([*parts, MARKS] if parts else [])
 
