@@ -64,7 +64,7 @@ def find_data(options: DataOptions, limit: int, check: int, exclude: Collection[
         )
     random.Random(options.seed).shuffle(usable)
     drawn = usable[: limit + check]
-    replace(task, samples=drawn).skip_unreadable(False)
+    replace(task, samples=drawn).check_images()
     return CalibrationData(
         choosing=replace(task, samples=drawn[:limit]),
         checking=replace(task, samples=drawn[limit:]) if drawn[limit:] else None,

@@ -186,18 +186,3 @@ def parse_numbers(option: str, text: str, kind: type[float] = float) -> tuple[fl
         return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise ValueError(f"{option} is {text!r}; give numbers separated by commas.") from None
-
-
-def read_ids(path: Path) -> list[int | str]:
-    """Image ids from a JSON list or from lines.
-
-    Raises:
-        ValueError: The file holds something else.
-    """
-    import json
-
-    text = path.read_text(encoding="utf-8").strip()
-    values = json.loads(text) if text.startswith("[") else [line.strip() for line in text.splitlines() if line.strip()]
-    if not values or not all(isinstance(value, (int, str)) and not isinstance(value, bool) for value in values):
-        raise ValueError(f"{path} has to hold image ids: a JSON list, or one per line.")
-    return list(values)

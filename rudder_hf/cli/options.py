@@ -16,8 +16,7 @@ import typer
 # Parameters that stand in a panel of their own at the end of every help page.
 ADVANCED = frozenset(
     """
-    captions ids skip_unreadable prompt_tokens revision recall_floor span
-    num_beams top_p temperature no_likelihood lineage parser bootstrap
+    prompt_tokens revision recall_floor lineage parser bootstrap
     """.split()  # noqa: SIM905 - one name a line would hide the list
 )
 
@@ -60,18 +59,11 @@ MethodSettingsOption = Annotated[
 
 # Images, annotations and questions.
 ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images, if it is not in --data.")]
-CaptionsOption = Annotated[Path | None, typer.Option(help="captions_*.json, if it is not beside the instances.")]
 SplitOption = Annotated[str | None, typer.Option(help="Split of COCO, such as val2014, or of the scenes.")]
-IdsOption = Annotated[Path | None, typer.Option(help="Exactly these images: JSON list, or one id per line.")]
-SkipUnreadableOption = Annotated[
-    bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and count them.")
-]
 PromptOption = Annotated[str | None, typer.Option(help="Prompt; for yes/no questions with {question} in it.")]
 MaxNewTokensOption = Annotated[
     int | None, typer.Option(min=1, help="Longest answer, in tokens.", show_default="512, scenes 120, yes/no 16")
 ]
-NumBeamsOption = Annotated[int, typer.Option(min=1, help="Number of beams of beam search.")]
-TopPOption = Annotated[float, typer.Option(help="Probability mass of nucleus sampling.")]
 
 # Methods, scores and results.
 MethodsOption = Annotated[
