@@ -38,7 +38,7 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="chair: COCO's folder or instances_*.json; pope: question files or either; mme: its folder."
+            help="chair: COCO's folder or instances_*.json; pope: folder of questions or either; mme: its folder."
         ),
     ] = None,
     images: options.ImagesOption = None,
@@ -48,7 +48,6 @@ def evaluate(
     ] = None,
     methods: options.MethodsOption = "vanilla,rudder-beta,rudder-add",
     settings: options.MethodSettingsOption = None,
-    rudder: options.RudderOption = None,
     prompt: options.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
     decoding: Annotated[
@@ -59,10 +58,8 @@ def evaluate(
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
-    revision: options.RevisionOption = None,
     lineage: options.LineageOption = "pattern",
     parser: options.ParserOption = "robust",
-    bootstrap: options.BootstrapOption = 10_000,
 ) -> None:
     """Measure hallucination with and without RUDDER: CHAIR, POPE, MME, with fluency and intervals beside every score.
 
@@ -77,7 +74,7 @@ def evaluate(
         from ..evaluate.tasks import DataOptions, make_task
         from ..runtime.environment import process_device, this_process
 
-        scoring = Scoring(lineage, parser, bootstrap)
+        scoring = Scoring(lineage, parser)
         names = method_names.parse_names(methods)
         parsed = method_names.parse_settings(settings or [])
         method_names.check_settings(names, parsed)
@@ -93,7 +90,7 @@ def evaluate(
 
         decoded = Decoding(decoding, max_new_tokens or asked.max_new_tokens)
         run_options = RunOptions(batch_size, seed, command=command_line())
-        loaded = load_model(model, dtype, process_device(choose_device(device), process), rudder, revision)
+        loaded = load_model(model, dtype, process_device(choose_device(device), process))
         optional = method_names.parse_optional(methods)
         chosen, left_out = method_names.make_methods(
             names, loaded, parsed, optional, lambda: donor_prompts(loaded, asked)

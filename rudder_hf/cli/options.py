@@ -1,7 +1,6 @@
 """The options that several commands share, each with one name, one meaning and one help text.
 
-A command writes `device: DeviceOption = "auto"`: type and help come from here, the default is the command's own. What
-few users need is in `ADVANCED`.
+A command writes `device: DeviceOption = "auto"`: type and help come from here, the default is the command's own.
 """
 
 from __future__ import annotations
@@ -9,27 +8,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal
 
 import typer
-
-# Parameters that stand in a panel of their own at the end of every help page.
-ADVANCED = frozenset(
-    """
-    prompt_tokens revision recall_floor lineage parser bootstrap
-    """.split()  # noqa: SIM905 - one name a line would hide the list
-)
-
 
 # The model and where it runs.
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        help="Hub id or folder of a model or of RUDDER settings, or embedded:NAME.", show_default="the embedded model"
+        help="Hub id (or ID@REVISION) or folder of a model or of RUDDER settings, or embedded:NAME.",
+        show_default="the embedded model",
     ),
 ]
-RevisionOption = Annotated[str | None, typer.Option(help="Commit, tag or branch of the model.")]
-RudderOption = Annotated[str | None, typer.Option(help="Folder or Hub id of RUDDER settings for the model.")]
 DeviceOption = Annotated[str, typer.Option(help="Device to run on: auto, cpu, cuda, ...")]
 DtypeOption = Annotated[
     Literal["auto", "float32", "bfloat16", "float16"],
@@ -81,19 +71,14 @@ ParserOption = Annotated[
     Literal["robust", "official", "opera"],
     typer.Option(metavar="NAME", help="Parser of POPE's answers: robust, official or opera."),
 ]
-BootstrapOption = Annotated[int, typer.Option(min=1, help="Bootstrap draws for intervals.")]
 OutOption = Annotated[Path, typer.Option(help="New folder, or the folder of the same run, which is continued.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def for_help(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with advanced options in a panel of their own, and paragraphs that fill the terminal's lines."""
+    """The command, with paragraphs in its help that fill the terminal's lines."""
     paragraphs = str(inspect.getdoc(command)).split("\n\n")
     command.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    command.__annotations__ = get_type_hints(command, include_extras=True)
-    for name in ADVANCED & command.__annotations__.keys():
-        option = get_args(command.__annotations__[name])[-1]
-        option.rich_help_panel = "Advanced"
     return command
 
 

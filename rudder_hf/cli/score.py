@@ -27,15 +27,12 @@ def score(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for result.json and its tables, also in LaTeX.", show_default="they are printed only"
-        ),
+        typer.Option(help="Folder for result.json, table.md and table.tex.", show_default="they are printed only"),
     ] = None,
     lineage: options.LineageOption = "pattern",
     parser: options.ParserOption = "robust",
-    bootstrap: options.BootstrapOption = 10_000,
 ) -> None:
-    """Score saved answers again, with another lineage, parser or number of draws, or methods of several runs.
+    """Score saved answers again, with another lineage or parser, or methods of several runs.
 
     Several runs have to be on the same images: every method is compared with the first, image by image.
     """
@@ -47,7 +44,7 @@ def score(
 
         if out is not None:
             check_folder(out, own=False)
-        result = score_runs(sources, Scoring(lineage, parser, bootstrap))
+        result = score_runs(sources, Scoring(lineage, parser))
         if out is not None:
             tables.save_result(result, out)
     if table:

@@ -20,7 +20,7 @@ from tests.support import command
 from tests.support.command import refused
 from tests.support.evaluating import texts
 
-QUICK = ("--max-new-tokens", "4", "--bootstrap", "100", "--batch-size", "6")
+QUICK = ("--max-new-tokens", "4", "--batch-size", "6")
 SETTINGS = ("--set", "layer=2", "--set", "alpha_max=12")
 
 
@@ -82,7 +82,7 @@ def test_controls_from_other_images_do_not_depend_on_the_batch(tmp_path: Path) -
     found, controls = [], ("rudder-shuffled", "rudder-mean", "contrast-shuffled")
     far = ("--set", "contrast-shuffled.contrast=4")
     for size in (2, 3):
-        options = ("--max-new-tokens", 24, "--bootstrap", 100, "--batch-size", size, "--limit", 5)
+        options = ("--max-new-tokens", 24, "--batch-size", size, "--limit", 5)
         strong = ("--methods", ",".join(["vanilla", *controls]), "--set", "alpha_max=300", *far)
         run = rudder("--model", "embedded", *options, *strong, "--out", tmp_path / str(size))
         assert run.exit_code == 0, run.output
@@ -97,7 +97,7 @@ def test_pope_from_annotations_and_from_files(model: Path, coco: Path, tmp_path:
     built = rudder(*base, "--data", coco, "--out", tmp_path / "built", "--parser", "official")
     assert built.exit_code == 0, built.output
     result = Result.load(tmp_path / "built")
-    assert result.scoring == {"parser": "official", "bootstrap": 100}
+    assert result.scoring == {"parser": "official", "bootstrap": 10_000}
     assert {"accuracy", "f1", "random/accuracy", "adversarial/f1"} <= set(result.methods[0].metrics)
     questions = [json.loads(line) for line in (tmp_path / "built" / "samples.jsonl").read_text().splitlines()]
     assert questions[0]["prompt"] == f"{questions[0]['reference']['question']} yes or no"
@@ -139,12 +139,12 @@ def test_unreadable_images_are_refused_before_the_model_is_loaded(tmp_path: Path
 
 def test_scores_comparison_and_tables(done: Path, tmp_path: Path) -> None:
     before = Result.load(done)
-    again = command.rudder("score", done, "--lineage", "strict", "--bootstrap", 100, "--out", tmp_path / "strict")
+    again = command.rudder("score", done, "--lineage", "strict", "--out", tmp_path / "strict")
     assert again.exit_code == 0, again.output
     assert "lineage strict" in again.stdout
     assert Result.load(tmp_path / "strict").scoring["lineage"] == "strict"
     assert Result.load(done) == before
-    both = (f"{done}:vanilla", f"{done}:rudder-beta", "--bootstrap", 100)
+    both = (f"{done}:vanilla", f"{done}:rudder-beta")
     compared = command.rudder("score", *both)
     assert compared.exit_code == 0, compared.output
     assert "Next: all metrics, intervals and p-values: the same command with --table" in compared.stdout

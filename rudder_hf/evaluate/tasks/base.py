@@ -31,7 +31,7 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
 class DataOptions:
     """Where samples come from, and which of them."""
 
-    # COCO's folder or `instances_*.json` (chair, pope), POPE's question files (pope), MME's folder (mme)
+    # COCO's folder or `instances_*.json` (chair, pope), POPE's folder of question files (pope), MME's folder (mme)
     data: Path | None = None
     images: Path | None = None  # Folder of the images, if it is not in COCO's folder
     split: str | None = None  # Of COCO ("val2014") or of the scenes ("evaluation")
