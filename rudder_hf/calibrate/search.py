@@ -125,7 +125,7 @@ class CalibrationOptions:
 
 def search(
     run: Run, candidates: Mapping[str, Sequence[Method]], rule: Rule, progress: Progress = no_progress,
-    first: int | None = None, lineage: str = "pattern",
+    first: int | None = None,
 ) -> dict[str, Choice[int]]:  # fmt: skip
     """Choose one of several candidates, or none, for each name; what is chosen is a place in its list.
 
@@ -135,7 +135,6 @@ def search(
         rule: What to choose by.
         progress: Is called with how many answers there are.
         first: Use this many of the images only.
-        lineage: How CHAIR finds objects.
 
     Raises:
         InputError: The images have no annotations and the objective needs them.
@@ -144,7 +143,7 @@ def search(
         raise InputError(f"{rule.objective} needs annotations, and there are none: use --objective grounding")
     everything = [VANILLA, *(method for methods in candidates.values() for method in methods)]
     run.answer(everything, progress, first, wait=True)
-    scored = run.scored([Variant.of(method) for method in everything], Scoring(lineage), first)
+    scored = run.scored([Variant.of(method) for method in everything], Scoring(), first)
     counts = iter([own.counts for own in scored])
     vanilla = next(counts)
     return {
