@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,13 +28,7 @@ EXAMPLES = copyable(
 def analyze(
     out: options.OutOption,
     model: options.ModelOption = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="COCO's folder or instances_*.json, or a folder of images without annotations.",
-            show_default="the embedded scenes",
-        ),
-    ] = None,
+    data: options.DataOption = None,
     images: options.ImagesOption = None,
     split: options.SplitOption = None,
     limit: Annotated[int, typer.Option(min=1, help="Number of images, drawn with the seed.")] = 100,

@@ -35,13 +35,7 @@ EXAMPLES = copyable(
 def calibrate(
     out: options.OutOption,
     model: options.ModelOption = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="COCO's folder or instances_*.json, or a folder of images without annotations.",
-            show_default="the embedded scenes",
-        ),
-    ] = None,
+    data: options.DataOption = None,
     split: options.SplitOption = None,
     limit: Annotated[
         int | None, typer.Option(min=2, help="Number of images to choose on.", show_default="100, scenes 200")

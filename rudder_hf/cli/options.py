@@ -48,6 +48,13 @@ MethodSettingsOption = Annotated[
 ]
 
 # Images, annotations and questions.
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="COCO's folder or instances_*.json, or a folder of images without annotations.",
+        show_default="the embedded scenes",
+    ),
+]
 ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images, if it is not in --data.")]
 SplitOption = Annotated[str | None, typer.Option(help="Split of COCO, such as val2014, or of the scenes.")]
 PromptOption = Annotated[str | None, typer.Option(help="Prompt; for yes/no questions with {question} in it.")]
