@@ -230,7 +230,7 @@ def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> tuple[dict[st
     if row.images is not None:
         data = replace(data, wanted=drawn_images(coco_annotations(data)[0], machine.limit or row.images))
     task = make_task(row.task, data)
-    task.skip_unreadable(False)
+    task.check_images()
     settings = {row.method: row.settings} if row.settings else {}
     methods, _ = make_methods([row.method], loaded, settings)
     decoding = Decoding(row.decoding, task.max_new_tokens)

@@ -46,7 +46,7 @@ def find_data(options: DataOptions, limit: int, check: int, exclude: Collection[
             `instances_*.json`; else a folder of images without annotations. `limit` and `wanted` are not used.
         limit: How many to choose with.
         check: How many to check with.
-        exclude: Ids that must not be used.
+        exclude: Files of images that must not be used.
 
     Raises:
         InputError: There are too few, or some cannot be read.
@@ -54,8 +54,7 @@ def find_data(options: DataOptions, limit: int, check: int, exclude: Collection[
     if limit < 2:
         raise InputError(f"--limit is {limit}; give at least 2 images to choose with, better 100")
     task, left_out = _all_images(options)
-    forbidden = left_out | set(map(str, exclude))
-    usable = [sample for sample in task.samples if sample.id not in forbidden]
+    usable = [sample for sample in task.samples if sample.id not in left_out and sample.image not in exclude]
     if len(usable) < limit + min(check, 1):
         raise InputError(
             f"there are {len(usable)} images to calibrate on ({len(task.samples) - len(usable)} are left out because "
@@ -64,7 +63,7 @@ def find_data(options: DataOptions, limit: int, check: int, exclude: Collection[
         )
     random.Random(options.seed).shuffle(usable)
     drawn = usable[: limit + check]
-    replace(task, samples=drawn).skip_unreadable(False)
+    replace(task, samples=drawn).check_images()
     return CalibrationData(
         choosing=replace(task, samples=drawn[:limit]),
         checking=replace(task, samples=drawn[limit:]) if drawn[limit:] else None,

@@ -1,8 +1,8 @@
 """What every layer's attention adds to the residual stream, gathered for all layers in one plain pass.
 
 The paper chooses the layer by how well CARD is aligned with what the model does later, and looks at the length of the
-updates, absolute and relative to the hidden state, and at their coherence within groups of layers. All of it is read
-here from the unsteered model, while it reads the prompts and writes the first tokens of its answers.
+updates, absolute and relative to the hidden state. All of it is read here from the unsteered model, while it reads the
+prompts and writes the first tokens of its answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ..runtime.progress import Progress, followed, no_progress
 from ..runtime.store import read_json, to_json, write_new
 
 _ANSWER_TOKENS = 16
-_GROUPS = 4
 _BATCH = 20
 
 
@@ -39,7 +38,6 @@ class LayerStatistics:
     hidden_norm: float  # median length of the hidden state at answer positions: strengths are relative to it
     alignment: float  # mean cosine of CARD and the hidden state at answer positions, s_t as the gate sees it
     specificity: float  # 1 - mean cosine between CARDs of different images: how much of CARD is about the image
-    coherence: float  # mean cosine between this layer's CARD and those of the other layers of its group
 
     @property
     def rank_score(self) -> float:
@@ -49,11 +47,6 @@ class LayerStatistics:
         CARD is about the image: a direction that is the same for every image is aligned with everything.
         """
         return max(self.alignment, 0.0) * self.specificity
-
-
-def layer_groups(layers: int) -> list[int]:
-    """For each of so many layers the group it belongs to: quarters of the depth."""
-    return [min(_GROUPS - 1, place * _GROUPS // layers) for place in range(layers)]
 
 
 def stored_layer_statistics(
@@ -96,15 +89,12 @@ def layer_statistics(model: Any, batches: Iterable[dict[str, Any]]) -> list[Laye
                 hook.remove()
     if not readers[0].cards:
         raise ValueError("no image to look at")
-    cards = torch.stack([torch.cat(reader.cards) for reader in readers])
-    count = cards.shape[1]
-    together = torch.einsum("lnd,mnd->lm", cards, cards) / count
-    # All pairs of images, without those of an image with itself.
-    between = (cards.double().sum(1).square().sum(-1) - count) / max(1, count * (count - 1))
-    groups = layer_groups(len(readers))
     found = []
-    for place, reader in enumerate(readers):
-        others = [other for other, group in enumerate(groups) if group == groups[place] and other != place]
+    for reader in readers:
+        cards = torch.cat(reader.cards).double()
+        count = len(cards)
+        # All pairs of images, without those of an image with itself.
+        between = float(cards.sum(0).square().sum() - count) / max(1, count * (count - 1))
         update_norm, leverage = torch.cat(reader.prompts, dim=1).double().mean(1).tolist()
         cosines, lengths = torch.cat(reader.answers, dim=1)
         found.append(
@@ -114,8 +104,7 @@ def layer_statistics(model: Any, batches: Iterable[dict[str, Any]]) -> list[Laye
                 leverage=leverage,
                 hidden_norm=float(lengths.median()),
                 alignment=float(cosines.mean()),
-                specificity=float(1 - between[place]) if count > 1 else 0.0,
-                coherence=float(together[place, others].mean()) if others else 1.0,
+                specificity=1 - between if count > 1 else 0.0,
             )
         )
     return found

@@ -10,7 +10,7 @@ from ..evaluate.tables import full_table, notes, short_table
 from ..hub.push import write_repo
 from ..runtime.report import Table, change_in_points
 from ..runtime.store import numbered_path, write_over
-from .choice import METRICS, OBJECTIVES, in_words
+from .choice import METRICS, in_words
 from .run import Outcome
 from .search import describe
 from .verdict import shown_in_words
@@ -78,9 +78,8 @@ def summary(outcome: Outcome) -> Iterable[str]:
 
 
 def report(outcome: Outcome) -> str:
-    """`report.md`: what was chosen, what it does on held-out images, what else was tried, and by which rule."""
-    record, rule = outcome.record, outcome.record["limits"]
-    objective = OBJECTIVES[record["metric"]].label
+    """`report.md`: what was chosen, what it does on held-out images, and what else was tried."""
+    record = outcome.record
     parts = [
         f"# Calibration of RUDDER\n\nModel: `{record['model']['name']}` ({record['model']['revision']})",
         "\n".join(f"- {line.strip()}" for line in summary(outcome)),
@@ -89,26 +88,16 @@ def report(outcome: Outcome) -> str:
     ]
     if outcome.checking is not None:
         parts.append(f"## On {len(record['held_out_images'])} images that were not used for choosing")
-        parts += [full_table(outcome.checking).markdown(), *notes(outcome.checking)]
+        parts += [full_table(outcome.checking).markdown(), *outcome.checking.notes, *notes(outcome.checking)]
         parts.append("An effect that another image's CARD has too is not specific to the image.")
-    floor = "recall_floor" if "recall_floor" in rule else "length_floor"
-    parts.append(
-        f"## The rule\n\n{in_words(record['metric']).capitalize()} with {floor.removesuffix('_floor')} at least "
-        f"{rule[floor]:.0%} of vanilla's{', F1 not below it' if record['metric'] == 'paper' else ''}, the share of "
-        f"distinct word pairs at most {rule['distinct_drop']:.0%} lower and of repeated mentions at most "
-        f"{rule['repeated_rise']:.0%} higher, in {rule['confidence']:.0%} of the bootstrap draws of the images."
-    )
     reasons = {describe(outcome.tried[place]): ", ".join(found) for place, found in outcome.choice.broken.items()}
     table = short_table(outcome.choosing)
     rows = [[row[0], *(cell.split(" ")[0] for cell in row[1:]), reasons.get(row[0], "")] for row in table.rows]
-    parts.append(f"## Candidates\n\nWeaker settings come first. The score is {objective}.")
-    parts.append(Table([*table.headings, "breaks"], rows).markdown())
-    columns = {"alignment": "alignment", "specificity": "specificity", "leverage": "‖δ‖ / ‖h‖", "hidden_norm": "‖h‖"}
-    layers = [[str(s.layer), *(f"{getattr(s, name):.4g}" for name in columns)] for s in outcome.layers]
-    parts.append(f"## Layers\n\nTried: {outcome.reason}.\n\n{Table(['layer', *columns.values()], layers).markdown()}")
+    parts += ["## Candidates, the weakest first", Table([*table.headings, "breaks"], rows).markdown()]
     data = ", ".join(f"{key} {value}" for key, value in record["data"].items())
     parts.append(
         f"## Where this comes from\n\nPrompt: {record['prompt']!r}, greedy, at most {record['max_new_tokens']} new "
-        f"tokens. Data: {data}. Answers and all numbers: `choosing/` and `checking/` beside this folder."
+        f"tokens. Data: {data}. Layers: {outcome.reason}. Answers and all numbers: `choosing/`, `checking/` "
+        "and `layers.json` beside this folder."
     )
     return "\n\n".join(parts) + "\n"

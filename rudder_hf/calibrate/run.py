@@ -32,7 +32,7 @@ from ..runtime.progress import Progress, no_progress
 from ..runtime.store import PLAN_FILE
 from .choice import Choice
 from .data import CalibrationData
-from .layers import LayerStatistics, stored_layer_statistics
+from .layers import stored_layer_statistics
 from .search import VANILLA, CalibrationOptions, best_layers, control, describe, search, tie_break_key
 from .verdict import differences, refusal
 
@@ -48,7 +48,6 @@ class Outcome:
     best: Method | None
     tried: list[Method]
     record: dict[str, Any]  # what `RudderConfig.calibration` says
-    layers: list[LayerStatistics]
     reason: str  # why these layers were tried
     choosing: Result
     checking: Result | None
@@ -94,15 +93,12 @@ def calibrate(
     likelihood = "none" if options.rule.labelled else "other"
     run_options = replace(options.run, likelihood=likelihood)
     run = Run(out / "choosing", process).begin(data.choosing, loaded, decoding, run_options)
-    seen = data.choosing.samples[:_STATISTICS_IMAGES]
-    statistics = stored_layer_statistics(out / "layers.json", loaded, data.choosing, seen, progress)
-    if given:
-        layers, reason = given, "given by the user"
-    elif options.grid.pushes:
-        layers, reason = best_layers(run, statistics, options, progress)
-    else:
-        layers, reason = [], "none, because no push was asked for"
-    norms = {entry.layer: entry.hidden_norm for entry in statistics}
+    layers, reason, norms = list[int](), "none, because no push was asked for", dict[int, float]()
+    if options.grid.pushes:
+        seen = data.choosing.samples[:_STATISTICS_IMAGES]
+        statistics = stored_layer_statistics(out / "layers.json", loaded, data.choosing, seen, progress)
+        norms = {entry.layer: entry.hidden_norm for entry in statistics}
+        layers, reason = (given, "given by the user") if given else best_layers(run, statistics, options, progress)
     tried = [method for layer in layers for method in options.grid.candidates(layer, norms[layer])]
     tried = sorted([*tried, *options.grid.alone], key=tie_break_key)
     choice = search(run, {"rudder": tried}, options.rule, progress)["rudder"]
@@ -123,7 +119,7 @@ def calibrate(
     }
     record |= held_out
     record["refusal"] = refusal(record) or None
-    return Outcome(choice, best, tried, record, statistics, reason, choosing, checking)
+    return Outcome(choice, best, tried, record, reason, choosing, checking)
 
 
 def _check(run: Run, best: Attached, options: CalibrationOptions, progress: Progress) -> tuple[Result, dict[str, Any]]:
@@ -162,7 +158,9 @@ def _record(
         "held_out_images": [] if data.checking is None else [sample.image_id for sample in data.checking.samples],
         "decoding": "greedy",
         "limits": options.rule.record(),
-        "grid": {name: list(values) for name, values in asdict(options.grid).items()},
+        # RUDDER-Beta and the whole prompt are all that is tried.
+        "grid": {name: list(values) for name, values in asdict(options.grid).items()}
+        | {"modes": ["beta"], "spans": ["prompt"]},
         "model": {name: about[name] for name in ("name", "revision", "dtype")},
         "versions": {name: version for name, version in versions().items() if version},
         "date": timestamp(),

@@ -22,7 +22,7 @@ from ..evaluate.run import Run, RunOptions, Variant
 from ..evaluate.scoring import Scoring
 from ..methods import Method, Sources, get
 from ..methods.contrast import Contrast, RudderContrast
-from ..methods.rudder import Attached, RudderAdd, RudderBeta, absolute_strength
+from ..methods.rudder import Attached, RudderBeta, absolute_strength
 from ..metrics.errors import InputError, check_least
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
@@ -37,9 +37,7 @@ class Grid:
     """The values that are combined at each layer."""
 
     strengths: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)  # alpha_max as a share of the hidden state's median length
-    k: tuple[float, ...] = (5.0, 8.0)  # sensitivities of the gate; mode "add" has none
-    modes: tuple[str, ...] = ("beta",)
-    spans: tuple[str, ...] = ("prompt",)
+    k: tuple[float, ...] = (5.0, 8.0)  # sensitivities of the gate
     # Image-value contrasts, which are not in the paper; those above 0 are also tried without a push
     contrast: tuple[float, ...] = (0.0,)
 
@@ -49,8 +47,6 @@ class Grid:
                 raise InputError(f"the grid has no {name}: give at least one value")
             for value in values if name in ("k", "contrast") else ():
                 check_setting(name, value)
-        if max(self.contrast) and "add" in self.modes:
-            raise InputError("--contrast goes with --mode beta: leave out the mode add")
         for share in self.strengths:
             if not 0 <= share < math.inf or (share == 0 and not max(self.contrast)):
                 raise InputError(
@@ -73,38 +69,28 @@ class Grid:
         found: list[Method] = []
         for share in self.pushes:
             shared: dict[str, Any] = {"layer": layer, "alpha_max": absolute_strength(share, hidden_norm)}
-            for span in self.spans:
-                if "add" in self.modes:
-                    found.append(RudderAdd(**shared, span=span))
-                for k in sorted(set(self.k)) if "beta" in self.modes else ():
-                    for contrast in sorted(set(self.contrast)):
-                        own: dict[str, Any] = {**shared, "span": span, "k": k}
-                        found.append(RudderContrast(**own, contrast=contrast) if contrast else RudderBeta(**own))
+            for k in sorted(set(self.k)):
+                found += [
+                    RudderContrast(**shared, k=k, contrast=contrast) if contrast else RudderBeta(**shared, k=k)
+                    for contrast in sorted(set(self.contrast))
+                ]
         return found
 
     def probes(self, layer: int, hidden_norm: float) -> list[Method]:
-        """A mild and a stronger candidate for each span, to compare layers by: a third and two thirds up the
-        strengths, in the middle of k.
+        """A mild and a stronger candidate to compare layers by: a third and two thirds up the strengths, in the
+        middle of k.
         """
         strengths, ks = self.pushes, sorted(set(self.k))
         places = {len(strengths) // 3, min(2 * len(strengths) // 3, len(strengths) - 1)}
-        few = replace(
-            self,
-            strengths=tuple(strengths[place] for place in places),
-            k=(ks[len(ks) // 2],),
-            modes=self.modes[:1],
-            contrast=(0.0,),
-        )
+        few = Grid(tuple(strengths[place] for place in places), (ks[len(ks) // 2],))
         return few.candidates(layer, hidden_norm)
 
 
 def tie_break_key(method: Method) -> tuple[Any, ...]:
-    """Order of preference among equals: the weakest push, the least contrast, gated before constant, then the flattest
-    gate, then the earliest layer.
-    """
+    """Order of preference among equals: the weakest push, least contrast, flattest gate, earliest layer."""
     assert isinstance(method, Attached)
     config = method.rudder_config()
-    return config.alpha_max, config.contrast, config.mode == "add", config.k, config.layer, config.span
+    return config.alpha_max, config.contrast, config.k, config.layer
 
 
 def describe(method: Method) -> str:
@@ -139,7 +125,7 @@ class CalibrationOptions:
 
 def search(
     run: Run, candidates: Mapping[str, Sequence[Method]], rule: Rule, progress: Progress = no_progress,
-    first: int | None = None, lineage: str = "pattern",
+    first: int | None = None,
 ) -> dict[str, Choice[int]]:  # fmt: skip
     """Choose one of several candidates, or none, for each name; what is chosen is a place in its list.
 
@@ -149,7 +135,6 @@ def search(
         rule: What to choose by.
         progress: Is called with how many answers there are.
         first: Use this many of the images only.
-        lineage: How CHAIR finds objects.
 
     Raises:
         InputError: The images have no annotations and the objective needs them.
@@ -158,7 +143,7 @@ def search(
         raise InputError(f"{rule.objective} needs annotations, and there are none: use --objective grounding")
     everything = [VANILLA, *(method for methods in candidates.values() for method in methods)]
     run.answer(everything, progress, first, wait=True)
-    scored = run.scored([Variant.of(method) for method in everything], Scoring(lineage), first)
+    scored = run.scored([Variant.of(method) for method in everything], Scoring(), first)
     counts = iter([own.counts for own in scored])
     vanilla = next(counts)
     return {

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..evaluate.scoring import Scored
 from ..evaluate.statements import LEVEL, control_in_words
-from ..metrics.statistics import Metric, compare
+from ..metrics.statistics import Metric
 from ..metrics.truncation import CONTROL_METRICS, cut_to_recall
 from ..runtime.report import change_in_points, p_value
 from .choice import CHAIR_MEAN, METRICS, OBJECTIVES
@@ -53,12 +53,9 @@ def differences(scored: Sequence[Scored], draws: int, seed: int) -> dict[str, An
 
 def _minus(found: Scored, other: Scored, draws: int, seed: int) -> dict[str, dict[str, float]]:
     """Paired differences of every metric that both have, as JSON values."""
-    both = {metric.name for metric in other.metrics}
-    metrics = [metric for metric in found.metrics if metric.name in both]
-    metrics += [CHAIR_MEAN] if "chair_s" in both else []
-    columns = [column for column in found.counts.columns if column in other.counts.columns]
-    changes = compare(other.counts.only(columns), found.counts.only(columns), metrics, draws, seed)
-    return {name: {key: round(v, 6) for key, v in asdict(value).items()} for name, value in changes.items()}
+    mean = [CHAIR_MEAN] if any(metric.name == "chair_s" for metric in other.metrics) else []
+    changes = found.changes(other, draws, seed, *mean)
+    return {metric.name: {key: round(v, 6) for key, v in asdict(change).items()} for metric, change in changes}
 
 
 def is_uncut(record: Mapping[str, Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,18 +28,11 @@ EXAMPLES = copyable(
 def analyze(
     out: options.OutOption,
     model: options.ModelOption = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="COCO's folder or instances_*.json, or a folder of images without annotations.",
-            show_default="the embedded scenes",
-        ),
-    ] = None,
+    data: options.DataOption = None,
     images: options.ImagesOption = None,
     split: options.SplitOption = None,
     limit: Annotated[int, typer.Option(min=1, help="Number of images, drawn with the seed.")] = 100,
     settings: options.SettingsOption = None,
-    rudder: options.RudderOption = None,
     prompt: options.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
     lineage: options.LineageOption = "pattern",
@@ -66,7 +58,7 @@ def analyze(
 
         task = find_images(DataOptions(data, images=images, split=split, prompt=prompt, seed=seed, limit=limit))
         wanted = options.given_settings(given)
-        loaded = load_model(model, dtype, choose_device(device), rudder)
+        loaded = load_model(model, dtype, choose_device(device))
         study = Study(
             loaded, task, loaded.config_with(wanted), max_new_tokens, batch_size, lineage, command=command_line()
         )

@@ -15,7 +15,6 @@ from .common import (
     copyable,
     next_steps,
     parse_numbers,
-    parse_words,
     refusing_bad_input,
     reporting_failure,
 )
@@ -36,13 +35,7 @@ EXAMPLES = copyable(
 def calibrate(
     out: options.OutOption,
     model: options.ModelOption = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="COCO's folder or instances_*.json, or a folder of images without annotations.",
-            show_default="the embedded scenes",
-        ),
-    ] = None,
+    data: options.DataOption = None,
     split: options.SplitOption = None,
     limit: Annotated[
         int | None, typer.Option(min=2, help="Number of images to choose on.", show_default="100, scenes 200")
@@ -63,8 +56,6 @@ def calibrate(
         typer.Option(help="alpha_max relative to hidden states, such as 0.1,0.3; 0 tries --contrast without a push."),
     ] = None,
     k: Annotated[str | None, typer.Option(help="Sensitivities of the gate, such as 2,5,8.")] = None,
-    mode: Annotated[str, typer.Option(help="Modes: beta, add, or both.")] = "beta",
-    span: Annotated[str, typer.Option(help="Pooled tokens: prompt, text, image, or several.")] = "prompt",
     contrast: Annotated[
         str | None,
         typer.Option(help="Not in the paper: image-value contrasts, such as 0,0.4,0.8, alone and with each push."),
@@ -74,7 +65,6 @@ def calibrate(
     batch_size: options.BatchSizeOption = 24,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
-    revision: options.RevisionOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Time one batch, say how long everything takes, and write nothing.")
     ] = False,
@@ -108,7 +98,7 @@ def calibrate(
         from ..runtime.models import load_model
         from ..runtime.progress import ProgressBar
 
-        loaded = load_model(model, dtype, process_device(choose_device(device), process), None, revision)
+        loaded = load_model(model, dtype, process_device(choose_device(device), process))
     if dry_run:
         with reporting_failure():
             typer.echo(time_one_batch(loaded, found, wanted))
@@ -128,11 +118,7 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
         name: parse_numbers(f"--{name}", given[name]) for name in ("strengths", "k", "contrast") if given[name]
     }
     return CalibrationOptions(
-        grid=Grid(
-            **numbers,
-            modes=parse_words("--mode", given["mode"], ("beta", "add")),
-            spans=parse_words("--span", given["span"], ("prompt", "text", "image")),
-        ),
+        grid=Grid(**numbers),
         layers=None if given["layers"] is None else parse_numbers("--layers", given["layers"], int),  # type: ignore[arg-type]
         rule=Rule(given["objective"] or ("paper" if labelled else "grounding"), given["recall_floor"]),
         max_new_tokens=given["max_new_tokens"],

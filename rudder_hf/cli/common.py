@@ -152,30 +152,6 @@ def require_extra(extra: str, **packages: str) -> None:
         raise ImportError(f"This needs {' and '.join(missing)}: pip install 'rudder-hf[{extra}]'.")
 
 
-def refuse_typed(context: typer.Context, why: str, *names: str) -> None:
-    """Refuse options that would do nothing here.
-
-    Raises:
-        ValueError: The user typed one of them; `why` ends the sentence that begins with it.
-    """
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise ValueError(f"--{name.replace('_', '-')} {why}.")
-
-
-def parse_words(option: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Words separated by commas, each one of `allowed`, in the given order and without repetitions.
-
-    Raises:
-        ValueError: There is no word, or one that is not allowed.
-    """
-    words = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not words or not set(words) <= set(allowed):
-        raise ValueError(f"{option} is {text!r}; give one or several of {', '.join(allowed)}, separated by commas.")
-    return words
-
-
 def parse_numbers(option: str, text: str, kind: type[float] = float) -> tuple[float, ...]:
     """Numbers separated by commas.
 
@@ -186,18 +162,3 @@ def parse_numbers(option: str, text: str, kind: type[float] = float) -> tuple[fl
         return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise ValueError(f"{option} is {text!r}; give numbers separated by commas.") from None
-
-
-def read_ids(path: Path) -> list[int | str]:
-    """Image ids from a JSON list or from lines.
-
-    Raises:
-        ValueError: The file holds something else.
-    """
-    import json
-
-    text = path.read_text(encoding="utf-8").strip()
-    values = json.loads(text) if text.startswith("[") else [line.strip() for line in text.splitlines() if line.strip()]
-    if not values or not all(isinstance(value, (int, str)) and not isinstance(value, bool) for value in values):
-        raise ValueError(f"{path} has to hold image ids: a JSON list, or one per line.")
-    return list(values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ from .common import (
     command_line,
     copyable,
     next_steps,
-    parse_words,
     print_result,
     refusing_bad_input,
     reporting_failure,
@@ -31,7 +30,6 @@ def compare(
     model: shared.ModelOption = None,
     data: Annotated[Path | None, typer.Option(help="COCO's folder.", show_default="the embedded scenes")] = None,
     split: shared.SplitOption = None,
-    rudder: shared.RudderOption = None,
     methods: Annotated[
         str, typer.Option(help="Methods by commas, or groups: all, rudder, peers, controls; vanilla is always run.")
     ] = "all",
@@ -39,16 +37,11 @@ def compare(
     limit: Annotated[int, typer.Option(min=1, help="Images to evaluate captions on.")] = 500,
     pope_limit: Annotated[int, typer.Option(min=0, help="Images that yes/no questions are asked about.")] = 40,
     tune_limit: Annotated[int, typer.Option(min=2, help="Calibration images that settings are chosen on.")] = 80,
-    objective: Annotated[
-        Literal["paper", "f1"],
-        typer.Option(metavar="NAME", help="Objective of all methods: paper, the least CHAIR, or f1."),
-    ] = "paper",
     max_new_tokens: shared.MaxNewTokensOption = None,
     batch_size: shared.BatchSizeOption = 50,
     seed: shared.SeedOption = 0,
     device: shared.DeviceOption = "auto",
     dtype: shared.DtypeOption = "auto",
-    revision: shared.RevisionOption = None,
 ) -> None:
     """Tune every method on the same calibration images, then compare quality and cost on others.
 
@@ -70,18 +63,18 @@ def compare(
 
         options = CompareOptions(
             methods=tuple(parse_names(methods)),
-            decodings=parse_words("--decodings", decodings, ("greedy", "beam", "nucleus")),
+            decodings=tuple(dict.fromkeys(name.strip() for name in decodings.split(","))),
             limit=limit,
             pope_limit=pope_limit,
             tune_limit=tune_limit,
-            rule=Rule(objective, seed=seed),
+            rule=Rule(seed=seed),
             max_new_tokens=max_new_tokens,
             costs=CostSettings(rounds=8, seed=seed),
             run=RunOptions(batch_size, seed, command=command_line()),
         )
         check_folder(out)
         found = find_images(DataOptions(data, split=split, seed=seed), options)
-        loaded = load_model(model, dtype, choose_device(device), rudder, revision)
+        loaded = load_model(model, dtype, choose_device(device))
     with reporting_failure(), ProgressBar() as bar:
         results = run(loaded, found, out, options, bar)
     for result in results.values():

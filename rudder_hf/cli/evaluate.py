@@ -14,8 +14,6 @@ from .common import (
     copyable,
     next_steps,
     print_result,
-    read_ids,
-    refuse_typed,
     refusing_bad_input,
     reporting_failure,
 )
@@ -31,7 +29,6 @@ EXAMPLES = copyable(
 
 
 def evaluate(
-    context: typer.Context,
     out: options.OutOption,
     model: options.ModelOption = None,
     task: Annotated[
@@ -41,40 +38,28 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="chair: COCO's folder or instances_*.json; pope: question files or either; mme: its folder."
+            help="chair: COCO's folder or instances_*.json; pope: folder of questions or either; mme: its folder."
         ),
     ] = None,
     images: options.ImagesOption = None,
-    captions: options.CaptionsOption = None,
     split: options.SplitOption = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Number of images, drawn with the seed.", show_default="500, MME: all")
     ] = None,
-    ids: options.IdsOption = None,
     methods: options.MethodsOption = "vanilla,rudder-beta,rudder-add",
     settings: options.MethodSettingsOption = None,
-    rudder: options.RudderOption = None,
     prompt: options.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
     decoding: Annotated[
-        Literal["greedy", "beam", "nucleus"], typer.Option(metavar="NAME", help="Decoding: greedy, beam or nucleus.")
+        Literal["greedy", "beam", "nucleus"],
+        typer.Option(metavar="NAME", help="Decoding: greedy, beam (5 beams) or nucleus (p 0.9)."),
     ] = "greedy",
-    num_beams: options.NumBeamsOption = 5,
-    top_p: options.TopPOption = 0.9,
-    temperature: Annotated[float, typer.Option(max=100.0, help="Temperature of nucleus sampling.")] = 1.0,
     batch_size: options.BatchSizeOption = 8,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
-    revision: options.RevisionOption = None,
-    no_likelihood: Annotated[
-        bool,
-        typer.Option("--no-likelihood", help="Do not measure how likely answers are to the unsteered model."),
-    ] = False,
-    skip_unreadable: options.SkipUnreadableOption = False,
     lineage: options.LineageOption = "pattern",
     parser: options.ParserOption = "robust",
-    bootstrap: options.BootstrapOption = 10_000,
 ) -> None:
     """Measure hallucination with and without RUDDER: CHAIR, POPE, MME, with fluency and intervals beside every score.
 
@@ -89,27 +74,23 @@ def evaluate(
         from ..evaluate.tasks import DataOptions, make_task
         from ..runtime.environment import process_device, this_process
 
-        scoring = Scoring(lineage, parser, bootstrap)
+        scoring = Scoring(lineage, parser)
         names = method_names.parse_names(methods)
         parsed = method_names.parse_settings(settings or [])
         method_names.check_settings(names, parsed)
         process = this_process()
         Run(out, process).check()
-        wanted = None if ids is None else read_ids(ids)
-        asked = make_task(task, DataOptions(data, captions, images, split, prompt, limit, seed, wanted))
-        asked.skip_unreadable(skip_unreadable)
+        asked = make_task(task, DataOptions(data, images, split, prompt, limit, seed))
+        asked.check_images()
 
         from ..evaluate.tables import save_result
         from ..runtime.decoding import Decoding
         from ..runtime.models import load_model
         from ..runtime.progress import ProgressBar
 
-        decoded = Decoding(decoding, max_new_tokens or asked.max_new_tokens, num_beams, top_p, temperature)
-        others = [name for name in ("num_beams", "top_p", "temperature") if name not in decoded.record()]
-        why = f"has no effect on {decoding} decoding: leave it out, or choose another --decoding"
-        refuse_typed(context, why, *others)
-        run_options = RunOptions(batch_size, seed, "none" if no_likelihood else "own", command_line())
-        loaded = load_model(model, dtype, process_device(choose_device(device), process), rudder, revision)
+        decoded = Decoding(decoding, max_new_tokens or asked.max_new_tokens)
+        run_options = RunOptions(batch_size, seed, command=command_line())
+        loaded = load_model(model, dtype, process_device(choose_device(device), process))
         optional = method_names.parse_optional(methods)
         chosen, left_out = method_names.make_methods(
             names, loaded, parsed, optional, lambda: donor_prompts(loaded, asked)
@@ -127,5 +108,5 @@ def evaluate(
     print_result(result, out)
     for line in left_out:
         typer.echo(line)
-    again = f"rudder score {out} --lineage strict" if result.kind == "chair" else f"rudder score {out} --latex"
+    again = f"rudder score {out} {'--lineage strict' if result.kind == 'chair' else '--table'}"
     next_steps(again, "add a method: the same command with --methods vcd")

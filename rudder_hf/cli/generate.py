@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options
-from .common import choose_device, copyable, next_steps, refuse_typed, refusing_bad_input, reporting_failure
+from .common import choose_device, copyable, next_steps, refusing_bad_input, reporting_failure
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,7 +34,6 @@ TIMEOUT = 30.0  # seconds for an image behind a URL
 
 
 def generate(
-    context: typer.Context,
     images: Annotated[
         list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders or URLs; none shows examples.")
     ] = None,
@@ -66,8 +65,8 @@ def generate(
     with refusing_bad_input():
         if stream and as_json:
             raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
-        if images:
-            refuse_typed(context, "is for the examples, which are shown where no image is given", "example")
+        if images and example is not None:
+            raise ValueError("--example is for the examples, which are shown where no image is given.")
         found = _read_images(images, limit) if images else _examples(example)
         wanted = options.given_settings(given)
     with reporting_failure():

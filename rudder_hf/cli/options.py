@@ -1,7 +1,6 @@
 """The options that several commands share, each with one name, one meaning and one help text.
 
-A command writes `device: DeviceOption = "auto"`: type and help come from here, the default is the command's own. What
-few users need is in `ADVANCED`.
+A command writes `device: DeviceOption = "auto"`: type and help come from here, the default is the command's own.
 """
 
 from __future__ import annotations
@@ -9,28 +8,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal
 
 import typer
-
-# Parameters that stand in a panel of their own at the end of every help page.
-ADVANCED = frozenset(
-    """
-    captions ids skip_unreadable prompt_tokens revision recall_floor span
-    num_beams top_p temperature no_likelihood lineage parser bootstrap
-    """.split()  # noqa: SIM905 - one name a line would hide the list
-)
-
 
 # The model and where it runs.
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        help="Hub id or folder of a model or of RUDDER settings, or embedded:NAME.", show_default="the embedded model"
+        help="Hub id (or ID@REVISION) or folder of a model or of RUDDER settings, or embedded:NAME.",
+        show_default="the embedded model",
     ),
 ]
-RevisionOption = Annotated[str | None, typer.Option(help="Commit, tag or branch of the model.")]
-RudderOption = Annotated[str | None, typer.Option(help="Folder or Hub id of RUDDER settings for the model.")]
 DeviceOption = Annotated[str, typer.Option(help="Device to run on: auto, cpu, cuda, ...")]
 DtypeOption = Annotated[
     Literal["auto", "float32", "bfloat16", "float16"],
@@ -59,19 +48,19 @@ MethodSettingsOption = Annotated[
 ]
 
 # Images, annotations and questions.
-ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images, if it is not in --data.")]
-CaptionsOption = Annotated[Path | None, typer.Option(help="captions_*.json, if it is not beside the instances.")]
-SplitOption = Annotated[str | None, typer.Option(help="Split of COCO, such as val2014, or of the scenes.")]
-IdsOption = Annotated[Path | None, typer.Option(help="Exactly these images: JSON list, or one id per line.")]
-SkipUnreadableOption = Annotated[
-    bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and count them.")
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="COCO's folder or instances_*.json, or a folder of images without annotations.",
+        show_default="the embedded scenes",
+    ),
 ]
+ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images, if it is not in --data.")]
+SplitOption = Annotated[str | None, typer.Option(help="Split of COCO, such as val2014, or of the scenes.")]
 PromptOption = Annotated[str | None, typer.Option(help="Prompt; for yes/no questions with {question} in it.")]
 MaxNewTokensOption = Annotated[
     int | None, typer.Option(min=1, help="Longest answer, in tokens.", show_default="512, scenes 120, yes/no 16")
 ]
-NumBeamsOption = Annotated[int, typer.Option(min=1, help="Number of beams of beam search.")]
-TopPOption = Annotated[float, typer.Option(help="Probability mass of nucleus sampling.")]
 
 # Methods, scores and results.
 MethodsOption = Annotated[
@@ -89,19 +78,14 @@ ParserOption = Annotated[
     Literal["robust", "official", "opera"],
     typer.Option(metavar="NAME", help="Parser of POPE's answers: robust, official or opera."),
 ]
-BootstrapOption = Annotated[int, typer.Option(min=1, help="Bootstrap draws for intervals.")]
 OutOption = Annotated[Path, typer.Option(help="New folder, or the folder of the same run, which is continued.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def for_help(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with advanced options in a panel of their own, and paragraphs that fill the terminal's lines."""
+    """The command, with paragraphs in its help that fill the terminal's lines."""
     paragraphs = str(inspect.getdoc(command)).split("\n\n")
     command.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    command.__annotations__ = get_type_hints(command, include_extras=True)
-    for name in ADVANCED & command.__annotations__.keys():
-        option = get_args(command.__annotations__[name])[-1]
-        option.rich_help_panel = "Advanced"
     return command
 
 

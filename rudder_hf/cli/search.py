@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .common import copyable, refusing_bad_input, reporting_failure
+from .common import copyable, next_steps, refusing_bad_input, reporting_failure
 from .options import JsonOption
 
 if TYPE_CHECKING:
@@ -37,13 +37,16 @@ def search(
         found = find_settings(model, limit, token)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
-    elif found:
+        return
+    if found:
         from ..runtime.report import Table
 
         headings = ["settings", "calibrated", "layer, strength", "held-out CHAIR_S, F1", "changed, downloads"]
         Table(headings, [_row(each) for each in found]).print()
     else:
-        typer.echo(f"The Hub has no settings for {model}. `rudder calibrate --model {model}` finds some.")
+        typer.echo(f"The Hub has no settings for {model}.")
+    repo = next((each.repo for each in found if each.settings is not None), None)
+    next_steps(f"rudder generate --model {repo}" if repo else f"rudder calibrate --model {model} --out calibration")
 
 
 def _row(found: Found) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +19,86 @@ from filelock import FileLock, Timeout
 
 from ..benchmark.costs import CostSettings, measure_costs
 from ..calibrate.choice import Choice, Rule, in_words
-from ..calibrate.data import CalibrationData
+from ..calibrate.data import CalibrationData, find_data
 from ..calibrate.layers import stored_layer_statistics
 from ..calibrate.run import check_folder as check_runs
 from ..calibrate.search import VANILLA, CalibrationOptions, best_layers, control, search
 from ..evaluate.methods import sources_of
 from ..evaluate.result import Result
-from ..evaluate.run import Run, Variant, batches, encode_samples
+from ..evaluate.run import Run, RunOptions, Variant, batches, encode_samples
 from ..evaluate.scoring import Scoring
 from ..evaluate.tables import TABLE_FILE, THROUGHPUT, markdown, save_result
-from ..evaluate.tasks import Task
-from ..methods import BUDGET, CONTROL_OF, Method, method_class
+from ..evaluate.tasks import DataOptions, Task, make_task
+from ..methods import BUDGET, CONTROL_OF, NAMES, Method, method_class
 from ..methods.rudder import Attached
-from ..runtime.decoding import Decoding
+from ..metrics.errors import InputError, check_least
+from ..metrics.statistics import SAMPLES
+from ..runtime.decoding import DECODING_NAMES, Decoding
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import RESULT_FILE, write_over
-from .options import POPE, CompareOptions, ComparisonData
 
+POPE = "pope"
 _LAYERS = 2
 _LOCK = ".lock"
 NOTHING_BETTER = "no setting within the limits is better than vanilla"
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """How to compare."""
+
+    methods: tuple[str, ...] = NAMES  # vanilla is always among them
+    decodings: tuple[str, ...] = ("greedy",)
+    limit: int = 500  # images to evaluate captions on
+    pope_limit: int = 40  # images that yes/no questions are asked about; 0 asks none
+    tune_limit: int = 80  # calibration images that settings are chosen on
+    rule: Rule = field(default_factory=Rule)  # what settings are chosen by
+    max_new_tokens: int | None = None  # longest caption; None is the task's own
+    costs: CostSettings = field(default_factory=CostSettings)
+    bootstrap: int = SAMPLES
+    run: RunOptions = field(default_factory=lambda: RunOptions(50))
+
+    def __post_init__(self) -> None:
+        for what, given, known in (("decoding", self.decodings, DECODING_NAMES), ("method", self.methods, NAMES)):
+            if unknown := [name for name in given if name not in known]:
+                raise InputError(f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}")
+        check_least(self, limit=1, pope_limit=0, tune_limit=2, bootstrap=1)
+        if 0 < self.pope_limit < 5:
+            raise InputError(
+                f"pope_limit is {self.pope_limit}; give at least 5: absent objects come from other images"
+            )
+        ordered = dict.fromkeys(("vanilla", *(name for name in NAMES if name in self.methods)))
+        object.__setattr__(self, "methods", tuple(ordered))
+
+
+@dataclass(frozen=True)
+class ComparisonData:
+    """The images."""
+
+    calibration: CalibrationData  # to choose settings on
+    tasks: dict[str, Task]  # to evaluate on: captions for each decoding, and yes/no questions as "pope"
+
+
+def find_images(source: DataOptions, options: CompareOptions) -> ComparisonData:
+    """The embedded scenes, or COCO if the source has data.
+
+    Images to evaluate on are those that `rudder evaluate` draws; settings are chosen on none of them.
+
+    Raises:
+        InputError: There are too few images, or they have no annotations.
+    """
+    captions, questions = ("scenes", "scenes-pope") if source.data is None else ("chair", "pope")
+    # Settings are chosen on a split of the scenes of its own, whichever other one is evaluated.
+    chosen_on = replace(source, split=None) if source.data is None else source
+    if source.data is None and source.split == "calibration":
+        raise InputError("settings are chosen on the split calibration of the scenes: evaluate on another one")
+    given = replace(source, seed=options.run.seed)
+    tasks = dict.fromkeys(options.decodings, make_task(captions, replace(given, limit=options.limit)))
+    if options.pope_limit:
+        tasks[POPE] = make_task(questions, replace(given, limit=options.pope_limit, prompt=None))
+    evaluated = {sample.image for task in tasks.values() for sample in task.samples}
+    return ComparisonData(find_data(chosen_on, options.tune_limit, 0, evaluated), tasks)
 
 
 @dataclass(frozen=True)
@@ -135,19 +194,22 @@ def tune(
     task = calibration.choosing
     decoding = Decoding("greedy", options.max_new_tokens or task.max_new_tokens)
     run = Run(out / "tuning").begin(task, loaded, decoding, replace(options.run, likelihood="none"))
-    statistics = stored_layer_statistics(out / "layers.json", loaded, task, task.samples, progress)
-    layers, reason = best_layers(run, statistics, CalibrationOptions(shortlist=_LAYERS, rule=options.rule), progress)
-    norms = {layer: next(s.hidden_norm for s in statistics if s.layer == layer) for layer in layers}
+    kinds = {n: method_class(n) for n in options.methods if n not in CONTROL_OF and n != "vanilla"}
+    norms: dict[int, float] = {}
+    note = _rule_note(options.rule, len(task.samples))
+    if any(kind.search_space({0: 1.0}) != kind.search_space({}) for kind in kinds.values()):
+        statistics = stored_layer_statistics(out / "layers.json", loaded, task, task.samples, progress)
+        wanted = CalibrationOptions(shortlist=_LAYERS, rule=options.rule)
+        layers, reason = best_layers(run, statistics, wanted, progress)
+        norms = {layer: next(s.hidden_norm for s in statistics if s.layer == layer) for layer in layers}
+        note += f" RUDDER's {_LAYERS} layers: {reason}."
     sources = sources_of(
         loaded, lambda: (encode_samples(loaded, task, part) for part in batches(task.samples, options.run.batch_size))
     )
     candidates: dict[str, list[Method]] = {}
     methods: dict[str, Method] = {"vanilla": VANILLA}
     left_out: list[str] = []
-    for name in options.methods:
-        if name in CONTROL_OF or name == "vanilla":
-            continue
-        kind = method_class(name)
+    for name, kind in kinds.items():
         try:
             searched = kind.search_space(norms)
             first = kind.for_model(loaded.model, sources, **(searched or [{}])[0])
@@ -173,7 +235,7 @@ def tune(
             else:
                 left_out.append(f"{name} is left out: {CONTROL_OF[name]}, which it is a control of, is")
     ordered = {name: methods[name] for name in options.methods if name in methods}
-    return Tuned(ordered, choices, [*left_out, _rule_note(options.rule, len(task.samples), reason)])
+    return Tuned(ordered, choices, [*left_out, note])
 
 
 def measure(
@@ -231,10 +293,9 @@ def throughputs(
     return found
 
 
-def _rule_note(rule: Rule, images: int, layers: str) -> str:
+def _rule_note(rule: Rule, images: int) -> str:
     return (
         f"Settings are the best of {BUDGET} for each method on {images} other images: {in_words(rule.objective)} with "
-        f"at least {rule.recall_floor:.0%} of vanilla's recall, as `rudder calibrate` chooses. RUDDER's {_LAYERS} "
-        f"layers: {layers}. Controls have RUDDER-Beta's or the contrast's settings. Throughput is relative to "
-        "vanilla's."
+        f"at least {rule.recall_floor:.0%} of vanilla's recall, as `rudder calibrate` chooses. Controls have "
+        "RUDDER-Beta's or the contrast's settings. Throughput is relative to vanilla's."
     )

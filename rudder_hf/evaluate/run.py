@@ -81,7 +81,7 @@ class Batch:
 class RunOptions:
     """How to run, beside what is run."""
 
-    batch_size: int = 8  # samples per batch, halved when memory runs out
+    batch_size: int = 8  # samples per batch
     seed: int = 0  # of sampling
     # Whether to measure how likely answers are to the unsteered model: "none", "own" image, or also given "other" ones
     likelihood: str = "own"
@@ -267,31 +267,24 @@ class Run(Store):
                 self.append(asdict(Batch("", "", {}, 0.0, [], launch)))
             what = f"{self.task.name}, {self.decoding.name}"
             for (_, method, variant), missing in zip(mine, parts, strict=True):
-                if missing:
-                    progress(f"{what}, {method.name}", finished, total)
-                    self._answer_batch(missing, method, variant)
-                    finished += len(missing)
+                if not missing:
+                    continue
+                progress(f"{what}, {method.name}", finished, total)
+                started = time.perf_counter()
+                try:
+                    rows = answer_batch(self.task, self.loaded, method, missing, self.decoding, self.options)
+                except torch.OutOfMemoryError as error:
+                    raise InputError(
+                        f"Memory does not suffice for batches of {len(missing)}: repeat the command with a smaller "
+                        "--batch-size. What is finished is kept."
+                    ) from error
+                seconds = round(time.perf_counter() - started, 3)
+                self.append(asdict(Batch(variant.key, variant.method, dict(variant.settings), seconds, rows)))
+                finished += len(missing)
             progress(what, finished, total)
         if wait and self.process.count > 1:
             self.wait(left)
         return not left()
-
-    def _answer_batch(self, samples: Sequence[Sample], method: Method, variant: Variant) -> None:
-        """Answer some samples and store that; in halves where memory does not suffice."""
-        started = time.perf_counter()
-        try:
-            rows = answer_batch(self.task, self.loaded, method, samples, self.decoding, self.options)
-        except torch.OutOfMemoryError:
-            if len(samples) == 1:
-                raise  # the model alone is too large
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            half = len(samples) // 2
-            self._answer_batch(samples[:half], method, variant)
-            self._answer_batch(samples[half:], method, variant)
-            return
-        seconds = round(time.perf_counter() - started, 3)
-        self.append(asdict(Batch(variant.key, variant.method, dict(variant.settings), seconds, rows)))
 
 
 def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:

@@ -1,4 +1,4 @@
-"""Saved answers scored again, of one run or of several, and captions of other programs; without a model."""
+"""Saved answers scored again, of one run or of several, without a model."""
 
 from __future__ import annotations
 
@@ -7,45 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..metrics.chair import check_captions
-from ..metrics.coco import read_captions_file, read_coco
 from ..metrics.errors import InputError
 from .result import Result
 from .run import Run, Variant
-from .scoring import Scored, Scoring, build_result, score_answers
-from .tasks.base import chair_sample
-
-
-def score_captions(path: Path, instances: Path, captions: Path | None, scoring: Scoring, seed: int = 0) -> Result:
-    """CHAIR of a file of captions that some other program wrote.
-
-    Args:
-        path: JSON list or lines of `{"image_id": 139, "caption": "..."}`.
-        instances: COCO's `instances_*.json`.
-        captions: COCO's `captions_*.json`; None leaves reference captions out of the ground truth.
-        scoring: The lineage.
-        seed: Of the bootstrap.
-    """
-    data = read_coco(instances, captions)
-    written = read_captions_file(path)
-    check_captions(written, data.files)
-    samples = [
-        chair_sample(c.image_id, data.files[c.image_id], "", data.objects[c.image_id], data.references[c.image_id])
-        for c in written
-    ]
-    rows = [{"id": str(c.image_id), "answer": c.text, "tokens": 0} for c in written]
-    plan: dict[str, Any] = {
-        "task": "chair",
-        "kind": "chair",
-        "data": {"instances": instances.name, "captions": None if captions is None else captions.name},
-        "notes": [] if captions else ["no reference captions were given: ground truth is the instances alone"],
-        "model": {"name": path.stem},
-        "decoding": {"name": "unknown"},
-        "prompt": "",
-        "seed": seed,
-    }
-    scored = score_answers("chair", "chair", samples, rows, scoring)
-    return build_result(plan, samples, [Variant(path.stem, path.stem)], [scored], scoring, {})
+from .scoring import Scored, Scoring, build_result
 
 
 def score_runs(references: Sequence[str], scoring: Scoring) -> Result:

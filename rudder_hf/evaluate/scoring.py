@@ -16,7 +16,7 @@ from ..metrics.coco import CocoData
 from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from ..metrics.mme import MmeQuestion, mme, mme_metrics
 from ..metrics.pope import Parser, Question, pope, pope_mean
-from ..metrics.statistics import SAMPLES, Counts, Floats, Metric, Sums, compare, interval, ratio, share
+from ..metrics.statistics import SAMPLES, Counts, Difference, Floats, Metric, Sums, compare, interval, ratio, share
 from ..metrics.truncation import CONTROL_METRICS, cut_to_recall
 from .result import VANILLA, ControlResult, MethodResult, MetricDifference, MetricValue, Result
 from .tasks.base import Sample
@@ -65,15 +65,19 @@ class Scored:
         estimates = interval(self.counts, self.metrics, draws, seed)
         return {metric.name: MetricValue(**_shown(metric, estimates[metric.name])) for metric in self.metrics}
 
-    def minus(self, other: Scored, draws: int, seed: int) -> dict[str, MetricDifference]:
-        """This method minus another on the same images, for every metric that both have."""
+    def changes(self, other: Scored, draws: int, seed: int, *more: Metric) -> list[tuple[Metric, Difference]]:
+        """This method minus another on the same images, for every metric that both have, and for more of them."""
         theirs = {metric.name for metric in other.metrics}
-        metrics = [metric for metric in self.metrics if metric.name in theirs]
+        metrics = [*(metric for metric in self.metrics if metric.name in theirs), *more]
         columns = [column for column in self.counts.columns if column in other.counts.columns]
-        changes = compare(other.counts.only(columns), self.counts.only(columns), metrics, draws, seed)
+        found = compare(other.counts.only(columns), self.counts.only(columns), metrics, draws, seed)
+        return [(metric, found[metric.name]) for metric in metrics]
+
+    def minus(self, other: Scored, draws: int, seed: int) -> dict[str, MetricDifference]:
+        """The changes from another method, as results have them."""
         return {
-            metric.name: MetricDifference(**_shown(metric, changes[metric.name]), p_value=changes[metric.name].p_value)
-            for metric in metrics
+            metric.name: MetricDifference(**_shown(metric, change), p_value=change.p_value)
+            for metric, change in self.changes(other, draws, seed)
         }
 
     def control(self, vanilla: Scored, draws: int, seed: int) -> ControlResult | None:

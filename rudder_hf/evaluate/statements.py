@@ -30,18 +30,17 @@ def verdict(change: MetricDifference) -> str:
     return WINS if (change.value < 0) == (change.direction == "lower") else LOSES
 
 
-def control_in_words(uncut: bool, vanilla: str = "vanilla") -> str:
+def control_in_words(uncut: bool) -> str:
     """The truncated control of a method; it is uncut if the method recalls as much as vanilla or more."""
-    return f"{vanilla}, whose recall is not higher" if uncut else f"{vanilla} cut to the same recall"
+    return "vanilla, whose recall is not higher" if uncut else "vanilla cut to the same recall"
 
 
-def against_control(label: str, control: ControlResult, vanilla: str = "vanilla") -> str:
+def against_control(label: str, control: ControlResult) -> str:
     """Whether a method is better than vanilla's captions cut to its recall: more than saying less.
 
     Args:
         label: The method, as the table calls it.
         control: Its control.
-        vanilla: What was cut.
     """
     judged = {name: control.differences[name] for name in _JUDGED if name in control.differences}
     found: dict[str, list[str]] = {}
@@ -63,7 +62,7 @@ def against_control(label: str, control: ControlResult, vanilla: str = "vanilla"
         told = ", ".join(_told(judged[name]) for name in found.get(group, []))
         if told:
             parts.append(f"{words} {told}" if len(found) > 1 else told)
-    return f"{label} {lead} {control_in_words(control.mentions is None, vanilla)}: {'; '.join(parts)}."
+    return f"{label} {lead} {control_in_words(control.mentions is None)}: {'; '.join(parts)}."
 
 
 def without_effect(label: str, change: MetricDifference, effect: MetricDifference, of: str) -> str:

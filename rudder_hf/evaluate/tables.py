@@ -137,7 +137,6 @@ def notes(result: Result) -> list[str]:
     lines = [
         f"95 % bootstrap intervals over images ({result.scoring['bootstrap']} draws), paired for differences; p of a "
         "paired permutation test.",
-        *result.notes,
         *(f"{method.name}: {note}" for method in result.methods for note in method.notes),
     ]
     named = {method.method: method for method in result.methods}
@@ -159,12 +158,11 @@ def notes(result: Result) -> list[str]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """The file `table.md`: the short tables, then everything, and what has to be said."""
+    """The file `table.md`: for each result the short table, then everything, and what has to be said."""
     parts = []
     for result in results:
         parts += [f"**{title(result)}**", short_table(result).markdown(), *summary(result)]
-    for result in results:
-        parts += [f"**Everything: {title(result)}**", full_table(result).markdown(), *notes(result)]
+        parts += ["**Everything**", full_table(result).markdown(), *notes(result)]
     return "\n\n".join(parts) + "\n"
 
 

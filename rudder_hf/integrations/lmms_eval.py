@@ -42,13 +42,11 @@ class RudderHF(lmms):  # type: ignore[misc]
 
     def __init__(
         self,
-        pretrained: str,  # Hub id or folder of a base model, or of RUDDER settings
+        pretrained: str,  # Hub id (or ID@REVISION) or folder of a base model, or of RUDDER settings
         method: str = "rudder-beta",
         batch_size: int | str = 1,
         device: str | None = None,  # with several processes each takes its own accelerator
         dtype: str = "auto",
-        rudder: str | None = None,  # Hub id or folder of RUDDER settings to use
-        revision: str | None = None,  # of `pretrained`
         seed: int = 0,  # of sampling, where a task samples
         **settings: Any,  # of the method, such as `alpha_max`
     ) -> None:
@@ -57,7 +55,7 @@ class RudderHF(lmms):  # type: ignore[misc]
         process = this_process()
         self._rank, self._world_size = process.rank, process.count
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self.loaded = load_model(pretrained, dtype, process_device(device, process), rudder, revision)
+        self.loaded = load_model(pretrained, dtype, process_device(device, process))
         self.method = make_method(method, self.loaded, settings)
         self.batch_size, self.seed = int(batch_size), int(seed)
 

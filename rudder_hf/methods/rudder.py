@@ -82,8 +82,8 @@ class RudderBeta(Attached):
         if self.config is None and (self.layer is None or self.alpha_max is None):
             raise ValueError(
                 f"There are no RUDDER settings for the model, which {self.name} needs: pass config=RudderConfig(...), "
-                "such as get_preset(name).config(), or at least layer= and alpha_max=; on the command line --rudder "
-                "FOLDER, or --set layer=... --set alpha_max=..."
+                "such as get_preset(name).config(), or at least layer= and alpha_max=; on the command line --model "
+                "SETTINGS, or --set layer=... --set alpha_max=..."
             )
         self.rudder_config()
 

@@ -70,23 +70,23 @@ def _generation_options(model: PreTrainedModel) -> dict[str, Any]:
     return {name: value for name, value in sorted(options.items()) if name not in left_out and name[0] != "_"}
 
 
-def load_model(
-    name: str | None, dtype: str = "auto", device: str = "cpu", rudder: str | None = None, revision: str | None = None
-) -> LoadedModel:
+def load_model(name: str | None, dtype: str = "auto", device: str = "cpu") -> LoadedModel:
     """Load a model for evaluation.
 
     Args:
         name: Hub id or folder of a base model, or of RUDDER settings, which name their base; None or
-            "embedded" is the embedded one, "embedded:NAME" another of these.
+            "embedded" is the embedded one, "embedded:NAME" another of these. "ID@REVISION" chooses a commit, tag or
+            branch.
         dtype: Type of the weights.
         device: Where the model goes.
-        rudder: Folder or Hub id of RUDDER settings to use instead of the model's own or its preset.
-        revision: Commit, tag or branch of `name`.
 
     Raises:
         ValueError: The model or the settings cannot be loaded.
     """
-    inside = embedded.embedded_name(name)
+    inside, revision = embedded.embedded_name(name), None
+    if name is not None and inside is None and not Path(name).exists():
+        name, _, given_revision = name.partition("@")
+        revision = given_revision or None
     settings: dict[str, RudderConfig] = {}
     try:
         if inside is not None:
@@ -97,11 +97,6 @@ def load_model(
             base, settings = found, {"": found}
         else:
             base = RudderConfig(base_model_name_or_path=str(name), base_model_revision=revision)
-        if rudder is not None:
-            given = read_settings(rudder)
-            if given is None:
-                raise ValueError(f"{rudder!r} holds a model, not RUDDER settings.")
-            settings = {"": given}
         if not settings:
             # Methods that need settings say so when they are made.
             with suppress(ValueError):

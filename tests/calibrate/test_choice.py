@@ -157,7 +157,7 @@ def test_ties_go_to_the_gentler_one() -> None:
     vanilla, better = table(hallucinated_captions=[1.0] * 8), table(hallucinated_captions=[0.0] * 8)
     methods = [
         get("rudder-beta", layer=1, alpha_max=9.0),
-        get("rudder-add", layer=1, alpha_max=3.0),
+        get("rudder-beta+contrast", layer=1, alpha_max=3.0, k=2.0, contrast=0.4),
         get("rudder-beta", layer=4, alpha_max=3.0, k=2.0),
         get("rudder-beta", layer=1, alpha_max=3.0, k=8.0),
         get("rudder-beta", layer=1, alpha_max=3.0, k=2.0),
@@ -170,8 +170,8 @@ def test_ties_go_to_the_gentler_one() -> None:
 
 
 def test_the_grid_is_relative_to_the_hidden_state() -> None:
-    found = Grid(strengths=(0.5, 0.1), k=(2.0, 5.0), modes=("beta", "add")).candidates(1, 80.0)
-    assert [method.settings()["alpha_max"] for method in found] == [8.0] * 3 + [40.0] * 3  # mode "add" has no k
+    found = Grid(strengths=(0.5, 0.1), k=(2.0, 5.0)).candidates(1, 80.0)
+    assert [method.settings()["alpha_max"] for method in found] == [8.0] * 2 + [40.0] * 2
     assert {method.settings()["layer"] for method in found} == {1}
     contrasts = Grid(strengths=(0.0, 0.5), contrast=(0.0, 0.4))
     assert [method.name for method in contrasts.alone] == ["contrast"]

@@ -114,7 +114,6 @@ def test_a_dry_run_says_how_long_and_writes_nothing(saved_model: Path, tmp_path:
         (["--strengths", "inf"], "the strength inf"),
         (["--k", "5,-1"], "`k` is -1"),
         (["--contrast", "inf"], "`contrast` is inf"),
-        (["--span", "max"], "--span is 'max'"),
         (["--data", "no/such/folder"], "no/such/folder"),
         (["--recall-floor", "95"], "recall_floor is 95"),
         (["--recall-floor", "nan"], "recall_floor is nan"),

@@ -27,7 +27,8 @@ def test_images_to_choose_and_to_check_are_apart() -> None:
     assert (len(ids[0]), len(ids[1])) == (20, 30)
     assert not set(ids[0]) & set(ids[1])
     assert ids_of(find_data(DataOptions(), 20, 30)) == ids
-    assert not {name for part in ids_of(find_data(DataOptions(), 20, 30, exclude=ids[0])) for name in part} & set(
+    files = {sample.image for sample in data.choosing.samples}
+    assert not {name for part in ids_of(find_data(DataOptions(), 20, 30, exclude=files)) for name in part} & set(
         ids[0]
     )
     assert find_data(DataOptions(), 20, 0).checking is None

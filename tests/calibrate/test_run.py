@@ -61,11 +61,11 @@ def found(outcome: Outcome) -> dict[str, Any]:
 
 
 def test_answers_are_those_of_generate(tmp_path: Path) -> None:
-    """Both modes, both spans: what is stored is what each candidate alone writes."""
-    grid = Grid((0.5, 1.5), (2.0,), ("beta", "add"), ("prompt", "text"))
+    """With and without a contrast: what is stored is what each candidate alone writes."""
+    grid = Grid((0.5, 1.5), (2.0, 8.0), (0.0, 9.0))
     data = images(3, 1)
     outcome = calibrate(loaded(), data, tmp_path, options(layers=(2,), grid=grid))
-    assert len(outcome.tried) == 2 * 2 * 2
+    assert len(outcome.tried) == 2 * 2 * 2 + 1
     stored = Run(tmp_path / "choosing").answers()
     texts = set()
     for method in outcome.tried:
@@ -79,7 +79,7 @@ def test_answers_are_those_of_generate(tmp_path: Path) -> None:
 def test_the_candidate_that_is_right_is_chosen_and_called_calibrated(tmp_path: Path) -> None:
     """The truth is what one setting says: it has to win, and held-out images have to show it."""
     data, winner = planted_scenes(8, 12)
-    outcome = calibrate(loaded(), data, tmp_path, options(grid=replace(GRID, modes=("beta", "add"))))
+    outcome = calibrate(loaded(), data, tmp_path, options())
     assert outcome.best == winner
     assert outcome.choice.score == 0 < outcome.choice.vanilla
     record = outcome.record
@@ -99,7 +99,7 @@ def test_the_candidate_that_is_right_is_chosen_and_called_calibrated(tmp_path: P
     assert save_outcome(outcome, tmp_path, "org/base", None) == folder  # the same again
     text = (folder / "report.md").read_text()
     assert text == report(outcome)
-    for part in ("with another image's CARD", "## The rule", "## Candidates", "## Layers", describe(winner)):
+    for part in ("with another image's CARD", "## Candidates", describe(winner)):
         assert part in text
     config = RudderConfig.from_pretrained(folder)
     assert {name: config.settings()[name] for name in ("layer", "alpha_max", "k")} == {
@@ -134,6 +134,7 @@ def test_contrasts_alone_need_no_layers(tmp_path: Path) -> None:
     outcome = calibrate(loaded(), images(), tmp_path, options(grid=grid, layers=None, probe=2))
     assert outcome.tried == [Contrast(contrast=4.0), Contrast(contrast=9.0)]
     assert outcome.record["layers"] == []
+    assert not (tmp_path / "layers.json").exists()
 
 
 def test_layers_come_from_a_short_sweep(tmp_path: Path) -> None:
@@ -270,7 +271,7 @@ def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="needs annotations"):
         calibrate(loaded(), data, tmp_path / "out", options())
     # A wide search, so that some setting is more grounded than vanilla.
-    wide = Grid((0.1, 0.3, 0.6, 1.0, 1.5), (2.0, 8.0), ("beta", "add"))
+    wide = Grid((0.1, 0.3, 0.6, 1.0, 1.5), (2.0, 8.0))
     changes = options(rule=replace(LOOSE, objective="grounding"), grid=wide, layers=(0, 1, 2, 3))
     outcome = calibrate(loaded(), data, tmp_path / "grounding", changes)
     assert outcome.best is not None

@@ -120,6 +120,14 @@ def test_few_files_and_no_method_without_a_gain(tmp_path: Path) -> None:
     assert len(files) <= 12, files
 
 
+def test_layers_are_swept_only_for_methods_that_have_one(tmp_path: Path) -> None:
+    few = replace(OPTIONS, methods=("vcd",), decodings=("greedy",), pope_limit=0)
+    result = compare(loaded(), few_images(few), tmp_path / "c", few)["greedy"]
+    assert len(Run(tmp_path / "c" / "tuning").variants()) == 1 + BUDGET
+    assert not (tmp_path / "c" / "layers.json").exists()
+    assert not any("layers" in note for note in result.notes)
+
+
 def test_folders_of_other_work_are_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(InputError, match="holds a run of another command"):
@@ -165,7 +173,7 @@ def test_no_image_is_evaluated_that_settings_are_chosen_on(coco: Path, seed: int
 def test_too_few_images_for_both_are_refused(coco: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"0 images to calibrate on .* lower --limit"):
         find_images(DataOptions(coco), replace(OPTIONS, limit=1100))
-    with pytest.raises(InputError, match="annotated images"):
+    with pytest.raises(InputError, match=r"no instances_\*\.json"):
         find_images(DataOptions(tmp_path), OPTIONS)
 
 

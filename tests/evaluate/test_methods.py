@@ -8,6 +8,7 @@ import pytest
 
 from rudder_hf.evaluate.methods import caption_pair, make_methods, parse_names, parse_optional, parse_settings
 from rudder_hf.methods import GROUPS, NAMES
+from rudder_hf.runtime.models import load_model
 from rudder_hf.scenes.captions import broken_sentences, named_categories
 from rudder_hf.scenes.images import train_scene
 from tests.support.evaluating import loaded, run_task, scenes
@@ -61,3 +62,17 @@ def test_pairs_for_vti_differ_in_objects_only() -> None:
         assert not set(named_categories(wrong)) <= set(scene.names)
         assert len(named_categories(correct)) == len(named_categories(wrong))
         assert broken_sentences(correct) == broken_sentences(wrong) == 0
+
+
+def test_a_model_can_be_named_with_its_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def read(name: str, revision: str | None = None) -> None:
+        asked.append((name, revision))
+        raise OSError("no connection")
+
+    monkeypatch.setattr("rudder_hf.runtime.models.read_settings", read)
+    for name in ("org/name@v1", "org/name"):
+        with pytest.raises(ValueError, match="Cannot load 'org/name': no connection"):
+            load_model(name)
+    assert asked == [("org/name", "v1"), ("org/name", None)]

@@ -14,17 +14,13 @@ from rudder_hf import RudderConfig
 from rudder_hf.evaluate import tables
 from rudder_hf.evaluate.result import FORMAT, Result
 from rudder_hf.evaluate.run import Run
-from rudder_hf.evaluate.score import score_captions, score_runs
+from rudder_hf.evaluate.score import score_runs
 from rudder_hf.evaluate.scoring import Scoring, score_answers
 from rudder_hf.evaluate.tables import save_result
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import NAMES, get
 from rudder_hf.metrics.errors import InputError
-from rudder_hf.scenes.coco import write_split
-from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import SCORING, SETTINGS, damage, loaded, run_task
-
-CHAIR_CAPTIONS = ["A dog and a cat.", "There is a bus.", "Nothing is here.", "A person with a dog. A dog."]
 
 
 @pytest.fixture(scope="module")
@@ -180,25 +176,6 @@ def test_answers_and_reference_captions_are_read_in_the_same_lineage() -> None:
     for lineage, found in (("pattern", 1), ("strict", 2)):
         totals = score_answers("chair", "chair", [sample], [row], Scoring(lineage)).counts.total()
         assert [int(totals[name]) for name in ("truth", "found", "hallucinated_mentions")] == [found, found, 0]
-
-
-def test_captions_of_other_programs_are_scored(tmp_path: Path) -> None:
-    scenes = split_scenes("examples")[:4]
-    write_split(tmp_path, "examples", scenes)
-    file = tmp_path / "captions.jsonl"
-    rows = [{"image_id": str(s.seed), "caption": text} for s, text in zip(scenes, CHAIR_CAPTIONS, strict=True)]
-    file.write_text("\n".join(json.dumps(row) for row in rows))
-    instances = tmp_path / "annotations" / "instances_examples.json"
-    result = score_captions(file, instances, None, SCORING)
-    assert result.methods[0].counts["captions"] == 4
-    assert result.methods[0].counts["mentions"] == 5
-    assert "log_likelihood" not in result.methods[0].metrics
-    file.write_text("\n".join(json.dumps(row) for row in [*rows, rows[0]]))
-    with pytest.raises(ValueError, match="several captions"):
-        score_captions(file, instances, None, SCORING)
-    file.write_text(json.dumps([{"image_id": 1, "caption": "A dog."}]))
-    with pytest.raises(ValueError, match="no annotation: 1"):
-        score_captions(file, instances, None, SCORING)
 
 
 # Tables

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rudder_hf import RudderConfig
 from rudder_hf.evaluate.result import Result
 from rudder_hf.evaluate.run import Run
 from rudder_hf.methods import get
+from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.environment import Process
 from tests.support.command import rudder, started
 from tests.support.evaluating import NEW, SETTINGS, Counting, loaded, run_task, scenes, texts
@@ -169,11 +171,20 @@ def test_processes_share_the_work_and_a_lost_one_loses_nothing(tmp_path: Path, w
     assert scores(tmp_path / "run") == scores(whole)
 
 
+def test_too_little_memory_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("rudder_hf.evaluate.run.answer_batch", full)
+    with pytest.raises(InputError, match="batches of 2: repeat the command with a smaller --batch-size"):
+        run_task(tmp_path / "run", batch_size=2)
+
+
 # The command line, in processes of its own
 
 
 def command(model: Path, out: Path, *more: str) -> list[str]:
-    settings = ["--set", "layer=2", "--set", "alpha_max=12", "--bootstrap", "200", "--max-new-tokens", str(NEW)]
+    settings = ["--set", "layer=2", "--set", "alpha_max=12", "--max-new-tokens", str(NEW)]
     return [
         "evaluate", "--model", str(model), "--limit", "12", "--batch-size", "2", "--decoding", "nucleus",
         "--methods", "vanilla,rudder-add", *settings, "--device", "cpu", "--out", str(out), *more,

@@ -97,6 +97,7 @@ def test_the_table_and_its_limits(machine: Elsewhere, hub: LocalHub) -> None:
     assert "-10.0 [-15.0, -5.0], +2.0 [+1.0, +3.0]" in row
     assert "3, 20, contrast 0.6" in "\n".join(lines)
     assert "\x1b" not in "\n".join(lines)
+    assert lines[-1] == "Next: rudder generate --model user/calibrated"
     assert "user/elsewhere" in search(machine, BASE, "--limit", "1").out
     assert "user/broken" not in search(machine, BASE, "--limit", "1").out
     assert "user/private" in search(machine, BASE, "--token", "hf_reader").out
@@ -105,7 +106,7 @@ def test_the_table_and_its_limits(machine: Elsewhere, hub: LocalHub) -> None:
 def test_nothing_found_and_nothing_to_search_for(machine: Elsewhere, hub: LocalHub) -> None:
     none = search(machine, "org/nothing")
     assert none.status == 0
-    assert "rudder calibrate --model org/nothing" in none.out
+    assert none.out.splitlines()[-1] == "Next: rudder calibrate --model org/nothing --out calibration"
     assert json.loads(search(machine, "org/nothing", "--json").out) == []
     for wrong in ("llava", "a/b/c"):
         done = search(machine, wrong)

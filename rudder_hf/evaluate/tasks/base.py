@@ -18,11 +18,11 @@ from ...hub.images import read_image
 from ...metrics.errors import InputError, listed
 
 TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "scenes": ("scenes:scenes_task", ("data", "captions", "images")),
-    "scenes-pope": ("scenes:scenes_pope_task", ("data", "captions", "images")),
+    "scenes": ("scenes:scenes_task", ("data", "images")),
+    "scenes-pope": ("scenes:scenes_pope_task", ("data", "images")),
     "chair": ("captions:chair_task", ()),
-    "pope": ("questions:pope_task", ("captions",)),
-    "mme": ("questions:mme_task", ("captions", "images", "split")),
+    "pope": ("questions:pope_task", ()),
+    "mme": ("questions:mme_task", ("images", "split")),
 }
 """Module of this folder and function of each task, by the name that users type, and options that it does not use."""
 
@@ -31,9 +31,8 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
 class DataOptions:
     """Where samples come from, and which of them."""
 
-    # COCO's folder or `instances_*.json` (chair, pope), POPE's question files (pope), MME's folder (mme)
+    # COCO's folder or `instances_*.json` (chair, pope), POPE's folder of question files (pope), MME's folder (mme)
     data: Path | None = None
-    captions: Path | None = None  # COCO's `captions_*.json`, if it is not beside the instances
     images: Path | None = None  # Folder of the images, if it is not in COCO's folder
     split: str | None = None  # Of COCO ("val2014") or of the scenes ("evaluation")
     prompt: str | None = None  # What to ask, for questions with {question} in it; None is the task's own
@@ -112,14 +111,11 @@ class Task:
         if twice:
             raise InputError(f"{len(twice)} sample ids occur more than once in the data: {listed(twice)}")
 
-    def skip_unreadable(self, allowed: bool) -> None:
-        """Look at every image before hours are spent, and leave out the samples whose image cannot be read.
-
-        Args:
-            allowed: Whether to leave them out; without it, they are an error.
+    def check_images(self) -> None:
+        """Look at every image before hours are spent.
 
         Raises:
-            InputError: There are some and they may not be left out, or none is left.
+            InputError: Some cannot be read.
         """
         broken: dict[str, str] = {}
         first_samples = {sample.image: sample for sample in reversed(self.samples)}
@@ -128,18 +124,11 @@ class Task:
                 self.image(sample)
             except InputError as error:
                 broken[sample.image] = str(error)
-        if not broken:
-            return
-        names = sorted(broken)
-        if not allowed:
+        if broken:
             raise InputError(
-                f"{len(broken)} of {len(first_samples)} images cannot be read: {broken[names[0]]}. Repair them, or "
-                "pass --skip-unreadable to leave them out; they are then counted in the result."
+                f"{len(broken)} of {len(first_samples)} images cannot be read: {broken[min(broken)]}. Repair them, or "
+                "take them out of the annotations."
             )
-        self.samples = [sample for sample in self.samples if sample.image not in broken]
-        if not self.samples:
-            raise InputError("none of the images can be read")
-        self.notes.append(f"{len(broken)} unreadable images were left out: {', '.join(names)}")
 
 
 def images_in(folder: Path) -> Callable[[Sample], Image.Image]:

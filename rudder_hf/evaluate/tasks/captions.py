@@ -65,7 +65,7 @@ def has_annotations(folder: Path) -> bool:
 
 
 def coco_annotations(options: DataOptions) -> tuple[Path, Path | None]:
-    """Find COCO's instances and reference captions in its own layout, or take what is given.
+    """Find COCO's instances, and the reference captions beside them.
 
     Raises:
         InputError: Files are missing, or there are several splits and none was chosen.
@@ -84,8 +84,6 @@ def coco_annotations(options: DataOptions) -> tuple[Path, Path | None]:
             splits = [path.stem.removeprefix("instances_") for path in found]
             raise InputError(f"{folder} has annotations of {listed(splits)}: choose one with --split")
         instances = found[0]
-    if options.captions is not None:
-        return instances, options.captions
     beside = instances.with_name(instances.name.replace("instances_", "captions_"))
     return instances, beside if beside != instances and beside.is_file() else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -25,7 +24,7 @@ def pope_task(options: DataOptions) -> Task:
     """
     assert options.data is not None
     data, images = options.data, options.images
-    built = has_annotations(data) if data.is_dir() else data.is_file() and _is_coco(data)
+    built = has_annotations(data) if data.is_dir() else data.is_file()
     if built:
         data, _ = coco_annotations(options)
         images = coco_images(options, data)
@@ -51,43 +50,25 @@ def pope_task(options: DataOptions) -> Task:
     return Task("pope", "pope", samples, record, images_in(images), 16, prompt)
 
 
-def _is_coco(path: Path) -> bool:
-    """Whether a file is one JSON object with annotations, and not one question per line."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        head = file.readline()
-    try:
-        content = json.loads(head)
-    except ValueError:
-        return True  # An object over several lines; the reader says what is wrong with it if it is none.
-    return isinstance(content, dict) and "question_id" not in content
-
-
 def _build(data: Path, options: DataOptions) -> dict[str, list[Question]]:
     annotations = read_coco(data)
     images = options.choose(annotations.ids if options.wanted else askable_images(annotations), IMAGES)
     return {s: build_questions(annotations, s, images, options.seed) for s in STRATEGIES}
 
 
-def _read(data: Path) -> dict[str, list[Question]]:
+def _read(folder: Path) -> dict[str, list[Question]]:
     """Questions by split, in the order random, popular, adversarial."""
-    if not data.exists():
-        raise InputError(f"there is no {data}: give a folder of POPE question files, or one of them")
-    files = [data] if data.is_file() else sorted(p for p in data.iterdir() if p.suffix in (".json", ".jsonl"))
-    found: dict[str, Path] = {}
-    for path in files:
-        split: str | None = next((s for s in STRATEGIES if s in path.stem.lower()), None)
-        if split is None and data.is_file():
-            split = path.stem
-        if split is None:
-            continue
-        if split in found:
-            raise InputError(f"{data} has two files of the split {split}: {found[split].name} and {path.name}")
-        found[split] = path
-    if not found:
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}: give one of POPE's question files, or COCO's")
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".jsonl"))
+    found = {split: [path for path in files if split in path.stem.lower()] for split in STRATEGIES}
+    for split, paths in found.items():
+        if len(paths) > 1:
+            raise InputError(f"{folder} has two files of the split {split}: {paths[0].name} and {paths[1].name}")
+    if not any(found.values()):
         names = listed(path.name for path in files) or "nothing"
-        raise InputError(f"{data} has no question file named for {', '.join(STRATEGIES)}; it has {names}")
-    order = [split for split in STRATEGIES if split in found] + [split for split in found if split not in STRATEGIES]
-    return {split: read_questions(found[split]) for split in order}
+        raise InputError(f"{folder} has no question file named for {', '.join(STRATEGIES)}; it has {names}")
+    return {split: read_questions(paths[0]) for split, paths in found.items() if paths}
 
 
 def mme_task(options: DataOptions) -> Task:
