@@ -158,9 +158,7 @@ def _record(
         "held_out_images": [] if data.checking is None else [sample.image_id for sample in data.checking.samples],
         "decoding": "greedy",
         "limits": options.rule.record(),
-        # RUDDER-Beta and the whole prompt are all that is tried.
-        "grid": {name: list(values) for name, values in asdict(options.grid).items()}
-        | {"modes": ["beta"], "spans": ["prompt"]},
+        "grid": {name: list(values) for name, values in asdict(options.grid).items()} | {"spans": ["prompt"]},
         "model": {name: about[name] for name in ("name", "revision", "dtype")},
         "versions": {name: version for name, version in versions().items() if version},
         "date": timestamp(),

@@ -22,7 +22,7 @@ from ..evaluate.run import Run, RunOptions, Variant
 from ..evaluate.scoring import Scoring
 from ..methods import Method, Sources, get
 from ..methods.contrast import Contrast, RudderContrast
-from ..methods.rudder import Attached, RudderBeta, absolute_strength
+from ..methods.rudder import Attached, RudderAdd, RudderBeta, absolute_strength
 from ..metrics.errors import InputError, check_least
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
@@ -37,7 +37,8 @@ class Grid:
     """The values that are combined at each layer."""
 
     strengths: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)  # alpha_max as a share of the hidden state's median length
-    k: tuple[float, ...] = (5.0, 8.0)  # sensitivities of the gate
+    k: tuple[float, ...] = (5.0, 8.0)  # sensitivities of the gate; mode "add" has none
+    modes: tuple[str, ...] = ("beta",)
     # Image-value contrasts, which are not in the paper; those above 0 are also tried without a push
     contrast: tuple[float, ...] = (0.0,)
 
@@ -47,6 +48,8 @@ class Grid:
                 raise InputError(f"the grid has no {name}: give at least one value")
             for value in values if name in ("k", "contrast") else ():
                 check_setting(name, value)
+        if max(self.contrast) and "add" in self.modes:
+            raise InputError("--contrast goes with --mode beta: leave one of them out")
         for share in self.strengths:
             if not 0 <= share < math.inf or (share == 0 and not max(self.contrast)):
                 raise InputError(
@@ -69,7 +72,9 @@ class Grid:
         found: list[Method] = []
         for share in self.pushes:
             shared: dict[str, Any] = {"layer": layer, "alpha_max": absolute_strength(share, hidden_norm)}
-            for k in sorted(set(self.k)):
+            if "add" in self.modes:
+                found.append(RudderAdd(**shared))
+            for k in sorted(set(self.k)) if "beta" in self.modes else ():
                 found += [
                     RudderContrast(**shared, k=k, contrast=contrast) if contrast else RudderBeta(**shared, k=k)
                     for contrast in sorted(set(self.contrast))
@@ -82,15 +87,15 @@ class Grid:
         """
         strengths, ks = self.pushes, sorted(set(self.k))
         places = {len(strengths) // 3, min(2 * len(strengths) // 3, len(strengths) - 1)}
-        few = Grid(tuple(strengths[place] for place in places), (ks[len(ks) // 2],))
+        few = Grid(tuple(strengths[place] for place in places), (ks[len(ks) // 2],), self.modes)
         return few.candidates(layer, hidden_norm)
 
 
 def tie_break_key(method: Method) -> tuple[Any, ...]:
-    """Order of preference among equals: the weakest push, least contrast, flattest gate, earliest layer."""
+    """Order of preference: the weakest push, least contrast, gated before constant, flattest gate, earliest layer."""
     assert isinstance(method, Attached)
     config = method.rudder_config()
-    return config.alpha_max, config.contrast, config.k, config.layer
+    return config.alpha_max, config.contrast, config.mode == "add", config.k, config.layer
 
 
 def describe(method: Method) -> str:

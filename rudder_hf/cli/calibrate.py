@@ -56,6 +56,7 @@ def calibrate(
         typer.Option(help="alpha_max relative to hidden states, such as 0.1,0.3; 0 tries --contrast without a push."),
     ] = None,
     k: Annotated[str | None, typer.Option(help="Sensitivities of the gate, such as 2,5,8.")] = None,
+    mode: options.ModeOption = None,
     contrast: Annotated[
         str | None,
         typer.Option(help="Not in the paper: image-value contrasts, such as 0,0.4,0.8, alone and with each push."),
@@ -118,7 +119,7 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
         name: parse_numbers(f"--{name}", given[name]) for name in ("strengths", "k", "contrast") if given[name]
     }
     return CalibrationOptions(
-        grid=Grid(**numbers),
+        grid=Grid(**numbers, modes=(given["mode"] or "beta",)),
         layers=None if given["layers"] is None else parse_numbers("--layers", given["layers"], int),  # type: ignore[arg-type]
         rule=Rule(given["objective"] or ("paper" if labelled else "grounding"), given["recall_floor"]),
         max_new_tokens=given["max_new_tokens"],
