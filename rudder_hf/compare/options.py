@@ -13,9 +13,9 @@ from ..evaluate.tasks import DataOptions, Task, make_task
 from ..evaluate.tasks.captions import coco_annotations, has_annotations
 from ..methods import NAMES
 from ..metrics.coco import read_coco
-from ..metrics.errors import InputError, check_least
 from ..metrics.statistics import SAMPLES
 from ..runtime.decoding import DECODING_NAMES
+from ..runtime.errors import InputError, check_least
 
 POPE = "pope"
 

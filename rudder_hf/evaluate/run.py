@@ -28,10 +28,10 @@ from typing import Any, Self
 import torch
 
 from ..methods import Method
-from ..metrics.errors import InputError, check_least
 from ..runtime.answers import answers, encode, log_likelihoods
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.environment import Process, hardware, timestamp, versions
+from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store, read_json_lines, write_new

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..metrics.chair import check_captions
 from ..metrics.coco import read_captions_file, read_coco
-from ..metrics.errors import InputError
+from ..runtime.errors import InputError
 from .result import Result
 from .run import Run, Variant
 from .scoring import Scored, Scoring, build_result, score_answers

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..runtime.errors import InputError, listed
 from .chair_parsers import COCO_CATEGORIES, SYNONYMS, Lineage, Mention, check_lineage, parse
 from .coco import Caption, CocoData
 from .coco import image_id as checked_id
-from .errors import InputError, listed
 from .statistics import Counts, Floats, Metric, Sums, f1, ratio, scores, share
 
 COLUMNS = (

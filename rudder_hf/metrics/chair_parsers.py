@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from .errors import InputError, listed
+from ..runtime.errors import InputError, listed
 from .words import singular, words
 
 _TABLES = json.loads((Path(__file__).parent / "data" / "objects.json").read_text(encoding="utf-8"))

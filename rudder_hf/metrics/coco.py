@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import InputError, listed
+from ..runtime.errors import InputError, listed
 
 PathLike = str | Path
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..runtime.errors import InputError
 from ..scenes.captions import broken_sentences, scene_sentences
-from .errors import InputError
 from .statistics import Counts, Metric, share
 from .words import sentences, words
 

@@ -36,9 +36,9 @@ from typing import Literal, cast
 
 import numpy as np
 
+from ..runtime.errors import InputError, listed
 from ..scenes.captions import question as question_text
 from .coco import CocoData, PathLike, image_id, read_json_rows
-from .errors import InputError, listed
 from .statistics import Counts, Floats, Metric, Sums, ratio, scores
 
 Label = Literal["yes", "no"]

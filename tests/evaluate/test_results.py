@@ -19,7 +19,7 @@ from rudder_hf.evaluate.scoring import Scoring, score_answers
 from rudder_hf.evaluate.tables import save_result
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import NAMES, get
-from rudder_hf.metrics.errors import InputError
+from rudder_hf.runtime.errors import InputError
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import SCORING, SETTINGS, damage, loaded, run_task

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rudder_hf.metrics.chair import chair, ground_truth
 from rudder_hf.metrics.chair_parsers import COCO_CATEGORIES, LINEAGES, SYNONYMS, parse
 from rudder_hf.metrics.coco import Caption, CocoData, read_captions_file, read_coco
-from rudder_hf.metrics.errors import InputError
+from rudder_hf.runtime.errors import InputError
 from rudder_hf.scenes import coco as scene_files
 from rudder_hf.scenes.captions import named_categories
 from rudder_hf.scenes.images import split_scenes

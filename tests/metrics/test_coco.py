@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rudder_hf.metrics.coco import Caption, read_captions_file, read_coco
-from rudder_hf.metrics.errors import InputError
+from rudder_hf.runtime.errors import InputError
 from rudder_hf.scenes import coco as scene_files
 from rudder_hf.scenes.images import split_scenes
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rudder_hf.metrics.coco import CocoData
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.pope import (
     POPE_METRICS,
     STRATEGIES,
@@ -26,6 +25,7 @@ from rudder_hf.metrics.pope import (
     read_questions,
 )
 from rudder_hf.metrics.statistics import compare, scores
+from rudder_hf.runtime.errors import InputError
 from rudder_hf.scenes.captions import question as question_text
 from tests.support.evaluation_data import PUBLISHED, needs_published
 
