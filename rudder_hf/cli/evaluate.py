@@ -127,5 +127,5 @@ def evaluate(
     print_result(result, out)
     for line in left_out:
         typer.echo(line)
-    again = f"rudder score {out} --lineage strict" if result.kind == "chair" else f"rudder score {out} --latex"
+    again = f"rudder score {out} --lineage strict" if result.kind == "chair" else f"rudder score {out} --table"
     next_steps(again, "add a method: the same command with --methods vcd")

@@ -13,7 +13,7 @@ from .common import copyable, next_steps, print_result, refuse_typed, refusing_b
 EXAMPLES = copyable(
     "rudder score results/chair --lineage wordnet",
     "rudder score results/a:vanilla results/b:rudder-beta",
-    "rudder score results/greedy results/beam --latex",
+    "rudder score results/greedy results/beam --table",
     "rudder score captions.json --data coco --split val2014",
 )
 
@@ -30,7 +30,6 @@ def score(
     table: Annotated[
         bool, typer.Option("--table", help="Print Markdown with all metrics, intervals and p-values.")
     ] = False,
-    latex: Annotated[bool, typer.Option("--latex", help="Print the table in LaTeX.")] = False,
     data: Annotated[
         Path | None, typer.Option(help="For a file of captions: COCO's folder or instances_*.json.")
     ] = None,
@@ -69,8 +68,8 @@ def score(
             result = score_runs(sources, scoring)
         if out is not None:
             tables.save_result(result, out)
-    if table or latex:
-        typer.echo(tables.latex(result) if latex else tables.markdown([result]))
+    if table:
+        typer.echo(tables.markdown([result]))
         return
     print_result(result, out)
     next_steps("all metrics, intervals and p-values: the same command with --table", "keep this: with --out FOLDER")

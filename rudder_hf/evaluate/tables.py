@@ -1,4 +1,4 @@
-"""Results as tables: five columns on a terminal and in LaTeX, everything in the file."""
+"""Results as tables: five columns on a terminal, everything in the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..runtime.store import RESULT_FILE, write_over
 from .result import VANILLA, MethodResult, MetricDifference, MetricValue, Result
 from .statements import LEVEL, LOSES, TIES, WINS, against_control, verdict, without_effect
 
-TABLE_FILE, LATEX_FILE = "table.md", "table.tex"
+TABLE_FILE = "table.md"
 COLUMNS: dict[str, tuple[str, ...]] = {
     "chair": ("chair_s", "chair_i", "recall", "f1", "length"),
     "pope": ("accuracy", "f1", "yes_ratio", "precision", "recall"),
@@ -168,11 +168,6 @@ def markdown(results: Sequence[Result]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def latex(result: Result) -> str:
-    """The file `table.tex`: the short table in LaTeX, with a line above that says what it is."""
-    return f"% {title(result)}\n{short_table(result).latex()}"
-
-
 def save_result(result: Result, folder: Path, tables: bool = True) -> Result:
     """Write a result, and its tables if wanted, or return the one that is there, if it says the same."""
     try:
@@ -183,7 +178,6 @@ def save_result(result: Result, folder: Path, tables: bool = True) -> Result:
         return stored
     if tables:
         write_over(folder / TABLE_FILE, markdown([result]))
-        write_over(folder / LATEX_FILE, latex(result))
     # Last: a folder with this file is complete.
     write_over(folder / RESULT_FILE, result.to_json())
     return result

@@ -1,4 +1,4 @@
-"""Numbers with their intervals, tables for the terminal, Markdown and LaTeX, and self-contained HTML pages.
+"""Numbers with their intervals, tables for the terminal and in Markdown, and self-contained HTML pages.
 
 ```python
 table = Table(["", "vanilla", "RUDDER"], [["CHAIR_S ↓", with_interval(48.2, 44.0, 52.1, "percent"), "..."]])
@@ -77,45 +77,18 @@ class Table:
     rows: Sequence[Sequence[str]]  # The cells, as text
     title: str = ""  # Stands above the table in the terminal
     labels: int = 1  # How many columns at the left hold names; they are aligned left, the others right
-    # Headings above the headings, each with the number of its columns; they cover all columns
-    groups: Sequence[tuple[str, int]] = ()
-
-    def _full_headings(self) -> list[str]:
-        """Return the headings, each with that of its group before it."""
-        above = [text for text, columns in self.groups for _ in range(columns)] or [""] * len(self.headings)
-        return [f"{group} {text}".strip() for group, text in zip(above, self.headings, strict=True)]
 
     def markdown(self) -> str:
         """Return the table in Markdown, without its title and without a line break at the end."""
-        lines = [self._full_headings(), ["---"] * len(self.headings), *self.rows]
+        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
         return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-
-    def latex(self) -> str:
-        """Return the table in LaTeX (booktabs).
-
-        With several columns of names, the first is written where it changes, with a rule above.
-        """
-        columns = "l" * self.labels + "c" * (len(self.headings) - self.labels)
-        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-        if self.groups:
-            spans = [rf"\multicolumn{{{count}}}{{c}}{{{latex_text(text)}}}" for text, count in self.groups]
-            lines.append(" & ".join(spans) + r" \\")
-        lines.append(_latex_row(self.headings))
-        previous = None
-        for row in self.rows:
-            same = previous is not None and (self.labels == 1 or row[0] == previous)
-            if not same:
-                lines.append(r"\midrule")
-            lines.append(_latex_row(["" if same and self.labels > 1 else row[0], *row[1:]]))
-            previous = row[0]
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def text(self, width: int = 80) -> str:
         """Return the table for a terminal, without borders.
 
         A table that is too wide is transposed if that fits, and otherwise split into several parts.
         """
-        lines = [self._full_headings(), *map(list, self.rows)]
+        lines = [self.headings, *map(list, self.rows)]
         columns = [list(column) for column in zip(*lines, strict=True)]
         if _width(columns) > width >= _width(lines):
             columns = lines
@@ -148,19 +121,6 @@ def _aligned(columns: Sequence[Sequence[str]], labels: int) -> list[str]:
         for cells in zip(*columns, strict=True)
     ]
     return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
-
-
-def _latex_row(cells: Iterable[str]) -> str:
-    return " & ".join(latex_text(cell) for cell in cells) + r" \\"
-
-
-def latex_text(text: str) -> str:
-    """Escape LaTeX's special signs, and set arrows and CHAIR's indices as the paper does."""
-    for sign in "&%$#_{}":
-        text = text.replace(sign, f"\\{sign}")
-    for plain, tex in (("CHAIR\\_S", "CHAIR$_S$"), ("CHAIR\\_I", "CHAIR$_I$")):
-        text = text.replace(plain, tex)
-    return text.replace("↓", r"$\downarrow$").replace("↑", r"$\uparrow$")
 
 
 # Pages of HTML

@@ -36,15 +36,10 @@ def test_numbers() -> None:
     assert (size(1.5e9), size(12)) == ("1.5 GB", "12 B")
 
 
-def test_markdown_and_latex() -> None:
+def test_markdown() -> None:
     assert TABLE.markdown().splitlines() == [
         "| Decoding | Method | CHAIR_S ↓ |", "| --- | --- | --- |", "| Greedy | a/b | 1.0 % |",
         "| Greedy | RUDDER | 2.0 |", "| Beam | <x> | 3.0 |",
-    ]  # fmt: skip
-    assert TABLE.latex().splitlines() == [
-        r"\begin{tabular}{llc}", r"\toprule", r"Decoding & Method & CHAIR$_S$ $\downarrow$ \\", r"\midrule",
-        r"Greedy & a|b & 1.0 \% \\", r" & RUDDER & 2.0 \\", r"\midrule", r"Beam & <x> & 3.0 \\", r"\bottomrule",
-        r"\end{tabular}",
     ]  # fmt: skip
 
 
