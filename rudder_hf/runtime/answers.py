@@ -115,8 +115,8 @@ def check_likelihood(model: PreTrainedModel) -> None:
     if model.config.model_type in STEP_BY_STEP:
         raise InputError(
             "Without annotations, settings are chosen by the likelihood of answers, which one forward over prompt and "
-            f"answer does not give for a {model.config.model_type} model (nor for {', '.join(STEP_BY_STEP)}): it reads "
-            "them in another way than in decoding. Choose on images with annotations."
+            f"answer does not give for a {model.config.model_type} model (nor for {', '.join(STEP_BY_STEP)}): it "
+            "reads them in another way than in decoding. Choose on images with annotations."
         )
 
 

@@ -93,13 +93,10 @@ def hardware() -> dict[str, Any]:
     """Describe the machine: system, CPU, threads that torch uses, accelerators."""
     import torch
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_name(),
         "cpu_count": os.cpu_count(),
-        "cpus_usable": usable,
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch_threads": torch.get_num_threads(),
         "accelerators": accelerators(),
     }
@@ -119,12 +116,9 @@ def accelerators() -> list[str]:
     """Return the names of the accelerators that torch can use."""
     import torch
 
-    if torch.cuda.is_available():
-        return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    if not torch.accelerator.is_available():
-        return []
-    kind = torch.accelerator.current_accelerator()
-    return [f"{kind}:{index}" for index in range(torch.accelerator.device_count())]
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    count = torch.accelerator.device_count() if kind else 0
+    return [torch.cuda.get_device_name(i) if torch.cuda.is_available() else f"{kind}:{i}" for i in range(count)]
 
 
 @dataclass(frozen=True)

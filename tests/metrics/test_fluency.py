@@ -53,5 +53,5 @@ def test_broken_sentences_of_scenes() -> None:
 
 
 def test_ids_have_to_fit() -> None:
-    with pytest.raises(InputError, match="2 answers were given with 1 ids"):
+    with pytest.raises(InputError, match="do not fit 1 samples"):
         repetition(["a", "b"], ["0"])

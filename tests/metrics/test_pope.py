@@ -19,6 +19,7 @@ from rudder_hf.metrics.pope import (
     Question,
     askable_images,
     build_questions,
+    objects_to_ask,
     parse_answer,
     pope,
     pope_mean,
@@ -240,6 +241,13 @@ def test_popular_and_adversarial_objects() -> None:
 
     assert absent("popular") == [question_text(name) for name in ("car", "person", "kite")]
     assert absent("adversarial") == [question_text(name) for name in ("kite", "apple", "car")]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_questions_about_a_single_image_ask_for_other_objects_too(strategy: str) -> None:
+    asked = objects_to_ask({5: ("dog", "cat", "bench", "car")}, CATEGORIES, strategy)
+    assert [(image, present) for image, _, present in asked] == [(5, True), (5, False)] * 3
+    assert len({name for _, name, _ in asked} - {"car"}) == 6
 
 
 def test_images_to_ask_about_are_checked() -> None:
