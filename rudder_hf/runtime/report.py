@@ -86,12 +86,10 @@ class Table:
     def text(self, width: int = 80) -> str:
         """Return the table for a terminal, without borders.
 
-        A table that is too wide is transposed if that fits, and otherwise split into several parts.
+        A table that is too wide is split into several parts.
         """
         lines = [self.headings, *map(list, self.rows)]
         columns = [list(column) for column in zip(*lines, strict=True)]
-        if _width(columns) > width >= _width(lines):
-            columns = lines
         labels, parts = columns[: self.labels], [columns[self.labels :]]
         while _width([*labels, *parts[-1]]) > width and len(parts[-1]) > 1:
             last = parts.pop()
