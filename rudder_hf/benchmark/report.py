@@ -205,7 +205,7 @@ def cost_table(report: BenchmarkReport) -> Table:
             }
             rows.append(row)
     headings = [heading for heading in rows[0] if {row[heading] for row in rows} != {"-"}]
-    return Table(headings, [[row[heading] for heading in headings] for row in rows], labels=2)
+    return Table(headings, [[row[heading] for heading in headings] for row in rows])
 
 
 def notes(report: BenchmarkReport) -> list[str]:

@@ -125,17 +125,12 @@ def accelerators() -> list[str]:
 class Process:
     """One of the processes that share a run."""
 
-    rank: int = 0  # Its number, from 0 on, over all machines
+    rank: int = 0  # Its number, from 0 on, over all machines; 0 is the one that prints
     count: int = 1  # How many there are
     local_rank: int = 0  # Its number on this machine, which picks its accelerator
 
-    @property
-    def is_main(self) -> bool:
-        """Whether this is the process that prints."""
-        return self.rank == 0
 
-
-def this_process(environment: Mapping[str, str] | None = None) -> Process:
+def this_process(variables: Mapping[str, str] = os.environ) -> Process:
     """Read RANK, WORLD_SIZE and LOCAL_RANK, which `accelerate launch` and `torchrun` set.
 
     The processes exchange nothing but files in the results folder, so no process group is needed.
@@ -143,7 +138,6 @@ def this_process(environment: Mapping[str, str] | None = None) -> Process:
     Raises:
         ValueError: The variables contradict each other.
     """
-    variables = os.environ if environment is None else environment
     rank_text = variables.get("RANK", "0")
     texts = (rank_text, variables.get("WORLD_SIZE", "1"), variables.get("LOCAL_RANK") or rank_text)
     try:

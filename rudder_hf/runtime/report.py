@@ -71,12 +71,11 @@ def size(count: float) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Headings and cells."""
+    """Headings and cells; the first column holds names, which are aligned left, the others right."""
 
     headings: Sequence[str]  # One for each column
     rows: Sequence[Sequence[str]]  # The cells, as text
     title: str = ""  # Stands above the table in the terminal
-    labels: int = 1  # How many columns at the left hold names; they are aligned left, the others right
 
     def markdown(self) -> str:
         """Return the table in Markdown, without its title and without a line break at the end."""
@@ -90,14 +89,14 @@ class Table:
         """
         lines = [self.headings, *map(list, self.rows)]
         columns = [list(column) for column in zip(*lines, strict=True)]
-        labels, parts = columns[: self.labels], [columns[self.labels :]]
-        while _width([*labels, *parts[-1]]) > width and len(parts[-1]) > 1:
+        label, parts = columns[0], [columns[1:]]
+        while _width([label, *parts[-1]]) > width and len(parts[-1]) > 1:
             last = parts.pop()
-            fitting = [n for n in range(1, len(last)) if _width([*labels, *last[:n]]) <= width]
+            fitting = [n for n in range(1, len(last)) if _width([label, *last[:n]]) <= width]
             cut = max(fitting, default=1)
             parts += [last[:cut], last[cut:]]
         title = [textwrap.fill(self.title, width)] if self.title else []
-        return "\n".join([*title, *("\n".join(_aligned([*labels, *part], self.labels)) for part in parts)])
+        return "\n".join([*title, *("\n".join(_aligned([label, *part])) for part in parts)])
 
     def print(self) -> None:
         """Print the table in the width of the terminal."""
@@ -108,12 +107,12 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) + 1 for column in columns) - 1
 
 
-def _aligned(columns: Sequence[Sequence[str]], labels: int) -> list[str]:
+def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines for a terminal, with a rule below the first."""
     widths = [max(map(len, column)) for column in columns]
     lines = [
         " ".join(
-            cell.ljust(width) if place < labels else cell.rjust(width)
+            cell.rjust(width) if place else cell.ljust(width)
             for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ).rstrip()
         for cells in zip(*columns, strict=True)

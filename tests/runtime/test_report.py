@@ -23,7 +23,6 @@ from rudder_hf.runtime.report import (
 TABLE = Table(
     ["Decoding", "Method", "CHAIR_S ↓"],
     [["Greedy", "a|b", "1.0 %"], ["Greedy", "RUDDER", "2.0"], ["Beam", "<x>", "3.0"]],
-    labels=2,
 )
 
 
