@@ -29,9 +29,10 @@ from rudder_hf.analyze.numbers import units
 from rudder_hf.analyze.run import unpacked
 from rudder_hf.analyze.tokens import TracedAnswer, answer_mentions
 from rudder_hf.metrics.statistics import percentile_interval
-from rudder_hf.runtime.figures import BLUE, DARK, GREY, LIGHT, MARKERS, SERIES, new_figure, save_figure, styled
+from rudder_hf.runtime.figures import BLUE, DARK, LIGHT, SKY, new_figure, save_figure, styled
 from rudder_hf.runtime.store import Store, to_json
 
+COLOURS = (BLUE, "#E69F00", DARK, SKY)
 FOLDS, PROBE_SHUFFLES = 5, 5
 NEIGHBOURS = 5
 CATEGORIES, PER_CATEGORY, LEAST_OF_CATEGORY = 4, 50, 5
@@ -214,7 +215,7 @@ def draw(numbers: dict[str, Any]) -> Any:
     if found := numbers["categories"]:
         points, labels = np.asarray(found["map"]), np.asarray(found["labels"])
         for place, name in enumerate(found["categories"]):
-            mapped.scatter(*points[labels == place].T, s=18, marker=MARKERS[place], color=SERIES[place], label=name)
+            mapped.scatter(*points[labels == place].T, s=18, marker="os^D"[place], color=COLOURS[place], label=name)
         low, high = found["chance_interval"]
         mapped.legend()
         mapped.set(xticks=[], yticks=[], xlabel="t-SNE (no unit)")
@@ -225,7 +226,7 @@ def draw(numbers: dict[str, Any]) -> Any:
         clustered.set(xlabel="K (grey: clouds without clusters)", ylabel="silhouette", title="KMeans")
     if found := numbers["detector"]:
         for place, (value, low, high) in enumerate(found["auc"].values()):
-            detected.plot([low, high], [place, place], color=GREY, linewidth=3)
+            detected.plot([low, high], [place, place], color="#8A8A8A", linewidth=3)
             detected.plot(value, place, "o", color=BLUE)
         detected.axvline(0.5, color=DARK, linestyle="--")
         detected.set_yticks(range(len(found["auc"])), list(found["auc"]))

@@ -125,7 +125,7 @@ def method_table(found: Result, rows: list[tuple[str, MethodResult]]) -> str:
     for label, method in rows:
         speed = method.cost.get(THROUGHPUT)
         cells.append([label, *(_cell(method, name) for name in COLUMNS), "-" if speed is None else f"{speed:.2f}"])
-    return Table(headings, cells, labels=1).markdown()
+    return Table(headings, cells).markdown()
 
 
 MARKS = (
@@ -193,7 +193,7 @@ def controls_block() -> str:
     rows.append(["CHAIR_S against the truncated control", *(_change(one.get("chair_s")) for one in cut)])
     for metric, label in {"f1": "F1", "repeated_mentions": "repeated mentions"}.items():
         rows.append([f"{label} against vanilla", *(_change(one.differences.get(metric)) for one in ours)])
-    table = Table(["RUDDER-Beta", *measured], rows, labels=1).markdown()
+    table = Table(["RUDDER-Beta", *measured], rows).markdown()
     return f"{table}\n\nIn brackets: paired 95 % bootstrap intervals over scenes, not corrected for their number."
 
 
@@ -221,7 +221,7 @@ def contrast_block() -> str:
             if method.method == "contrast":
                 chosen = f"{method.settings['contrast']:g}, after {method.settings['contrast_after']}"
                 rows.append([label, chosen, *(_change(method.differences.get(metric)) for metric in CONTRAST_COLUMNS)])
-    return Table(["", "contrast", *CONTRAST_COLUMNS.values()], rows, labels=2).markdown() if rows else ""
+    return Table(["", "contrast", *CONTRAST_COLUMNS.values()], rows).markdown() if rows else ""
 
 
 def _change(change: MetricDifference | None) -> str:

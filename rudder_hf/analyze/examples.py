@@ -10,7 +10,7 @@ from typing import Any
 from PIL.Image import Image
 
 from ..hub.modeling import RudderForConditionalGeneration
-from ..metrics.highlight import mentions
+from ..metrics.chair_parsers import parse
 from ..runtime.answers import encode, without_prompt
 from ..scenes.captions import DETAIL_PROMPT
 from ..scenes.embedded import draw, examples
@@ -114,4 +114,4 @@ def answer_examples(
 
 
 def _named(text: str) -> set[str]:
-    return {span.category for span in mentions(text)}
+    return set(parse(text).categories)

@@ -27,9 +27,9 @@ from ..evaluate.tasks import Task
 from ..evaluate.tasks.base import Sample, samples_hash
 from ..methods.controls import TextOnlyCard, text_only_cards
 from ..metrics.chair_parsers import Lineage
-from ..metrics.errors import InputError
 from ..metrics.statistics import Floats
 from ..runtime.environment import versions
+from ..runtime.errors import InputError
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, followed, no_progress
 from ..runtime.store import Store, to_json, write_new

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..metrics.chair_parsers import Lineage
-from ..metrics.highlight import mentions
+from ..metrics.chair_parsers import Lineage, parse
 from ..runtime.answers import without_prompt
 
 SIDES = {"vanilla": "vanilla", "steered": "RUDDER"}
@@ -146,7 +145,7 @@ def answer_mentions(
         lineage: How mentions are found.
     """
     found = []
-    for span in mentions(answer.text, lineage):
+    for span in parse(answer.text, lineage).mentions:
         tokens = [
             place
             for place, (start, stop) in enumerate(answer.spans)

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from ..core.backbones import find_backbone, resolve_layer
 from ..core.configuration import RudderConfig
 from ..methods import GROUPS, Sources, method_class
-from ..metrics.errors import check_least
 from ..runtime.answers import long_prompt
 from ..runtime.environment import hardware, timestamp, versions
+from ..runtime.errors import check_least
 from ..runtime.models import load_model
 from ..runtime.progress import Progress, no_progress
 from ..runtime.report import Table, size
@@ -205,7 +205,7 @@ def cost_table(report: BenchmarkReport) -> Table:
             }
             rows.append(row)
     headings = [heading for heading in rows[0] if {row[heading] for row in rows} != {"-"}]
-    return Table(headings, [[row[heading] for heading in headings] for row in rows], labels=2)
+    return Table(headings, [[row[heading] for heading in headings] for row in rows])
 
 
 def notes(report: BenchmarkReport) -> list[str]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..evaluate.scoring import LIKELIHOOD_METRICS
 from ..metrics.chair import CHAIR_METRICS
-from ..metrics.errors import InputError
 from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS
 from ..metrics.statistics import Counts, Floats, Metric, Sums, bootstrap_weights, share
+from ..runtime.errors import InputError
 
 C = TypeVar("C", bound=Hashable)
 """A candidate: whatever names what was run."""

@@ -10,7 +10,7 @@ from typing import Any
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..evaluate.tasks.captions import IMAGES as EVALUATED
 from ..evaluate.tasks.captions import has_annotations, images_task
-from ..metrics.errors import InputError
+from ..runtime.errors import InputError
 
 
 @dataclass(frozen=True)

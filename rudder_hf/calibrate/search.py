@@ -23,7 +23,7 @@ from ..evaluate.scoring import Scoring
 from ..methods import Method, Sources, get
 from ..methods.contrast import Contrast, RudderContrast
 from ..methods.rudder import Attached, RudderAdd, RudderBeta, absolute_strength
-from ..metrics.errors import InputError, check_least
+from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from .choice import OBJECTIVES, Choice, Rule, choose, in_words

@@ -105,9 +105,9 @@ def calibrate(
             typer.echo(time_one_batch(loaded, found, wanted))
         next_steps("the same command without --dry-run")
         return
-    with reporting_failure(), ProgressBar(shown=process.is_main) as bar:
+    with reporting_failure(), ProgressBar(shown=process.rank == 0) as bar:
         outcome = run(loaded, found, out, wanted, process, bar)
-    if process.is_main:
+    if process.rank == 0:
         _finish(outcome, out, loaded)
 
 

@@ -114,7 +114,7 @@ def reporting_failure() -> Iterator[None]:
         if os.environ.get(SHOW_TRACEBACK):
             raise
         from ..core.errors import UnsupportedModelError
-        from ..metrics.errors import InputError
+        from ..runtime.errors import InputError
 
         if isinstance(error, (InputError, UnsupportedModelError, BlockingIOError)):
             stop(error, BAD_INPUT)

@@ -96,7 +96,7 @@ def evaluate(
             names, loaded, parsed, optional, lambda: donor_prompts(loaded, asked)
         )
         folder = Run(out, process).begin(asked, loaded, decoded, run_options)
-    with reporting_failure(), ProgressBar(shown=process.is_main) as bar:
+    with reporting_failure(), ProgressBar(shown=process.rank == 0) as bar:
         result = save_result(folder.result(scoring), out) if folder.answer(chosen, bar) else None
     if result is None:
         typer.echo(

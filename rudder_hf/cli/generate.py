@@ -175,7 +175,7 @@ def _print_title(image: _NamedImage, rule: str = "") -> None:
 
 def _print_answer(image: _NamedImage, answer: Answer, texts: bool, trace: bool) -> None:
     """Print the texts of an answer, unless they were streamed, and what is to be said about them."""
-    from ..metrics.highlight import marked
+    from ..metrics.chair_parsers import marked
     from ..runtime.report import Table
 
     named = {"vanilla": answer.vanilla, "steered": answer.steered}
@@ -230,7 +230,7 @@ class _NamedImage:
 
     def absent(self, text: str) -> list[str]:
         """The objects that a text names although they are not in the image, in order; none if that is not known."""
-        from ..metrics.highlight import absent
+        from ..metrics.chair_parsers import absent
 
         return [] if self.present is None else [span.category for span in absent(text, self.present)]
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..metrics.errors import InputError
+from ..runtime.errors import InputError
 from ..runtime.store import RESULT_FILE, read_result, to_json
 
 FORMAT = "rudder-result-3"

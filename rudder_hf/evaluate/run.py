@@ -3,7 +3,7 @@
 plan.json         what all variants share; a folder with another plan is refused
 samples.jsonl     the samples, with what answers are scored against, so that scoring needs nothing else
 answers/0.jsonl   finished batches, one file for each process
-result.json       metrics of the variants that were asked for last, with table.md and table.tex
+result.json       metrics of the variants that were asked for last, with table.md
 
 A folder takes further variants later: a larger search generates what is new, a killed one goes on, and a method can be
 added to yesterday's run.
@@ -28,10 +28,10 @@ from typing import Any, Self
 import torch
 
 from ..methods import Method
-from ..metrics.errors import InputError, check_least
-from ..runtime.answers import answers, encode, log_likelihoods
+from ..runtime.answers import STEP_BY_STEP, answers, check_likelihood, encode, log_likelihoods
 from ..runtime.decoding import Decoding, sample_seed
 from ..runtime.environment import Process, hardware, timestamp, versions
+from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import Store, read_json_lines, write_new
@@ -108,9 +108,11 @@ class Run(Store):
         """Start the folder, or see that it belongs to the same run.
 
         Raises:
-            InputError: It belongs to another run.
+            InputError: It belongs to another run, or wants likelihoods that the model does not give.
         """
         self.task, self.loaded, self.decoding, self.options = task, loaded, decoding, options or RunOptions()
+        if self.options.likelihood == "other":
+            check_likelihood(loaded.model)
         self.start(
             {
                 "task": task.name,
@@ -328,7 +330,8 @@ def answer_batch(
         {"id": sample.id, "answer": answer.text, "tokens": len(answer.ids), "finished": answer.finished}
         for sample, answer in zip(samples, written, strict=True)
     ]
-    given = {"log_likelihood": inputs} if options.likelihood != "none" else {}
+    measured = options.likelihood != "none" and loaded.model.config.model_type not in STEP_BY_STEP
+    given = {"log_likelihood": inputs} if measured else {}
     if options.likelihood == "other":
         places = {sample.id: place for place, sample in enumerate(task.samples)}
         others = [task.samples[(places[sample.id] + 1) % len(task.samples)] for sample in samples]

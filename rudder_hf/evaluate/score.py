@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..metrics.errors import InputError
+from ..runtime.errors import InputError
 from .result import Result
 from .run import Run, Variant
 from .scoring import Scored, Scoring, build_result

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..methods import CONTROL_OF
-from ..metrics.errors import InputError
+from ..runtime.errors import InputError
 from ..runtime.report import Table, heading, number, p_value, with_interval
 from ..runtime.store import RESULT_FILE, write_over
 from .result import VANILLA, MethodResult, MetricDifference, MetricValue, Result

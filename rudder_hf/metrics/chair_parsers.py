@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from .errors import InputError, listed
+from ..runtime.errors import InputError, listed
 from .words import singular, words
 
 _TABLES = json.loads((Path(__file__).parent / "data" / "objects.json").read_text(encoding="utf-8"))
@@ -47,6 +47,8 @@ _DOUBLE_WORDS: dict[str, str] = {
 
 Lineage = Literal["pattern", "wordnet", "strict"]
 LINEAGES: tuple[Lineage, ...] = ("pattern", "wordnet", "strict")
+MARK = "(!)"
+"""Stands behind the objects of a text that are not in the image."""
 NLTK_DATA = ("averaged_perceptron_tagger_eng", "wordnet")
 
 
@@ -103,6 +105,18 @@ def parse(caption: str, lineage: Lineage = "pattern") -> Parsed:
     hidden = "seat" if "toilet" in joined_words else None
     mentions = (Mention(t, synonyms[t], *where) for t, *where in tokens if t in synonyms and t != hidden)
     return Parsed(joined_words, tuple(mentions))
+
+
+def absent(text: str, present: Collection[str]) -> list[Mention]:
+    """Return the mentions of objects that are not in the image."""
+    return [mention for mention in parse(text).mentions if mention.category not in present]
+
+
+def marked(text: str, present: frozenset[str] | None) -> str:
+    """Put a mark behind each object that is not in the image; if that is not known, return the text unchanged."""
+    for mention in reversed(absent(text, present) if present is not None else []):
+        text = text[: mention.stop] + MARK + text[mention.stop :]
+    return text
 
 
 def _word_places(text: str, found: list[str]) -> list[tuple[int, int]]:

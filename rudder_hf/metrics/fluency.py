@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..scenes.captions import broken_sentences, scene_sentences
-from .errors import InputError
 from .statistics import Counts, Metric, share
 from .words import sentences, words
 
@@ -56,6 +55,4 @@ def broken(answers: Sequence[str], ids: Sequence[str]) -> Counts:
 
 
 def _row_counts(ids: Sequence[str], columns: tuple[str, ...], rows: Sequence[Sequence[float]]) -> Counts:
-    if len(ids) != len(rows):
-        raise InputError(f"{len(rows)} answers were given with {len(ids)} ids")
     return Counts(tuple(ids), columns, np.asarray(rows, dtype=np.float64).reshape(len(rows), len(columns)))

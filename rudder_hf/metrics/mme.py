@@ -20,8 +20,8 @@ from typing import Literal
 
 import numpy as np
 
+from ..runtime.errors import InputError, listed
 from .coco import PathLike
-from .errors import InputError, listed
 from .pope import Label, check_answers, read_label
 from .statistics import Counts, Floats, Metric, Sums, ratio, scores
 

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputError, listed
+from ..runtime.errors import InputError, listed
 
 Floats = NDArray[np.float64]
 Sums = Mapping[str, Floats]

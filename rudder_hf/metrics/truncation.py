@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..runtime.errors import InputError
 from .chair import CHAIR_METRICS, COLUMNS, CaptionDetail
-from .errors import InputError
 from .statistics import Counts, check_same_samples
 
 CONTROL_METRICS = tuple(metric for metric in CHAIR_METRICS if metric.name != "length")

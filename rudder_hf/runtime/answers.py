@@ -11,15 +11,16 @@ import numpy
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..core.backbones import find_backbone, image_token_ids
 from ..hub.pipeline import encode_prompts
 from ..methods import Generate
 from .decoding import Decoding
+from .errors import InputError
 
 # For these, one pass over prompt and answer differs from decoding (PaliGemma, for example, attends in both directions
-# within the prefill), so their answers are scored token by token.
+# within the prefill), so the likelihood of their answers is not measured.
 STEP_BY_STEP = ("paligemma", "kosmos-2", "kosmos-2.5", "minimax_m3_vl", "mistral_large4")
 
 
@@ -105,24 +106,37 @@ def end_ids(model: PreTrainedModel) -> set[int]:
     return set() if ends is None else set(ends) if isinstance(ends, (list, tuple)) else {int(ends)}
 
 
+def check_likelihood(model: PreTrainedModel) -> None:
+    """Check that one forward over prompt and answer gives the likelihood of answers.
+
+    Raises:
+        InputError: The model is one of `STEP_BY_STEP`.
+    """
+    if model.config.model_type in STEP_BY_STEP:
+        raise InputError(
+            "Without annotations, settings are chosen by the likelihood of answers, which one forward over prompt and "
+            f"answer does not give for a {model.config.model_type} model (nor for {', '.join(STEP_BY_STEP)}): it "
+            "reads them in another way than in decoding. Choose on images with annotations."
+        )
+
+
 @torch.no_grad()
 def log_likelihoods(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequence[Sequence[int]]) -> list[float]:
     """Return the log-probability of each answer under the unsteered model, by one forward over prompt and answer.
 
-    `rows` are the answers' tokens, one list for each row of the inputs. An empty answer has 0.
+    `rows` are the answers' tokens, one list for each row of the inputs. An empty answer has 0. The model must be none
+    of `STEP_BY_STEP`. A placeholder that the model wrote would be taken for an image: the tokens after it are scored
+    as if the prompt's last token stood in its place.
     """
     longest = max(len(row) for row in rows)
     if longest == 0:
         return [0.0] * len(rows)
-    # In one pass a placeholder that the model wrote into its answer would be taken for an image.
-    placeholders = set(image_token_ids(model))
-    if model.config.model_type in STEP_BY_STEP or any(placeholders & set(row) for row in rows):
-        return _forced(model, inputs, rows)
     prompt = inputs["input_ids"]
     padding = int(prompt[0, -1])  # any token will do: it is masked
     answer = torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=prompt.device)
     real = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=prompt.device)
-    extended = with_answer(inputs, answer, real)
+    placeholders = torch.tensor(image_token_ids(model), device=prompt.device)
+    extended = with_answer(inputs, answer.masked_fill(torch.isin(answer, placeholders), padding), real)
     # The position before a token predicts it.
     logits = _forward(model, extended, longest + 1)[:, -longest - 1 : -1]
     sums = []
@@ -168,35 +182,3 @@ def _forward(model: PreTrainedModel, extended: dict[str, Any], keep: int) -> Ten
         output = model(**{**prepared, **keeping, "return_dict": True})
     logits: Tensor = output.logits
     return logits
-
-
-class _Dictation(LogitsProcessor):
-    """Force a model to write given answers, and sum their log-probabilities."""
-
-    def __init__(self, rows: Sequence[Sequence[int]]) -> None:
-        self.rows, self.sums, self.step = rows, [0.0] * len(rows), 0
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        forced = torch.full_like(scores, -torch.inf)
-        chances = torch.log_softmax(scores.float(), dim=-1)
-        for number, row in enumerate(self.rows):
-            token = row[self.step] if self.step < len(row) else 0
-            forced[number, token] = 0.0
-            if self.step < len(row):
-                self.sums[number] += float(chances[number, token])
-        self.step += 1
-        return forced
-
-
-def _forced(model: PreTrainedModel, inputs: dict[str, Any], rows: Sequence[Sequence[int]]) -> list[float]:
-    """Return what `log_likelihoods` does, by decoding the answers token by token."""
-    dictation = _Dictation(rows)
-    model.generate(  # type: ignore[operator]
-        **inputs,
-        max_new_tokens=max(len(row) for row in rows),
-        do_sample=False,
-        num_beams=1,
-        repetition_penalty=1.0,
-        logits_processor=LogitsProcessorList([dictation]),
-    )
-    return dictation.sums

@@ -93,13 +93,10 @@ def hardware() -> dict[str, Any]:
     """Describe the machine: system, CPU, threads that torch uses, accelerators."""
     import torch
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_name(),
         "cpu_count": os.cpu_count(),
-        "cpus_usable": usable,
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch_threads": torch.get_num_threads(),
         "accelerators": accelerators(),
     }
@@ -119,29 +116,21 @@ def accelerators() -> list[str]:
     """Return the names of the accelerators that torch can use."""
     import torch
 
-    if torch.cuda.is_available():
-        return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    if not torch.accelerator.is_available():
-        return []
-    kind = torch.accelerator.current_accelerator()
-    return [f"{kind}:{index}" for index in range(torch.accelerator.device_count())]
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    count = torch.accelerator.device_count() if kind else 0
+    return [torch.cuda.get_device_name(i) if torch.cuda.is_available() else f"{kind}:{i}" for i in range(count)]
 
 
 @dataclass(frozen=True)
 class Process:
     """One of the processes that share a run."""
 
-    rank: int = 0  # Its number, from 0 on, over all machines
+    rank: int = 0  # Its number, from 0 on, over all machines; 0 is the one that prints
     count: int = 1  # How many there are
     local_rank: int = 0  # Its number on this machine, which picks its accelerator
 
-    @property
-    def is_main(self) -> bool:
-        """Whether this is the process that prints."""
-        return self.rank == 0
 
-
-def this_process(environment: Mapping[str, str] | None = None) -> Process:
+def this_process(variables: Mapping[str, str] = os.environ) -> Process:
     """Read RANK, WORLD_SIZE and LOCAL_RANK, which `accelerate launch` and `torchrun` set.
 
     The processes exchange nothing but files in the results folder, so no process group is needed.
@@ -149,7 +138,6 @@ def this_process(environment: Mapping[str, str] | None = None) -> Process:
     Raises:
         ValueError: The variables contradict each other.
     """
-    variables = os.environ if environment is None else environment
     rank_text = variables.get("RANK", "0")
     texts = (rank_text, variables.get("WORLD_SIZE", "1"), variables.get("LOCAL_RANK") or rank_text)
     try:

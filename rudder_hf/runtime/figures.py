@@ -6,23 +6,19 @@ Ito. Needs the extra `plots`; matplotlib is imported when a figure is drawn.
 ```python
 with styled():
     figure, (axes,) = new_figure(6.0, 4.0)
-    axes.plot(layers, scores, color=BLUE, marker=MARKERS[0])
+    axes.plot(layers, scores, color=BLUE, marker="o")
     save_figure(figure, out / "figures" / "layers")  # layers.png and layers.svg
 ```
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-BLUE, ORANGE, SKY, VERMILION, YELLOW = "#0072B2", "#E69F00", "#56B4E9", "#D55E00", "#F0E442"
-DARK, GREY, LIGHT = "#222222", "#8A8A8A", "#D9D9D9"
-SERIES = (BLUE, ORANGE, DARK, SKY, VERMILION, YELLOW, "#009E73", "#CC79A7", GREY, "#FFFFFF")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+BLUE, SKY, DARK, LIGHT = "#0072B2", "#56B4E9", "#222222", "#D9D9D9"
 DPI = 150
 _STYLE = {
     "font.size": 9.0,
@@ -38,11 +34,6 @@ _STYLE = {
     "svg.hashsalt": "rudder",
     "svg.fonttype": "path",
 }
-
-
-def figures_available() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
 
 
 @contextmanager
@@ -65,11 +56,11 @@ def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **o
     return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
 
 
-def save_figure(figure: Any, path: Path, svg: bool = True) -> Path:
-    """Write a figure as PNG and, if asked for, SVG, within `styled`; the path has no suffix. Return the PNG's path."""
+def save_figure(figure: Any, path: Path) -> Path:
+    """Write a figure as PNG and SVG, within `styled`; the path has no suffix. Return the PNG's path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     png = path.with_name(f"{path.name}.png")
     figure.savefig(png, dpi=DPI, metadata={"Software": None})
-    if svg:  # without date and address of the program
-        figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None, "Creator": None})
+    # Without date and address of the program.
+    figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None, "Creator": None})
     return png

@@ -71,62 +71,42 @@ def size(count: float) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Headings and cells."""
+    """Headings and cells; the first column holds names, which are aligned left, the others right."""
 
     headings: Sequence[str]  # One for each column
     rows: Sequence[Sequence[str]]  # The cells, as text
     title: str = ""  # Stands above the table in the terminal
-    labels: int = 1  # How many columns at the left hold names; they are aligned left, the others right
-    # Headings above the headings, each with the number of its columns; they cover all columns
-    groups: Sequence[tuple[str, int]] = ()
-
-    def _full_headings(self) -> list[str]:
-        """Return the headings, each with that of its group before it."""
-        above = [text for text, columns in self.groups for _ in range(columns)] or [""] * len(self.headings)
-        return [f"{group} {text}".strip() for group, text in zip(above, self.headings, strict=True)]
 
     def markdown(self) -> str:
         """Return the table in Markdown, without its title and without a line break at the end."""
-        lines = [self._full_headings(), ["---"] * len(self.headings), *self.rows]
+        lines = [self.headings, ["---"] * len(self.headings), *self.rows]
         return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
     def latex(self) -> str:
-        """Return the table in LaTeX (booktabs).
-
-        With several columns of names, the first is written where it changes, with a rule above.
-        """
-        columns = "l" * self.labels + "c" * (len(self.headings) - self.labels)
-        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-        if self.groups:
-            spans = [rf"\multicolumn{{{count}}}{{c}}{{{latex_text(text)}}}" for text, count in self.groups]
-            lines.append(" & ".join(spans) + r" \\")
-        lines.append(_latex_row(self.headings))
-        previous = None
-        for row in self.rows:
-            same = previous is not None and (self.labels == 1 or row[0] == previous)
-            if not same:
-                lines.append(r"\midrule")
-            lines.append(_latex_row(["" if same and self.labels > 1 else row[0], *row[1:]]))
-            previous = row[0]
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+        """Return the table in LaTeX (booktabs)."""
+        lines = [" & ".join(map(latex_text, cells)) + r" \\" for cells in (self.headings, *self.rows)]
+        start = rf"\begin{{tabular}}{{l{'c' * (len(self.headings) - 1)}}}"
+        return (
+            "\n".join([start, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}"]) + "\n"
+        )
 
     def text(self, width: int = 80) -> str:
         """Return the table for a terminal, without borders.
 
         A table that is too wide is transposed if that fits, and otherwise split into several parts.
         """
-        lines = [self._full_headings(), *map(list, self.rows)]
+        lines = [list(self.headings), *map(list, self.rows)]
         columns = [list(column) for column in zip(*lines, strict=True)]
         if _width(columns) > width >= _width(lines):
             columns = lines
-        labels, parts = columns[: self.labels], [columns[self.labels :]]
-        while _width([*labels, *parts[-1]]) > width and len(parts[-1]) > 1:
+        label, parts = columns[0], [columns[1:]]
+        while _width([label, *parts[-1]]) > width and len(parts[-1]) > 1:
             last = parts.pop()
-            fitting = [n for n in range(1, len(last)) if _width([*labels, *last[:n]]) <= width]
+            fitting = [n for n in range(1, len(last)) if _width([label, *last[:n]]) <= width]
             cut = max(fitting, default=1)
             parts += [last[:cut], last[cut:]]
         title = [textwrap.fill(self.title, width)] if self.title else []
-        return "\n".join([*title, *("\n".join(_aligned([*labels, *part], self.labels)) for part in parts)])
+        return "\n".join([*title, *("\n".join(_aligned([label, *part])) for part in parts)])
 
     def print(self) -> None:
         """Print the table in the width of the terminal."""
@@ -137,21 +117,17 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) + 1 for column in columns) - 1
 
 
-def _aligned(columns: Sequence[Sequence[str]], labels: int) -> list[str]:
+def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines for a terminal, with a rule below the first."""
     widths = [max(map(len, column)) for column in columns]
     lines = [
         " ".join(
-            cell.ljust(width) if place < labels else cell.rjust(width)
+            cell.rjust(width) if place else cell.ljust(width)
             for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ).rstrip()
         for cells in zip(*columns, strict=True)
     ]
     return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
-
-
-def _latex_row(cells: Iterable[str]) -> str:
-    return " & ".join(latex_text(cell) for cell in cells) + r" \\"
 
 
 def latex_text(text: str) -> str:

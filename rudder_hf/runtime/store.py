@@ -34,8 +34,8 @@ from typing import Any, Self, TypeVar
 
 from filelock import FileLock, Timeout
 
-from ..metrics.errors import InputError, listed
 from .environment import Process
+from .errors import InputError, listed
 from .records import from_json, shortened
 
 Loaded = TypeVar("Loaded")

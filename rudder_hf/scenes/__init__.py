@@ -1,6 +1,6 @@
 """Synthetic scenes with COCO annotations, and small models trained on them: a test bed that hallucinates.
 
-`python -m rudder_hf.scenes.coco --out FOLDER --split evaluation` writes images and annotations in COCO's format, bit
+`rudder_hf.scenes.coco.write_split` writes images and annotations in COCO's format, bit
 for bit the same everywhere; `rudder_hf.scenes.embedded` loads the trained models, which are in `models/`.
 `tools/train_scenes` in the source repository trains them.
 """

@@ -11,7 +11,6 @@ fluency.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 
@@ -148,43 +147,6 @@ def named_categories(caption: str) -> list[str]:
     return _names_pattern().findall(caption.lower())
 
 
-def place(caption: str) -> str | None:
-    """Return the place that a caption names first, or None."""
-    found = re.search(r"\b(" + "|".join(map(re.escape, PLACES)) + r")\b", caption)
-    return found[1] if found else None
-
-
 def question(name: str) -> str:
     """Return POPE's question about a category."""
     return f"Is there {noun(name)} in the image?"
-
-
-def pope_questions(scenes: list[Scene], kind: str, seed: int = 0) -> list[tuple[int, str, bool]]:
-    """Return POPE's questions (scene number, object, present): three positives per scene, each followed by a negative.
-
-    The published results on scenes use these questions. `rudder_hf.metrics.pope`, which makes questions from COCO
-    files, draws and breaks ties in another way.
-    """
-    if kind not in ("random", "popular", "adversarial"):
-        raise ValueError(f"unknown POPE split {kind!r}; choose random, popular or adversarial")
-    random = np.random.RandomState(seed)
-    popular = [n for n, _ in Counter(n for s in scenes for n in s.names).most_common()]
-    together: dict[str, Counter[str]] = {n: Counter() for n in OBJECT_NAMES}
-    for scene in scenes:
-        for name in scene.names:
-            together[name].update(n for n in scene.names if n != name)
-    questions = []
-    for number, scene in enumerate(scenes):
-        if len(scene.names) < 3:
-            continue
-        used = set(scene.names)
-        for name in scene.names[:3]:
-            order = {
-                "random": [OBJECT_NAMES[int(i)] for i in random.permutation(len(OBJECT_NAMES))],
-                "popular": popular,
-                "adversarial": [n for n, _ in together[name].most_common()] + popular,
-            }[kind]
-            negative = next(n for n in (*order, *OBJECT_NAMES) if n not in used)  # few scenes have few popular objects
-            used.add(negative)
-            questions += [(number, name, True), (number, negative, False)]
-    return questions

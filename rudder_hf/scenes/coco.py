@@ -1,15 +1,14 @@
 """Write a split as COCO data: PNG images, `instances_SPLIT.json`, `captions_SPLIT.json`.
 
-    python -m rudder_hf.scenes.coco --out FOLDER [--split evaluation]
+```python
+write_split(Path("scenes"), "evaluation")
+```
 
-Any reader of COCO can read the result. The reference captions name what is there, each object once. `data_hash`
-identifies images and annotations of a split; the shipped values are in `data/hashes.json`.
+Any reader of COCO can read the result. The reference captions name what is there, each object once.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from .captions import brief_caption, detailed_caption
-from .images import SIDE, SPLITS, Scene, draw, split_scenes
+from .images import SIDE, Scene, draw, split_scenes
 from .world import BY_NAME, CATEGORIES
 
-HASHES = Path(__file__).parent / "data" / "hashes.json"
 INFO = {"description": "rudder_hf synthetic scenes", "version": "2.0", "year": 2026, "contributor": "rudder_hf"}
 
 
@@ -78,30 +76,3 @@ def write_split(out: Path, split: str, scenes: list[Scene] | None = None) -> Pat
         path = out / "annotations" / f"{make.__name__}_{split}.json"
         path.write_text(json.dumps(make(scenes, split)))
     return folder
-
-
-def data_hash(scenes: list[Scene], split: str) -> str:
-    """Return a SHA-256 over the pixels and both annotation files of these scenes."""
-    digest = hashlib.sha256()
-    for scene in scenes:
-        digest.update(np.asarray(draw(scene)).tobytes())
-    for content in (instances(scenes, split), captions(scenes, split)):
-        digest.update(json.dumps(content, sort_keys=True).encode())
-    return digest.hexdigest()
-
-
-def _command_line() -> None:
-    """Write splits as the command line asks."""
-    parser = argparse.ArgumentParser(description="Write the synthetic scenes as COCO data.")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--split", choices=list(SPLITS), action="append", help="all unless given")
-    arguments = parser.parse_args()
-    shipped = json.loads(HASHES.read_text())
-    for split in arguments.split or SPLITS:
-        folder = write_split(arguments.out, split)
-        same = shipped.get(split) == data_hash(split_scenes(split), split)
-        print(f"{split}: {folder} ({'equal to' if same else 'DIFFERENT from'} the shipped data)")
-
-
-if __name__ == "__main__":
-    _command_line()

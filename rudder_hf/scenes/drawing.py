@@ -34,8 +34,6 @@ STYLES: tuple[tuple[tuple[int, int, int], float, float, float], ...] = (
 TRAIN_STYLES = (0, 1, 2, 3, 4, 5)
 HELD_OUT_STYLES = (6, 7)
 
-GLYPHS: tuple[str, ...] = tuple(g for c in CATEGORIES for g in c.glyphs + c.held_out_glyphs)
-
 
 def glyph_ids(name_index: int, held_out: bool) -> tuple[int, ...]:
     """Return the atlas positions of a category's glyphs, those of training or those held out of it."""

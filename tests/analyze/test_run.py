@@ -26,8 +26,8 @@ from rudder_hf.analyze.run import ImageTraces, read_images, unpacked
 from rudder_hf.analyze.tokens import escape
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.chair import chair
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.answers import encode
+from rudder_hf.runtime.errors import InputError
 from rudder_hf.runtime.models import LoadedModel
 from rudder_hf.runtime.progress import no_progress
 from rudder_hf.runtime.store import Store

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rudder_hf.analyze.tokens import GrowingAnswer, answer_mentions, numbers_html, token_view, tokens_html
-from rudder_hf.metrics.highlight import mentions
+from rudder_hf.metrics.chair_parsers import parse
 from tests.support.analyzing import traced
 from tests.support.toy import toy_processor
 
@@ -81,8 +81,8 @@ def test_mentions_and_their_tokens() -> None:
 
 def test_places_of_joined_words() -> None:
     text = "Two baby elephants, a hot-dog and passenger trains."
-    assert [text[s.start : s.stop] for s in mentions(text)] == ["baby elephants", "passenger trains"]
-    assert [text[s.start : s.stop] for s in mentions(text, "strict")] == [
+    assert [text[s.start : s.stop] for s in parse(text).mentions] == ["baby elephants", "passenger trains"]
+    assert [text[s.start : s.stop] for s in parse(text, "strict").mentions] == [
         "baby elephants", "hot-dog", "passenger trains",
     ]  # fmt: skip
 

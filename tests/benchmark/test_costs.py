@@ -22,7 +22,7 @@ from rudder_hf.benchmark.timing import Bench, Run, paired_ratios, round_orders, 
 from rudder_hf.core.backbones import find_backbone
 from rudder_hf.core.generate import HANDLE_NAME
 from rudder_hf.methods import NAMES, get
-from rudder_hf.metrics.errors import InputError
+from rudder_hf.runtime.errors import InputError
 from tests.support.evaluating import damage
 from tests.support.helpers import OTHER_ROW, ROW
 from tests.support.methods import IDS, batch, built, method

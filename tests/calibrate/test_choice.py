@@ -21,9 +21,9 @@ from rudder_hf.calibrate.search import control, describe, search, tie_break_key
 from rudder_hf.evaluate.run import Run, RunOptions
 from rudder_hf.methods import Generate, Method, Sources, get, method_class
 from rudder_hf.methods.rudder import Attached
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.statistics import Counts
 from rudder_hf.runtime.decoding import Decoding
+from rudder_hf.runtime.errors import InputError
 from tests.support.evaluating import loaded, scenes
 
 COLUMNS = (

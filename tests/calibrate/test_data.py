@@ -11,7 +11,7 @@ from rudder_hf.calibrate import CalibrationData, find_data, layer_statistics
 from rudder_hf.core.backbones import find_backbone
 from rudder_hf.evaluate.run import encode_samples
 from rudder_hf.evaluate.tasks import DataOptions
-from rudder_hf.metrics.errors import InputError
+from rudder_hf.runtime.errors import InputError
 from tests.support.evaluating import loaded
 from tests.support.zoo import FAMILIES, Row
 

@@ -33,8 +33,8 @@ from rudder_hf.hub.card import Provenance, render_card
 from rudder_hf.methods import Generate, get
 from rudder_hf.methods.contrast import Contrast
 from rudder_hf.methods.rudder import RudderBeta
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.environment import Process
+from rudder_hf.runtime.errors import InputError
 from tests.support.evaluating import loaded
 from tests.support.helpers import in_threads
 from tests.support.planting import GRID, NEW, answer, planted, planted_scenes

@@ -18,8 +18,8 @@ from rudder_hf.evaluate.run import Run, RunOptions
 from rudder_hf.evaluate.tables import THROUGHPUT, markdown
 from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.methods import BUDGET
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.answers import synthetic_image
+from rudder_hf.runtime.errors import InputError
 from tests.support.command import refused, rudder
 from tests.support.evaluating import loaded
 

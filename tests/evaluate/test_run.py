@@ -14,8 +14,8 @@ from rudder_hf import RudderConfig
 from rudder_hf.evaluate.result import Result
 from rudder_hf.evaluate.run import Run
 from rudder_hf.methods import get
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.runtime.environment import Process
+from rudder_hf.runtime.errors import InputError
 from tests.support.command import rudder, started
 from tests.support.evaluating import NEW, SETTINGS, Counting, loaded, run_task, scenes, texts
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from rudder_hf.metrics.statistics import scores
+from rudder_hf.runtime.errors import InputError
 from rudder_hf.scenes.images import train_scene
 from tools.train_scenes.drift import STRONG, drifting_caption
 
@@ -53,5 +53,5 @@ def test_broken_sentences_of_scenes() -> None:
 
 
 def test_ids_have_to_fit() -> None:
-    with pytest.raises(InputError, match="2 answers were given with 1 ids"):
+    with pytest.raises(InputError, match="do not fit 1 samples"):
         repetition(["a", "b"], ["0"])

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.mme import (
     COGNITION,
     PERCEPTION,
@@ -21,6 +20,7 @@ from rudder_hf.metrics.mme import (
     read_mme,
 )
 from rudder_hf.metrics.statistics import interval
+from rudder_hf.runtime.errors import InputError
 from tests.support.evaluation_data import PUBLISHED, needs_published
 
 

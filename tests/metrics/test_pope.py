@@ -13,19 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rudder_hf.metrics.coco import CocoData
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.pope import (
     POPE_METRICS,
     STRATEGIES,
     Question,
     askable_images,
     build_questions,
+    objects_to_ask,
     parse_answer,
     pope,
     pope_mean,
     read_questions,
 )
 from rudder_hf.metrics.statistics import compare, scores
+from rudder_hf.runtime.errors import InputError
 from rudder_hf.scenes.captions import question as question_text
 from tests.support.evaluation_data import PUBLISHED, needs_published
 
@@ -122,8 +123,6 @@ def test_scores_equal_a_slow_count(cases: list[tuple[bool, str, int]]) -> None:
 def test_answers_that_do_not_match_are_refused() -> None:
     with pytest.raises(InputError, match="1 answers were given for 2 questions"):
         pope(ask("yn"), ["Yes"])
-    with pytest.raises(InputError, match="have to be text, not None"):
-        pope(ask("y"), [None])  # type: ignore[list-item]
     with pytest.raises(InputError, match="no question"):
         pope([], [])
     with pytest.raises(InputError, match="robust, official, opera"):
@@ -154,9 +153,9 @@ def test_splits_may_have_their_images_in_different_orders() -> None:
         assert counts.only([f"{split}/right"]).values.tolist() == [[2.0], [0.0]]
 
 
-def test_splits_of_different_releases_do_not_mix() -> None:
-    with pytest.raises(InputError, match="do not ask about the same present objects"):
-        pope_mean({"random": pope(ask("yn"), ["Yes", "No"]), "popular": pope(ask("ny"), ["Yes", "No"])})
+def test_splits_about_different_images_do_not_mix() -> None:
+    with pytest.raises(InputError, match=r"the same samples: 2 are in one only \(a.jpg, b.jpg\)"):
+        pope_mean({"random": pope(ask("y"), ["Yes"]), "popular": pope(ask("y", "b.jpg"), ["Yes"])})
 
 
 @needs_published
@@ -240,6 +239,13 @@ def test_popular_and_adversarial_objects() -> None:
 
     assert absent("popular") == [question_text(name) for name in ("car", "person", "kite")]
     assert absent("adversarial") == [question_text(name) for name in ("kite", "apple", "car")]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_questions_about_a_single_image_ask_for_other_objects_too(strategy: str) -> None:
+    asked = objects_to_ask({5: ("dog", "cat", "bench", "car")}, CATEGORIES, strategy)
+    assert [(image, present) for image, _, present in asked] == [(5, True), (5, False)] * 3
+    assert len({name for _, name, _ in asked} - {"car"}) == 6
 
 
 def test_images_to_ask_about_are_checked() -> None:

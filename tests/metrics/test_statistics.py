@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rudder_hf.metrics import statistics
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.statistics import (
     Counts,
     Metric,
@@ -21,6 +20,7 @@ from rudder_hf.metrics.statistics import (
     scores,
     share,
 )
+from rudder_hf.runtime.errors import InputError
 
 RATE = Metric("rate", "Rate", share("hits", "tries"), True)
 HARMONIC = Metric("f1", "F1", lambda s: f1(ratio(s["hits"], s["tries"]), ratio(s["hits"], s["hits"] + 1)), True)

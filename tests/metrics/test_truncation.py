@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rudder_hf.metrics.chair import ChairResult, chair
-from rudder_hf.metrics.errors import InputError
 from rudder_hf.metrics.statistics import Difference, compare, scores
 from rudder_hf.metrics.truncation import CONTROL_METRICS, Truncated, cut_to_recall
+from rudder_hf.runtime.errors import InputError
 
 OBJECTS = ("dog", "cat", "bench", "car", "person")
 CAPTION = st.lists(st.sampled_from(OBJECTS), max_size=7)

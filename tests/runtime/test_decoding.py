@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessorList, TopPLogitsWarper
 
 from rudder_hf import attach
-from rudder_hf.runtime.answers import log_likelihoods, without_prompt
+from rudder_hf.runtime.answers import STEP_BY_STEP, check_likelihood, log_likelihoods, without_prompt
 from rudder_hf.runtime.decoding import Decoding, SampleNoise, gumbel_noise, sample_seed
+from rudder_hf.runtime.errors import InputError
 from tests.support import helpers
 from tests.support.zoo import FAMILIES
 from tests.support.zoo.base import IMAGE
@@ -86,10 +87,8 @@ def test_only_options_that_matter_are_recorded() -> None:
 
 
 # One of each way in which prompts and answers reach a model: placeholders, embeddings, cross-attention, positions in
-# three dimensions, images marked by token types, a prefix that looks both ways.
-@pytest.mark.parametrize(
-    "name", ["llava", "instructblip", "mllama", "qwen2_5_vl", "gemma3", "paligemma", "idefics2", "kosmos-2"]
-)
+# three dimensions, images marked by token types.
+@pytest.mark.parametrize("name", ["llava", "instructblip", "mllama", "qwen2_5_vl", "gemma3", "idefics2"])
 def test_likelihood_is_that_of_decoding_token_by_token(name: str) -> None:
     family = FAMILIES[name]
     model = family.build()
@@ -110,18 +109,20 @@ def test_likelihood_is_that_of_decoding_token_by_token(name: str) -> None:
 
 
 def test_a_placeholder_in_an_answer_is_no_image() -> None:
-    """Models can write the token that stands for images; decoding then takes it for any other word."""
+    """Models can write the token that stands for images: it is scored as any other word, and read as none."""
     family = FAMILIES["llava"]
     model = family.build()
     inputs = family.inputs(model, [helpers.ROW])
-    answer = [20, IMAGE, 21]
-    chances = 0.0
-    for step, token in enumerate(answer):
-        words = [*answer[:step]]
-        embedded = model.get_input_embeddings()(torch.tensor([words], dtype=torch.long))
-        cache = model(**inputs, use_cache=True)
-        logits = cache.logits[0, -1]
-        if words:
-            logits = model(inputs_embeds=embedded, past_key_values=cache.past_key_values).logits[0, -1]
-        chances += float(torch.log_softmax(logits.detach().float(), -1)[token])
-    assert log_likelihoods(model, inputs, [answer]) == pytest.approx([chances], abs=1e-3)
+    last = int(inputs["input_ids"][0, -1])
+    chances = {}
+    for words, token in (((), 20), ((20,), IMAGE), ((20, last), 21)):
+        ids = torch.cat([inputs["input_ids"], torch.tensor([words], dtype=torch.long)], dim=1)
+        logits = model(**{**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}).logits[0, -1]
+        chances[token] = float(torch.log_softmax(logits.detach().float(), -1)[token])
+    assert log_likelihoods(model, inputs, [[20, IMAGE, 21]]) == pytest.approx([sum(chances.values())], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", STEP_BY_STEP)
+def test_choosing_by_likelihood_is_refused_where_one_forward_does_not_give_it(name: str) -> None:
+    with pytest.raises(InputError, match=f"does not give for a {name} model.*Choose on images with annotations"):
+        check_likelihood(FAMILIES[name].build())

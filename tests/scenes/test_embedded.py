@@ -22,9 +22,10 @@ from rudder_hf.metrics.fluency import BROKEN_METRICS, broken
 from rudder_hf.metrics.statistics import Counts, compare, scores
 from rudder_hf.runtime.answers import encode
 from rudder_hf.runtime.models import base_revision
-from rudder_hf.scenes import coco, embedded
+from rudder_hf.scenes import embedded
 from rudder_hf.scenes.captions import DETAIL_PROMPT
 from rudder_hf.scenes.images import Scene, draw, split_scenes
+from tools.train_scenes.card import HASHES
 
 PACKAGE = Path(rudder_hf.__file__).parent
 SCENES = 300
@@ -96,7 +97,7 @@ def test_stock_classes_load_the_model(name: str) -> None:
 def test_the_card_tells_the_truth(name: str) -> None:
     folder = embedded.folder(name)
     metrics = json.loads((folder / "metrics.json").read_text())
-    shipped = json.loads(coco.HASHES.read_text())
+    shipped = json.loads(HASHES.read_text())
     assert metrics["data_sha256"]["evaluation"] == shipped["evaluation"]
     assert metrics["recipe"] == json.loads((folder / "recipe.json").read_text())
     assert (folder / "training_log.jsonl").read_text().count('"decoder"') > 10

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rudder_hf.metrics.chair_parsers import parse
-from rudder_hf.metrics.errors import InputError
+from rudder_hf.runtime.errors import InputError
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data"
 needs_published = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published data are not beside the checkout")

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from rudder_hf.scenes.drawing import ATLAS, ATLAS_COLUMNS, GLYPHS, SPRITE_SIDE
+from rudder_hf.scenes.drawing import ATLAS, ATLAS_COLUMNS, SPRITE_SIDE
+from rudder_hf.scenes.world import CATEGORIES
 
 FONT_SIZE = 109  # the only bitmap size in the font
+GLYPHS = tuple(glyph for category in CATEGORIES for glyph in category.glyphs + category.held_out_glyphs)
 
 
 def build_atlas(font_path: Path, out: Path = ATLAS) -> None:

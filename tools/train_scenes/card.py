@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from transformers import PreTrainedModel, ProcessorMixin
 
 from rudder_hf.metrics.chair import ChairResult, chair
 from rudder_hf.metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
-from rudder_hf.metrics.pope import Question, pope
+from rudder_hf.metrics.pope import Question, objects_to_ask, pope
 from rudder_hf.metrics.statistics import scores
 from rudder_hf.runtime.answers import encode, without_prompt
 from rudder_hf.runtime.report import Table, number
-from rudder_hf.scenes import captions
-from rudder_hf.scenes.coco import data_hash
+from rudder_hf.scenes import captions, coco
 from rudder_hf.scenes.images import SPLITS, Scene, draw, split_scenes, train_scene
+from rudder_hf.scenes.world import OBJECT_NAMES, PLACES
 
 from .families import FAMILIES
 from .stages import BFLOAT16
 
+HASHES = Path(coco.__file__).parent / "data" / "hashes.json"
 CAPTION_TOKENS = 120
 ANSWER_TOKENS = 8
 BATCH = 150
@@ -94,7 +98,7 @@ def caption_scores(scenes: list[Scene], texts: list[str]) -> dict[str, float]:
     percent = ("chair_s", "chair_i", "chair_i_distinct", "recall", "precision", "f1")
     return {
         **{name: 100 * found.scores[name] for name in percent},
-        "false_places": 100 * mean(captions.place(t) != s.place for s, t in zip(scenes, texts, strict=True)),
+        "false_places": 100 * mean(place(t) != s.place for s, t in zip(scenes, texts, strict=True)),
         "broken": 100 * fluency["broken_sentences"],
         "repeated": 100 * fluency["repeated_sentences"],
         "objects": found.scores["distinct_objects"],
@@ -106,7 +110,8 @@ def pope_scores(
     model: PreTrainedModel, processor: ProcessorMixin, scenes: list[Scene], strategy: str
 ) -> dict[str, float]:
     """Accuracy, F1 and share of yes of one of POPE's strategies, in percent."""
-    asked = captions.pope_questions(scenes, strategy)
+    objects = {number: scene.names for number, scene in enumerate(scenes)}
+    asked = objects_to_ask(objects, OBJECT_NAMES, strategy)
     questions = [
         Question(number, str(scenes[index].seed), captions.question(name), "yes" if present else "no")
         for number, (index, name, present) in enumerate(asked)
@@ -123,6 +128,22 @@ def measure(model: PreTrainedModel, processor: ProcessorMixin, split: str) -> di
     strategies = ("random", "popular", "adversarial")
     pope_results = {strategy: pope_scores(model, processor, scenes, strategy) for strategy in strategies}
     return {**caption_scores(scenes, texts), "pope": pope_results}
+
+
+def place(caption: str) -> str | None:
+    """The place that a caption names first, or None."""
+    found = re.search(r"\b(" + "|".join(map(re.escape, PLACES)) + r")\b", caption)
+    return found[1] if found else None
+
+
+def data_hash(scenes: list[Scene], split: str) -> str:
+    """A SHA-256 over the pixels and both annotation files of these scenes."""
+    digest = hashlib.sha256()
+    for scene in scenes:
+        digest.update(np.asarray(draw(scene)).tobytes())
+    for content in (coco.instances(scenes, split), coco.captions(scenes, split)):
+        digest.update(json.dumps(content, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def data_hashes(seed: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image
 
 from ...hub.images import read_image
-from ...metrics.errors import InputError, listed
+from ...runtime.errors import InputError, listed
 
 TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "scenes": ("scenes:scenes_task", ("data", "images")),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...metrics.coco import read_coco
-from ...metrics.errors import InputError, listed
 from ...metrics.mme import IMAGE_SUFFIXES
+from ...runtime.errors import InputError, listed
 from ...scenes.captions import DETAIL_PROMPT
 from .base import DataOptions, Sample, Task, chair_sample, images_in
 

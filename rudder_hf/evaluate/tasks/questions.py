@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from ...metrics.coco import read_coco
-from ...metrics.errors import InputError, listed
 from ...metrics.mme import SUBTASKS, read_mme
 from ...metrics.pope import STRATEGIES, Question, askable_images, build_questions, read_questions
+from ...runtime.errors import InputError, listed
 from .base import DataOptions, Task, images_in, question_sample
 from .captions import coco_annotations, coco_images, has_annotations
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from PIL import Image
 
+from ...metrics.pope import STRATEGIES, objects_to_ask
 from ...scenes import captions as grammar
-from ...scenes.captions import pope_questions
 from ...scenes.coco import captions as scene_captions
 from ...scenes.coco import file_name
 from ...scenes.images import SPLITS, Scene, draw, split_scenes
+from ...scenes.world import OBJECT_NAMES
 from .base import DataOptions, Sample, Task, chair_sample, question_sample
-
-_STRATEGIES = ("random", "popular", "adversarial")
 
 
 def scenes_task(options: DataOptions) -> Task:
@@ -32,10 +31,10 @@ def scenes_pope_task(options: DataOptions) -> Task:
     """Yes/no questions about the scenes by POPE's three strategies, scored as POPE."""
     split, scenes = _choose(options)
     prompt = "{question}" if options.prompt is None else options.prompt
-    samples = []
-    for strategy in _STRATEGIES:
-        for index, name, present in pope_questions(scenes, strategy, options.seed):
-            scene, label = scenes[index], "yes" if present else "no"
+    samples, objects = [], {number: scene.names for number, scene in enumerate(scenes)}
+    for strategy in STRATEGIES:
+        for number, name, present in objects_to_ask(objects, OBJECT_NAMES, strategy, options.seed):
+            scene, label = scenes[number], "yes" if present else "no"
             sample_id, file = f"{strategy}:{scene.seed}:{name}", file_name(scene, split)
             question = grammar.question(name)
             samples.append(question_sample(sample_id, scene.seed, file, prompt, question, split=strategy, label=label))

@@ -1,4 +1,4 @@
-"""The error that evaluation raises for bad data and options."""
+"""The error that commands raise for bad data and options, and how values are listed in errors."""
 
 from __future__ import annotations
 
