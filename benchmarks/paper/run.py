@@ -74,7 +74,7 @@ def rows(released: bool = False) -> list[Row]:
         preset = get_preset(row.model)
         rudder = {"layer": preset.layer, "alpha_max": preset.alpha_max, "k": preset.k}
         settings = rudder if row.method.startswith("rudder") else {}
-        if row.method in ("vista", "vista-vsv") and task != "chair":
+        if row.method == "vista" and task != "chair":
             settings = {"strength": 0.01}  # as in VISTA's script for questions
         images = 500 if task == "chair" else None
         found.append(Row(row.table, row.model, task, row.decoding, row.method, settings, images, paper=row.metrics))

@@ -16,16 +16,17 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from .. import __version__
 from ..calibrate.layers import stored_layer_statistics
 from ..core.attach import attach
-from ..core.backbones import find_backbone, resolve_layer
+from ..core.backbones import attention_update, find_backbone, resolve_layer
 from ..core.call import Call
 from ..core.configuration import RudderConfig
 from ..core.handle import SteeringHandle
 from ..core.settings import CALL_SETTINGS
+from ..core.steering import card
 from ..evaluate.run import batches, encode_samples
 from ..evaluate.scoring import chair_truth
 from ..evaluate.tasks import Task
 from ..evaluate.tasks.base import Sample, samples_hash
-from ..methods.controls import TextOnlyCard, text_only_cards
+from ..methods.branches import SINGLE, Branch, hidden_states_of, without_image
 from ..metrics.chair_parsers import Lineage
 from ..metrics.statistics import Floats
 from ..runtime.environment import versions
@@ -215,11 +216,16 @@ class _Probabilities(LogitsProcessor):
 
 def _text_cards(handle: SteeringHandle, config: RudderConfig, inputs: dict[str, Any]) -> Sequence[str | None]:
     """Return CARD of the prompts without their images, or Nones where a model reads no such prompt."""
+    if config.span == "image":
+        return [None] * len(inputs["input_ids"])
     try:
-        TextOnlyCard(config=config, mode=config.mode)  # raises ValueError for a span without text
-        return _packed(text_only_cards(handle, Call(handle.backbone.model, (), inputs)))
+        text = without_image(handle.backbone.model, Call(handle.backbone.model, (), inputs))
+        branch = Branch.prepare(handle.backbone.loop, {**text, **SINGLE})
     except ValueError:
         return [None] * len(inputs["input_ids"])
+    attention = attention_update(handle.backbone.layers[handle.layer]).module
+    (update,) = branch.read([attention], lambda args, kwargs, output: hidden_states_of(output))
+    return _packed(card(update, text["attention_mask"], config.pool))
 
 
 def _packed(vectors: Tensor) -> list[str]:

@@ -6,6 +6,7 @@ not a dependency of this package: this module is the only one that imports it. `
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,27 +66,26 @@ class RudderHF(lmms):  # type: ignore[misc]
         return self.loaded.model.device  # type: ignore[no-any-return]
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        """Answer requests, in batches of equal options, in the order of the requests."""
-        alike: dict[str, list[int]] = {}
-        for number, request in enumerate(requests):
-            alike.setdefault(repr(sorted(request.args[2].items(), key=str)), []).append(number)
-        size = self.batch_size
-        batches = [group[start : start + size] for group in alike.values() for start in range(0, len(group), size)]
-        written: dict[int, str] = {}
-        for batch in tqdm(batches, desc="answers", disable=self.rank != 0):
-            texts = self._answer([requests[number].args for number in batch])
-            for number, text in zip(batch, texts, strict=True):
-                written[number] = text
-                context, _, options = requests[number].args[:3]
-                self.cache_hook.add_partial("generate_until", (context, options), text)
-        return [written[number] for number in range(len(requests))]
+        """Answer requests in order, in batches of neighbours with equal options."""
+        answered: list[str] = []
+        with tqdm(total=len(requests), desc="answers", disable=self.rank != 0) as progress:
+            for _, alike in itertools.groupby(requests, key=lambda request: repr(request.args[2])):
+                group = [request.args for request in alike]
+                for start in range(0, len(group), self.batch_size):
+                    batch = group[start : start + self.batch_size]
+                    texts = self._answer(batch)
+                    for (context, _, options, *_), text in zip(batch, texts, strict=True):
+                        self.cache_hook.add_partial("generate_until", (context, options), text)
+                    answered += texts
+                    progress.update(len(batch))
+        return answered
 
     def _answer(self, batch: Sequence[tuple[Any, ...]]) -> list[str]:
         """Answer one batch of (context, function for the messages, options, number, task, split)."""
         chats = [to_chat(to_messages(self.task_dict[task][split][n])) for _, to_messages, _, n, task, split in batch]
         ids, options = [f"{task}:{split}:{number}" for *_, number, task, split in batch], batch[0][2]
         model, processor = self.loaded.model, self.loaded.processor
-        inputs = to_model(conversation_inputs(processor, chats), model)
+        inputs = to_model(encode_prompts(processor, [], [], chats), model)
         seeds = [sample_seed(self.seed, name) for name in ids]
         with self.method.applied(model) as generate:
             found = answers(generate, model, processor, inputs, decoding_of(options), seeds, ids)
@@ -116,21 +116,6 @@ def to_chat(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 raise ValueError(f"rudder_hf takes images, not {shown}: choose a task about images.")
         chat.append({"role": message["role"], "content": content})
     return chat
-
-
-def conversation_inputs(processor: Any, chats: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """Return inputs of `generate` for chats in transformers' form, with any number of images.
-
-    Raises:
-        ValueError: The processor has no chat template, and a chat has not exactly one image and text.
-    """
-    if getattr(processor, "chat_template", None):
-        return encode_prompts(processor, [], [], chats)
-    parts = [part for chat in chats for message in chat for part in message["content"]]
-    images, texts = ([part[kind] for part in parts if kind in part] for kind in ("image", "text"))
-    if not len(chats) == len(images) == len(texts):
-        raise ValueError("This model has no chat template: it takes exactly one image and one text for each question.")
-    return encode_prompts(processor, images, texts)
 
 
 def decoding_of(options: dict[str, Any]) -> Decoding:

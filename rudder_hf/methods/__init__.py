@@ -27,7 +27,7 @@ from .base import (
     number,
     unknown_method,
 )
-from .branches import Branch, text_branch
+from .branches import Branch
 from .runs import LoopMethod, Run
 
 __all__ = [
@@ -46,6 +46,5 @@ __all__ = [
     "grid",
     "method_class",
     "number",
-    "text_branch",
     "unknown_method",
 ]

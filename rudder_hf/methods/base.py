@@ -33,10 +33,7 @@ METHODS: dict[str, str] = {
     "rudder-released": "released:RudderReleased",
     "dola": "dola:Dola",
     "vcd": "vcd:VCD",
-    "pai-attention": "pai:PAIAttention",
     "pai": "pai:PAI",
-    "vista-vsv": "vista:VistaSteering",
-    "vista-sla": "vista:VistaAugmentation",
     "vista": "vista:Vista",
     "vti": "vti:VTI",
     "flb": "flb:FLB",
@@ -45,7 +42,6 @@ METHODS: dict[str, str] = {
     "rudder-shuffled": "controls:ShuffledCard",
     "rudder-mean": "controls:MeanCard",
     "rudder-negated": "controls:NegatedCard",
-    "rudder-text-only": "controls:TextOnlyCard",
     "contrast-random": "controls:RandomContrast",
     "contrast-shuffled": "controls:ShuffledContrast",
     "contrast-negated": "controls:NegatedContrast",
@@ -104,6 +100,9 @@ class Method(ABC):
 
     name: ClassVar[str]  # what users type, and what tables say
     searched: ClassVar[Sequence[Mapping[str, Any]]] = ()  # settings to tune on, gentle first, the published among them
+    # Decoder forwards per generated token and row of the running batch, of which beams are rows; without prefills
+    forwards_per_token: ClassVar[float] = 1.0
+    extra_prefills: ClassVar[int] = 0  # of the prompt, with or without its image, beyond vanilla's one
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -118,19 +117,6 @@ class Method(ABC):
             if not number or not low <= float(value) <= high:
                 what = f"{'an integer' if whole else 'a number'} in [{low:g}, {high:g}]"
                 raise ValueError(f"{self.name}: `{field.name}` is {value!r}, but has to be {what}.")
-
-    @property
-    def forwards_per_token(self) -> float:
-        """Decoder forwards per generated token and row of the running batch; prefills do not count.
-
-        Beams are rows of the batch, which every method pays for under beam search.
-        """
-        return 1.0
-
-    @property
-    def extra_prefills(self) -> int:
-        """Prefills of the prompt, with or without its image, beyond vanilla's one."""
-        return 0
 
     @classmethod
     def search_space(cls, hidden_norms: Mapping[int, float]) -> list[dict[str, Any]]:

@@ -18,13 +18,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
 from ..core.attach import attach
-from ..core.backbones import attention_update
 from ..core.call import Call
 from ..core.configuration import RudderConfig
 from ..core.handle import SteeringHandle
-from ..core.steering import card as card_of
 from .base import Inputs, Sources, check_sample_ids, number, sample_generator, sample_normal
-from .branches import SINGLE, Branch, hidden_states_of, without_image
+from .branches import SINGLE
 from .contrast import Contrast, ContrastSettings
 from .rudder import Attached, RudderBeta
 
@@ -45,16 +43,13 @@ def _replaced(*args: Any) -> Any:
 
 @dataclass(frozen=True)
 class Control(Attached):
-    """A method with something else in place of what it adds: subclasses define `other`, or `replacement`."""
+    """A method with something else in place of what it adds: subclasses define `_other`."""
 
     searched: ClassVar[Sequence[Mapping[str, Any]]] = ()
     replaces: ClassVar[str]  # the attribute of the handle that replaces it
 
     @abstractmethod
-    def replacement(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> Replacement:
-        """What replaces it in one call of `generate`."""
-
-    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+    def _other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
         """What a sample gets instead of its own; the first dimension has one row for each that shares it (beams).
 
         Args:
@@ -62,14 +57,17 @@ class Control(Attached):
             sample_id: The sample's id.
             place: Of deviations the number of the image within the sample, and the layer.
         """
-        raise NotImplementedError
+
+    @abstractmethod
+    def _replacement(self, sample_ids: Sequence[str]) -> Replacement:
+        """What replaces it in one call of `generate`."""
 
     def _generate(
         self, handle: SteeringHandle, /, *args: Any, sample_ids: Sequence[str] | None = None, **kwargs: Any
     ) -> Any:
-        call = Call(handle.backbone.model, args, kwargs)
+        ids = check_sample_ids(sample_ids, Call(handle.backbone.model, args, kwargs).batch)
         setattr(handle, self.replaces, _replaced)
-        token = _REPLACEMENT.set(self.replacement(handle, call, check_sample_ids(sample_ids, call.batch)))
+        token = _REPLACEMENT.set(self._replacement(ids))
         try:
             # A compiled forward would keep the replacement of the call that it was compiled in.
             return super()._generate(handle, *args, **{**kwargs, "disable_compile": True})
@@ -86,19 +84,13 @@ class RudderControl(Control, RudderBeta):
 
     mode: str = "beta"  # "beta" or "add": which RUDDER this is the control of
 
-    def replacement(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> Replacement:
-        """See `Control.replacement`."""
-        return _for_rows(lambda cards: torch.cat(list(map(self.other, cards[:, None], sample_ids))))
+    def _replacement(self, sample_ids: Sequence[str]) -> Replacement:
+        def changed(card: Tensor, with_image: Sequence[bool]) -> Tensor:
+            each = len(card) // len(with_image)  # a prompt's rows lie together and share theirs
+            others = map(self._other, card[::each, None], sample_ids)
+            return torch.cat(list(others)).to(card).repeat_interleave(each, dim=0)
 
-
-def _for_rows(change: Callable[[Tensor], Tensor]) -> Replacement:
-    """A `CardMap` from what changes one CARD for each prompt; a prompt's rows lie together and share theirs."""
-
-    def changed(card: Tensor, with_image: Sequence[bool]) -> Tensor:
-        each = len(card) // len(with_image)
-        return change(card[::each]).to(card).repeat_interleave(each, dim=0)
-
-    return changed
+        return changed
 
 
 @dataclass(frozen=True)
@@ -107,12 +99,10 @@ class ContrastControl(Control, Contrast):
 
     replaces = "contrast_map"
 
-    def replacement(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> Replacement:
-        """See `Control.replacement`."""
-
+    def _replacement(self, sample_ids: Sequence[str]) -> Replacement:
         def changed(deviations: list[Tensor], prompts: list[int], layer: int) -> list[Tensor]:
             return [
-                self.other(own, sample_ids[prompt], prompts[:index].count(prompt), layer)
+                self._other(own, sample_ids[prompt], prompts[:index].count(prompt), layer)
                 for index, (own, prompt) in enumerate(zip(deviations, prompts, strict=True))
             ]
 
@@ -125,8 +115,7 @@ class _Random(Control):
 
     seed: int = number(0, 0, 2**63)  # of the directions
 
-    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
-        """See `Control.other`."""
+    def _other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
         drawn = sample_normal(own.shape[1:], self.seed, sample_id, *place)
         direction = (drawn / drawn.norm(dim=-1, keepdim=True)).to(own)
         longer: Tensor = direction * torch.linalg.vector_norm(own, dim=-1, keepdim=True)
@@ -151,26 +140,23 @@ class RandomContrast(_Random, ContrastControl):
 
 
 @dataclass(frozen=True)
-class _Negated(Control):
-    """Minus the own one."""
-
-    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
-        """See `Control.other`."""
-        return -own
-
-
-@dataclass(frozen=True)
-class NegatedCard(_Negated, RudderControl):
+class NegatedCard(RudderControl):
     """RUDDER with -CARD. If CARD is evidence, this makes hallucination worse; the gate sees the negated one too."""
 
     name = "rudder-negated"
 
+    def _other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+        return -own
+
 
 @dataclass(frozen=True)
-class NegatedContrast(_Negated, ContrastControl):
+class NegatedContrast(ContrastControl):
     """The values are moved towards their mean. If the deviations are evidence, this makes hallucination worse."""
 
     name = "contrast-negated"
+
+    def _other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+        return -own
 
 
 @dataclass(frozen=True)
@@ -205,12 +191,6 @@ class _Borrowed(Control):
 class DonorControl(_Borrowed, RudderControl):
     """RUDDER with a direction from other images: `donors` are their CARDs, (number, hidden size)."""
 
-    def __post_init__(self) -> None:
-        bank = self.donors
-        if bank is not None and (not isinstance(bank, Tensor) or bank.dim() != 2 or not len(bank)):
-            raise ValueError(f"{self.name}: `donors` has to be a tensor of shape (number, hidden size), not empty.")
-        super().__post_init__()
-
     @classmethod
     def collect(cls, model: nn.Module, config: RudderConfig, batches: Iterable[Inputs]) -> Tensor:
         """Read the CARD of each prompt, without steering by it: (prompts, hidden size) in float32, on the CPU."""
@@ -222,15 +202,19 @@ class DonorControl(_Borrowed, RudderControl):
                 cards.append(output.rudder.card.float().cpu())
         return torch.cat(cards) if cards else torch.empty(0, 0)
 
-    def others(self, own: Tensor) -> Tensor:
+    def _others(self, own: Tensor) -> Tensor:
         """The donors without the sample's own CARD."""
-        if self.donors.shape[1] != own.shape[1]:
-            given, wanted = self.donors.shape[1], own.shape[1]
-            raise ValueError(f"{self.name}: donors have a hidden size of {given}, but the model's is {wanted}.")
-        bank: Tensor = self.donors.to(own)
+        bank = self.donors
+        if not isinstance(bank, Tensor) or bank.dim() != 2 or bank.shape[1] != own.shape[1]:
+            given = tuple(bank.shape) if isinstance(bank, Tensor) else type(bank).__name__
+            raise ValueError(
+                f"{self.name}: `donors` is {given}, but has to be a tensor of shape (number, {own.shape[1]}): the "
+                "model's hidden size."
+            )
+        bank = bank.to(own)
         bank = bank[bank @ own[0] < _OWN]
         if not len(bank):
-            raise ValueError(f"{self.name}: every donor is the sample's own CARD. Collect more.")
+            raise ValueError(f"{self.name}: there is no donor but the sample's own CARD. Collect more.")
         return bank
 
 
@@ -242,9 +226,8 @@ class ShuffledCard(DonorControl):
 
     seed: int = number(0, 0, 2**63)  # of the draw
 
-    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
-        """See `Control.other`."""
-        bank = self.others(own)
+    def _other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+        bank = self._others(own)
         return bank[torch.randint(len(bank), (1,), generator=sample_generator(self.seed, sample_id))]
 
 
@@ -265,9 +248,8 @@ class MeanCard(DonorControl):
 
     name = "rudder-mean"
 
-    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
-        """See `Control.other`."""
-        return normalize(self.others(own).mean(dim=0, keepdim=True), dim=-1)
+    def _other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
+        return normalize(self._others(own).mean(dim=0, keepdim=True), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -308,8 +290,7 @@ class ShuffledContrast(_Borrowed, ContrastControl):
         """The settings as plain JSON values; of the donors only their number."""
         return super().settings() | {"donors": None if self.donors is None else len(self.donors)}
 
-    def other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
-        """See `Control.other`."""
+    def _other(self, own: Tensor, sample_id: str, *place: int) -> Tensor:
         count, layer = len(self.donors), place[-1] - self.contrast_first_layer
         start = int(torch.randint(count, (), generator=sample_generator(self.seed, sample_id)))
         for step in range(count):
@@ -318,35 +299,3 @@ class ShuffledContrast(_Borrowed, ContrastControl):
             if donor.shape != own.shape[1:] or cosine_similarity(donor.flatten(), own[0].flatten(), dim=0) < _OWN:
                 return donor[:, torch.arange(own.shape[2]) % donor.shape[1]].expand_as(own)
         raise ValueError(f"{self.name}: every donor is the sample's own image. Collect more.")
-
-
-@dataclass(frozen=True)
-class TextOnlyCard(RudderControl):
-    """RUDDER with the CARD of the same prompt without its image: the language prior alone (the paper's Appendix).
-
-    Not to be confused with `span="text"`, which pools text tokens that have attended to the image. Costs one prefill
-    of the text.
-    """
-
-    name = "rudder-text-only"
-    extra_prefills = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rudder_config().span == "image":
-            raise ValueError(f"{self.name} has no image tokens to pool: use span='prompt' or 'text'.")
-
-    def replacement(self, handle: SteeringHandle, call: Call, sample_ids: Sequence[str]) -> Replacement:
-        """See `Control.replacement`."""
-        cards = text_only_cards(handle, call)
-        return _for_rows(lambda card: cards)
-
-
-def text_only_cards(handle: SteeringHandle, call: Call) -> Tensor:
-    """CARD of each prompt of a call without its image, (prompts, hidden size)."""
-    text = without_image(handle.backbone.model, call)
-    branch = Branch.prepare(handle.backbone.loop, {**text, **SINGLE})
-    module = attention_update(handle.backbone.layers[handle.layer]).module
-    (update,) = branch.read([module], lambda args, kwargs, output: hidden_states_of(output))
-    with torch.no_grad():
-        return card_of(update, text["attention_mask"], handle.config.pool)

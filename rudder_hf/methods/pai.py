@@ -46,61 +46,48 @@ class PAI(LoopMethod):
     """
 
     name = "pai"
+    # Each token is forwarded without the image too, and the prompt without its image is prefilled.
+    forwards_per_token = 2.0
+    extra_prefills = 1
     searched = grid(alpha=(0.1, 0.2, 0.35, 0.5), gamma=(1.1, 1.5))
 
     alpha: float = number(0.2, 0, 1000)  # strength of the amplification
-    # Strength of the guidance; None is none. 1.1 as in the README's commands (2 in the code's defaults), which
-    # recommend it for sampling
-    gamma: float | None = number(1.1, 0, 1000)
+    # Strength of the guidance. 1.1 as in the README's commands (2 in the code's defaults), which recommend it for
+    # sampling
+    gamma: float = number(1.1, 0, 1000)
     cut_off: float = number(0.1, 0, 1)  # plausibility cut-off of the guidance; 0 keeps every token
     first_layer: int = number(2, 0, 10_000)  # first layer that is amplified
     last_layer: int | None = number(None, 0, 10_000)  # where to stop; None amplifies to the end, as published
-    # Whether the last prompt token, which emits the first answer token, is amplified. None does as the published code:
-    # yes, but with guidance no
+    # Whether the last prompt token, which emits the first answer token, is amplified. None is no, as in the published
+    # code with guidance
     first_token: bool | None = None
-
-    @property
-    def forwards_per_token(self) -> float:
-        """Guidance forwards each token in the branch without image too."""
-        return 1.0 if self.gamma is None else 2.0
-
-    @property
-    def extra_prefills(self) -> int:
-        """Guidance prefills the prompt without its image."""
-        return 0 if self.gamma is None else 1
 
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""
+        refuse_beam_sampling(run, self.cut_off)
         layers = list(run.backbone.layers)[self.first_layer : self.last_layer]
-        if self.alpha and not layers:
+        if not layers:
             raise ValueError(
                 f"{self.name} would amplify none of the model's {len(run.backbone.layers)} layers from "
                 f"{self.first_layer} to {self.last_layer or 'the last'}: set `first_layer` and `last_layer`."
             )
         calls: Counter[int] = Counter()
-        if self.alpha:
-            image = run.expand(image_positions(run.backbone.model, run.call))
-            around = functools.partial(self._amplified, run, image, calls)
-            run.exits.enter_context(around_attention(layers, around))
-        if self.gamma is not None:
-            refuse_beam_sampling(run, self.cut_off)
-            run.branch = text_branch(run.backbone, run.call)
+        image = run.expand(image_positions(run.backbone.model, run.call))
+        run.exits.enter_context(around_attention(layers, functools.partial(self._amplified, run, image, calls)))
+        run.branch = text_branch(run.backbone, run.call)
 
         def finish(logits: Tensor) -> Tensor:
-            if self.alpha and calls[run.steps] < len(layers):
+            if calls[run.steps] < len(layers):
                 raise UnsupportedModelError(
                     f"{self.name} amplifies {len(layers)} layers, but the model called its attention function in "
                     f"{calls[run.steps]} of them."
                 )
-            if self.gamma is None:
-                return logits
             return guide(logits, run.advance_branch(), self.gamma, self.cut_off)
 
         run.on_logits = finish
 
     def _amplified(self, run: Run, image: Tensor, calls: Counter[int], original: Attention) -> Attention:
         """An attention function that amplifies the last query's scores; other queries keep the original's output."""
-        first_token = self.gamma is None if self.first_token is None else self.first_token
 
         def attend(
             module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
@@ -109,23 +96,13 @@ class PAI(LoopMethod):
             if not run.active:
                 return output, weights
             calls[run.steps + 1] += 1
-            if run.steps == 0 and not first_token:
+            if run.steps == 0 and not self.first_token:
                 return output, weights
             scores = last_scores(query, key, attention_mask, kwargs)
             last = attend_amplified(scores, image.to(key.device), value, self.alpha)
             return torch.cat([output[:, :-1], last.to(output.dtype)], dim=1), weights
 
         return attend
-
-
-@dataclass(frozen=True)
-class PAIAttention(PAI):
-    """PAI's amplified attention alone."""
-
-    name = "pai-attention"
-    searched = grid(alpha=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0))
-
-    gamma: float | None = number(None, 0, 1000)
 
 
 @contextmanager

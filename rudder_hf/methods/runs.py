@@ -100,16 +100,14 @@ class Run:
         """Whether this thread is within a forward of the loop: not of a branch, nor of another generation."""
         return self._inside and threading.get_ident() == self._thread
 
-    def hook_output(self, module: nn.Module, change: Callable[[Tensor], Tensor | None]) -> None:
-        """Within forwards of the loop, show a module's output to `change`, and replace it if that returns a tensor."""
+    def hook_output(self, module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
+        """Within forwards of the loop, replace a module's output x by `change(x)`."""
 
         def after(module: nn.Module, args: Any, output: Any) -> Any:
             if not self.active:
                 return None
             changed = change(hidden_states_of(output))
-            if changed is None or not isinstance(output, tuple):
-                return changed
-            return (changed, *output[1:])
+            return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
         self.exits.callback(module.register_forward_hook(after).remove)
 
@@ -122,7 +120,7 @@ class Run:
         """Read logits out of earlier layers: the head on the raw last position of each `hidden_states[index]`.
 
         Args:
-            indices: 0 for the embeddings, i for the output of block i - 1.
+            indices: Of blocks, whose input is read: 0 for the embeddings, i for the output of block i - 1.
 
         Returns:
             A function that gives the newest forward's logits for each index, (rows, vocabulary) in float32.
@@ -130,19 +128,13 @@ class Run:
         seen: dict[int, Tensor] = {}
         head = self.backbone.loop.get_output_embeddings()  # type: ignore[operator]
 
-        def keep(index: int, hidden: Tensor) -> None:
-            seen[index] = hidden[:, -1]
-
-        def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        def keep(index: int, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
             if self.active:
-                keep(0, args[0] if args else kwargs["hidden_states"])
+                seen[index] = (args[0] if args else kwargs["hidden_states"])[:, -1]
 
         for index in indices:
-            if index == 0:
-                first = self.backbone.layers[0]
-                self.exits.callback(first.register_forward_pre_hook(before, with_kwargs=True).remove)
-            else:
-                self.hook_output(self.backbone.layers[index - 1], functools.partial(keep, index))
+            hook = functools.partial(keep, index)
+            self.exits.callback(self.backbone.layers[index].register_forward_pre_hook(hook, with_kwargs=True).remove)
         return lambda: [head(seen[index]).float() for index in indices]
 
     def _before_forward(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:

@@ -34,6 +34,7 @@ class Vista(LoopMethod):
     """
 
     name = "vista"
+    extra_prefills = 2  # the prompt with and without its image
     searched = grid(strength=(0.03, 0.06, 0.1, 0.17), gamma=(0.1, 0.3))
 
     # lambda. Published for LLaVA-1.5: 0.17 for captions (CHAIR), 0.01 for yes/no questions (POPE), 0.1 for MMHal
@@ -42,50 +43,22 @@ class Vista(LoopMethod):
     # First and last block that are averaged, from 0 on, both included; None scales the published 25 to 30
     window: tuple[int, int] | None = None
 
-    @property
-    def extra_prefills(self) -> int:
-        """The prompt with and without its image, if there is steering."""
-        return 2 if self.strength else 0
-
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""
-        if self.strength:
-            vectors = [run.expand(vector) for vector in steering_vectors(run)]
+        first, last = late_blocks(len(run.backbone.layers), self.window)
+        vectors = [run.expand(vector) for vector in steering_vectors(run)]
+        late = run.read_out(range(first + 1, last + 2))
 
-            def steer(layer: int, x: Tensor) -> Tensor:
-                v = vectors[layer][:, None].to(x.device)
-                c = 1.0 + cosine_similarity(x.float(), -v, dim=-1).clamp_min(0.0).unsqueeze(-1)
-                return turn(x, v, self.strength * c)
+        def steer(layer: int, x: Tensor) -> Tensor:
+            v = vectors[layer][:, None].to(x.device)
+            c = 1.0 + cosine_similarity(x.float(), -v, dim=-1).clamp_min(0.0).unsqueeze(-1)
+            return turn(x, v, self.strength * c)
 
-            run.hook_mlps(steer)
-        if self.gamma:
-            first, last = late_blocks(len(run.backbone.layers), self.window)
-            late = run.read_out(range(first + 1, last + 2))
+        def augment(logits: Tensor) -> Tensor:
+            return (1.0 - self.gamma) * logits + self.gamma * torch.stack(late()).mean(dim=0).to(logits.device)
 
-            def augment(logits: Tensor) -> Tensor:
-                return (1.0 - self.gamma) * logits + self.gamma * torch.stack(late()).mean(dim=0).to(logits.device)
-
-            run.on_logits = augment
-
-
-@dataclass(frozen=True)
-class VistaSteering(Vista):
-    """VISTA's visual steering vector alone."""
-
-    name = "vista-vsv"
-    searched = grid(strength=(0.01, 0.03, 0.06, 0.1, 0.17, 0.25, 0.35, 0.5))
-
-    gamma: float = number(0.0, 0, 1)
-
-
-@dataclass(frozen=True)
-class VistaAugmentation(Vista):
-    """VISTA's self-logits augmentation alone."""
-
-    name = "vista-sla"
-    searched = grid(gamma=(0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75))
-
-    strength: float = number(0.0, 0, 100)
+        run.hook_mlps(steer)
+        run.on_logits = augment
 
 
 def steering_vectors(run: Run) -> list[Tensor]:
@@ -100,12 +73,10 @@ def late_blocks(count: int, window: tuple[int, int] | None) -> tuple[int, int]:
     """First and last block of the window, both included, for a model of `count` layers.
 
     Raises:
-        ValueError: The window lies outside of the model.
+        ValueError: The window lies outside of the model, or has its last block, whose logits it is mixed with.
     """
-    if window is None:
-        last = max(count - 2, 0)
-        return min(round(_WINDOW_START / _WINDOW_DEPTH * count), last), last
-    first, last = window
-    if not 0 <= first <= last < count:
-        raise ValueError(f"vista: `window` is {window}, but has to lie within blocks 0 to {count - 1}, first to last.")
+    latest = count - 2
+    first, last = window or (min(round(_WINDOW_START / _WINDOW_DEPTH * count), latest), latest)
+    if not 0 <= first <= last <= latest:
+        raise ValueError(f"vista: `window` is {window}, but has to lie within blocks 0 to {latest}, first to last.")
     return first, last

@@ -24,7 +24,7 @@ def test_every_row_of_the_paper_is_there_once() -> None:
     rows = paper.rows()
     assert len({row.name for row in rows}) == len(rows) == len(paper.paper_rows())
     assert {row.table for row in rows} == {1, 2, 3, 4, 5}
-    with_settings = ("rudder-beta", "rudder-add", "vista", "vista-vsv")
+    with_settings = ("rudder-beta", "rudder-add", "vista")
     assert all(bool(row.settings) <= (row.method in with_settings) for row in rows)
 
 

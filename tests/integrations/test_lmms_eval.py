@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.util
 import json
@@ -143,17 +142,6 @@ def test_what_it_cannot_do_is_said(model: Any) -> None:
             model.generate_until([Request(("a", lambda document, m=messages: m, {}, 0, "task", "test"))])
     with pytest.raises(ValueError, match="sample from beams"):
         model.generate_until(requests(temperature=1.0, num_beams=2))
-
-
-def test_a_processor_without_chat_template_takes_one_image(integration: types.ModuleType) -> None:
-    processor = copy.copy(loaded().processor)
-    processor.chat_template = None
-    image = {"type": "image", "image": synthetic_image(0, size=40)}
-    chat = [{"role": "user", "content": [image, {"type": "text", "text": "what is this"}]}]
-    inputs = integration.conversation_inputs(processor, [chat])
-    assert inputs["pixel_values"].shape[0] == 1
-    with pytest.raises(ValueError, match="exactly one image"):
-        integration.conversation_inputs(processor, [[{"role": "user", "content": [image, image]}]])
 
 
 @pytest.mark.skipif(not INSTALLED, reason="lmms-eval is not installed")

@@ -30,9 +30,7 @@ DONORS = nn.functional.normalize(torch.randn(6, WIDTH, generator=torch.Generator
 SETTINGS: dict[str, dict[str, Any]] = {
     "dola": {"layers": (0, 1, 2)},
     "pai": {"alpha": 2.0, "gamma": 2.0},
-    "pai-attention": {"alpha": 2.0},
     "vista": {"strength": 0.5},
-    "vista-vsv": {"strength": 0.5},
     "flb": {"gamma": 1.5, "rate": 0.7},
     "vti": {"directions": DIRECTIONS, "alpha": 8.0},
     "rudder-shuffled": {"donors": DONORS},
