@@ -226,3 +226,12 @@ def test_pope_has_the_share_of_yes_and_says_why_nothing_can_change(tmp_path: Pat
     assert "Yes" in tables.short_table(result).headings
     (said,) = [line for line in tables.summary(result) if "nothing can change" in line]
     assert said.startswith("rudder-beta, rudder-add: nothing can change, because a yes or no is the first token")
+
+
+def test_latex_has_as_many_cells_in_every_row(run: Path) -> None:
+    text = tables.latex(Result.load(run))
+    columns = len(re.search(r"begin\{tabular\}\{(\w+)\}", text).group(1))  # type: ignore[union-attr]
+    assert columns == 1 + 5
+    assert all(line.count("&") + 1 == columns for line in text.splitlines() if line.endswith(r"\\"))
+    assert r"CHAIR$_S$ $\downarrow$" in text
+    assert text.count("{") == text.count("}")

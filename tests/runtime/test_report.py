@@ -42,7 +42,8 @@ def test_markdown_and_latex() -> None:
     ]  # fmt: skip
     assert TABLE.latex().splitlines() == [
         r"\begin{tabular}{lcc}", r"\toprule", r"Decoding & Method & CHAIR$_S$ $\downarrow$ \\", r"\midrule",
-        r"Greedy & a|b & 1.0 \% \\", r"Greedy & RUDDER & 2.0 \\", r"Beam & <x> & 3.0 \\", r"\bottomrule", r"\end{tabular}",
+        r"Greedy & a|b & 1.0 \% \\", r"Greedy & RUDDER & 2.0 \\", r"Beam & <x> & 3.0 \\", r"\bottomrule",
+        r"\end{tabular}",
     ]  # fmt: skip
 
 
