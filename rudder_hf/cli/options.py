@@ -16,7 +16,7 @@ import typer
 # Parameters that stand in a panel of their own at the end of every help page.
 ADVANCED = frozenset(
     """
-    captions ids skip_unreadable prompt_tokens revision recall_floor span
+    captions ids skip_unreadable revision recall_floor span
     num_beams top_p temperature no_likelihood lineage parser bootstrap
     """.split()  # noqa: SIM905 - one name a line would hide the list
 )
