@@ -40,10 +40,8 @@ def analyze(
     split: options.SplitOption = None,
     limit: Annotated[int, typer.Option(min=1, help="Number of images, drawn with the seed.")] = 100,
     settings: options.SettingsOption = None,
-    rudder: options.RudderOption = None,
     prompt: options.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
-    lineage: options.LineageOption = "pattern",
     batch_size: options.BatchSizeOption = 8,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
@@ -66,10 +64,8 @@ def analyze(
 
         task = find_images(DataOptions(data, images=images, split=split, prompt=prompt, seed=seed, limit=limit))
         wanted = options.given_settings(given)
-        loaded = load_model(model, dtype, choose_device(device), rudder)
-        study = Study(
-            loaded, task, loaded.config_with(wanted), max_new_tokens, batch_size, lineage, command=command_line()
-        )
+        loaded = load_model(model, dtype, choose_device(device))
+        study = Study(loaded, task, loaded.config_with(wanted), max_new_tokens, batch_size, command_line())
 
     from ..analyze import analyze as run
     from ..runtime.progress import ProgressBar

@@ -13,17 +13,13 @@ EXAMPLES = copyable(
     "rudder demo",
     "rudder demo --port 0 --no-open",
     "rudder demo --model llava-hf/llava-1.5-7b-hf --dtype bfloat16",
-    "rudder demo --model FOLDER --layer 20 --alpha-max 5",
+    "rudder demo --model FOLDER --set layer=20 --set alpha_max=5",
 )
 
 
 def demo(
     model: options.ModelOption = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 7860,
-    layer: options.LayerOption = None,
-    mode: options.ModeOption = None,
-    alpha_max: options.AlphaMaxOption = None,
-    k: options.SensitivityOption = None,
     settings: options.SettingsOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
