@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -32,7 +35,7 @@ def demo(
     """
     given = dict(locals())
     with refusing_bad_input():
-        from ..demo.serve import check_port, serve_until_interrupted
+        from ..demo.serve import check_port, serving
 
         require_extra("demo", gradio="gradio")
         check_port(port)
@@ -42,12 +45,8 @@ def demo(
             from ..runtime.models import load_steered
 
             steered, processor = load_steered(model, wanted, choose_device(device), dtype)
-        serve_until_interrupted(
-            lambda url: typer.echo(f"The page is at {url} (for this machine only; Ctrl-C ends it)."),
-            steered,
-            processor,
-            model,
-            port=port,
-            max_new_tokens=max_new_tokens,
-            open_browser=not no_open,
-        )
+        # A terminated server removes its visitors' images, too.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with suppress(KeyboardInterrupt), serving(steered, processor, model, port, max_new_tokens, not no_open) as url:
+            typer.echo(f"The page is at {url} (for this machine only; Ctrl-C ends it).")
+            threading.Event().wait()

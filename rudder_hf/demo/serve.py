@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,18 +70,3 @@ def serving(
             yield launch(page.blocks, HERE, check_port(port), open_browser)
         finally:
             page.blocks.close(verbose=False)
-
-
-def serve_until_interrupted(announce: Callable[[str], None], *args: Any, **options: Any) -> None:
-    """Serve the page until Ctrl-C or SIGTERM; `announce` is called with its address. Arguments as for `serving`."""
-    ended = threading.Event()
-    # Without it a terminated server would leave its visitors' images behind.
-    earlier = signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    try:
-        with serving(*args, **options) as url:
-            announce(url)
-            ended.wait()
-    except KeyboardInterrupt:
-        return
-    finally:
-        signal.signal(signal.SIGTERM, earlier)
