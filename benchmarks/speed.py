@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedModel
 
-from rudder_hf.benchmark import BenchmarkModel, BenchmarkReport, BenchmarkSettings, new_result_file, run_benchmark
-from rudder_hf.benchmark.report import cost_table, notes
+from rudder_hf.benchmark import BenchmarkReport, CostSettings, run_benchmark
+from rudder_hf.benchmark.report import Case, check_new_file, cost_table, notes
+from rudder_hf.runtime.models import LoadedModel
 from rudder_hf.runtime.progress import ProgressBar
 
 PAD, BOS, EOS, IMAGE = 0, 1, 2, 3
@@ -84,14 +85,12 @@ def random_prompt(model: PreTrainedModel, tokens: int, seed: int) -> dict[str, A
     return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), "pixel_values": pixels}
 
 
-def measure(name: str, settings: BenchmarkSettings) -> BenchmarkReport:
+def measure(name: str, settings: CostSettings, given: argparse.Namespace) -> BenchmarkReport:
     """Measure vanilla and both forms of RUDDER on one shape."""
-    shape = SHAPES[name]
-    model = build_model(shape, getattr(torch, settings.dtype), settings.seed).to(settings.device)
-    inputs = random_prompt(model, settings.prompt_tokens, settings.seed)
-    made = BenchmarkModel.of(name, model, inputs, weights="random", shape=asdict(shape))
+    model = build_model(SHAPES[name], getattr(torch, given.dtype), settings.seed).to(given.device)
+    inputs = random_prompt(model, given.prompt_tokens, settings.seed)
     with ProgressBar() as bar:
-        return run_benchmark(made, settings, progress=bar)
+        return run_benchmark(LoadedModel(name, model, None, {}, "random"), settings, inputs=inputs, progress=bar)
 
 
 def main() -> None:
@@ -104,16 +103,19 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="new .json file, or a folder in which it is numbered")
-    given = vars(parser.parse_args())
-    path, shapes = new_result_file(given.pop("out")), given.pop("shape")
-    settings = BenchmarkSettings(**given)
-    reports = [measure(name, settings) for name in shapes]
-    report = replace(reports[0], cases=[case for each in reports for case in each.cases])
-    report.save(path)
+    parser.add_argument("--out", type=Path, required=True, help="new .json file")
+    given = parser.parse_args()
+    check_new_file(given.out)
+    settings = CostSettings(given.new_tokens, given.rounds, warmup=2, seed=given.seed)
+    reports = {name: measure(name, settings, given) for name in given.shape}
+    cases: list[Case] = []
+    for name, each in reports.items():
+        cases += [replace(case, model={**case.model, "shape": asdict(SHAPES[name])}) for case in each.cases]
+    report = replace(reports[given.shape[0]], cases=cases)
+    report.save(given.out)
     print(cost_table(report).markdown())
     print("\n".join(notes(report)))
-    print(f"Written to {path}")
+    print(f"Written to {given.out}")
 
 
 if __name__ == "__main__":

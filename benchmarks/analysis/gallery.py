@@ -4,8 +4,8 @@
     python benchmarks/analysis/gallery.py analysis --out gallery
 
 Asks what CARD contains of the image, each time beside chance: a linear probe for objects, the objects of nearest
-neighbours, silhouettes by category, clusters of KMeans. And asks whether RUDDER's similarity, or the plain probability
-of a token, tells hallucinated mentions from grounded ones. Writes gallery.json and gallery.png. Statistics are of the
+neighbours, silhouettes by category, clusters of KMeans. And asks whether RUDDER's similarity, or the place in the
+answer, tells hallucinated mentions from grounded ones. Writes gallery.json and gallery.png. Statistics are of the
 original space; t-SNE is for the eye alone. Needs matplotlib and scikit-learn (the extra `test`).
 """
 
@@ -148,18 +148,14 @@ def cluster_numbers(cards: Floats, seed: int) -> dict[str, Any] | None:
     return {"silhouettes": found, "k": max(found, key=lambda k: found[k]), "without_clusters": clouds}
 
 
-def detector_numbers(
-    answers: list[dict[str, Any]], present: list[list[str]], lineage: Any, seed: int
-) -> dict[str, Any] | None:
+def detector_numbers(answers: list[dict[str, Any]], present: list[list[str]], seed: int) -> dict[str, Any] | None:
     """AUC of telling grounded from hallucinated mentions, with intervals over images, for each score."""
-    rows: list[tuple[int, bool, float, float, float]] = []
+    rows: list[tuple[int, bool, float, float]] = []
     for image, (stored, inside) in enumerate(zip(answers, present, strict=True)):
         answer = TracedAnswer(**stored)
-        for mention in answer_mentions(answer, inside, lineage):
-            at = {name: np.asarray(values)[mention.tokens] for name, values in answer.trace.items()}
-            chance = float(np.log(np.maximum(at["probability"], 1e-300)).mean())
-            scores = float(at["similarity"].mean()), chance, -float(mention.tokens[0])
-            rows.append((image, not mention.absent, *scores))
+        for mention in answer_mentions(answer, inside):
+            similarity = float(np.asarray(answer.trace["similarity"])[mention.tokens].mean())
+            rows.append((image, not mention.absent, similarity, -float(mention.tokens[0])))
     images, grounded = (np.asarray([row[at] for row in rows]) for at in (0, 1))
     if grounded.all() or not grounded.any():
         return None
@@ -170,7 +166,7 @@ def detector_numbers(
     ]
     draws = [drawn for drawn in draws if 0 < grounded[drawn].sum() < len(drawn)]
     found: dict[str, Any] = {"grounded": int(grounded.sum()), "hallucinated": int((~grounded).sum()), "auc": {}}
-    for at, name in enumerate(("similarity", "token probability", "place in the answer"), start=2):
+    for at, name in enumerate(("similarity", "place in the answer"), start=2):
         values = np.asarray([row[at] for row in rows])
         drawn = np.asarray([roc_auc_score(grounded[places], values[places]) for places in draws])
         found["auc"][name] = [float(roc_auc_score(grounded, values)), *percentile_interval(drawn)]
@@ -197,7 +193,7 @@ def gather_numbers(folder: Path, seed: int) -> dict[str, Any]:
         "neighbours": neighbour_numbers(cards, present, seed),
         "categories": category_numbers(cards, present, seed),
         "clusters": cluster_numbers(cards, seed),
-        "detector": detector_numbers([row["vanilla"] for row in traces], present, numbers["lineage"], seed),
+        "detector": detector_numbers([row["vanilla"] for row in traces], present, seed),
     }
 
 

@@ -248,13 +248,14 @@ def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> tuple[dict[st
 
 def run_speed(row: Row, machine: Machine, out: Path) -> dict[str, float]:
     """Throughput at batch size 1, of the method beside vanilla on the same prompt."""
-    from rudder_hf.benchmark import BenchmarkReport, BenchmarkSettings, benchmark_model, run_benchmark
+    from rudder_hf.benchmark import BenchmarkReport, CostSettings, run_benchmark
+    from rudder_hf.runtime.models import load_model
 
     path = out / "speed.json"
     if not path.exists():
         dtype = "float32" if machine.device == "cpu" else "bfloat16"
-        settings = BenchmarkSettings(dtype=dtype, device=machine.device, seed=row.seed)
-        run_benchmark(benchmark_model(row.model, settings), settings, [row.method]).save(path)
+        settings = CostSettings(rounds=15, warmup=2, seed=row.seed)
+        run_benchmark(load_model(row.model, dtype, machine.device), settings, [row.method]).save(path)
     cost = BenchmarkReport.load(path).cases[0].cost(row.method)
     return {"tokens_per_second": 1000.0 / cost.ms_per_token}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -34,9 +34,8 @@ class Answer:
 
 
 def ask(
-    model: RudderForConditionalGeneration, processor: Any, images: Sequence[Image], prompt: str, max_new_tokens: int,
-    streamer: Callable[[str], Any] | None = None,
-) -> list[Answer]:  # fmt: skip
+    model: RudderForConditionalGeneration, processor: Any, images: Sequence[Image], prompt: str, max_new_tokens: int
+) -> list[Answer]:
     """Ask one question about each image, all in one batch, greedily, without and with RUDDER.
 
     Args:
@@ -45,18 +44,13 @@ def ask(
         images: The images.
         prompt: The question.
         max_new_tokens: Longest answer.
-        streamer: For one image: called with "vanilla" and with "steered", returns the streamer of that answer.
     """
     inputs = encode(model, processor, list(images), [prompt] * len(images))
 
-    def generate(name: str, **options: Any) -> Any:
-        if streamer is not None:
-            options["streamer"] = streamer(name)
-        return model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1, **options)
-
-    vanilla = without_prompt(generate("vanilla", rudder=False), inputs["input_ids"])
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1}
+    vanilla = without_prompt(model.generate(**inputs, **options, rudder=False), inputs["input_ids"])
     texts = processor.tokenizer.batch_decode(vanilla, skip_special_tokens=True)
-    steered = generate("steered", return_dict_in_generate=True, output_rudder=True)
+    steered = model.generate(**inputs, **options, return_dict_in_generate=True, output_rudder=True)
     # All rows have the same settings here.
     found = steered.rudder.settings.items()
     settings = {name: value[0] if isinstance(value, list) else value for name, value in found}

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..metrics.chair_parsers import Lineage
 from ..metrics.statistics import Floats
 from .tokens import SIDES, answer_mentions, token_view
 
@@ -20,28 +19,25 @@ Present = Sequence[frozenset[str]] | None
 """The objects in each image, as CHAIR's ground truth has them; None if they are not known."""
 
 
-def answer_numbers(traces: Sequence[ImageTraces], present: Present, lineage: Lineage) -> dict[str, Any]:
+def answer_numbers(traces: Sequence[ImageTraces], present: Present) -> dict[str, Any]:
     """Count the answers that differ, and the mentions of objects that are not in the image."""
     found: dict[str, Any] = {"differ": sum(entry.vanilla.text != entry.steered.text for entry in traces)}
     if present is not None:
         for side in SIDES:
             pairs = zip(traces, present, strict=True)
-            named = [m for entry, inside in pairs for m in answer_mentions(getattr(entry, side), inside, lineage)]
+            named = [m for entry, inside in pairs for m in answer_mentions(getattr(entry, side), inside)]
             found[side] = {"mentions": len(named), "absent": sum(bool(mention.absent) for mention in named)}
     return found
 
 
-def token_numbers(traces: Sequence[ImageTraces], present: Present, lineage: Lineage) -> dict[str, Any]:
-    """Return the answers of the first images token by token, and the scale of the shades by similarity."""
+def token_numbers(traces: Sequence[ImageTraces], present: Present) -> list[dict[str, Any]]:
+    """Return the answers of the first images token by token."""
     views: list[dict[str, Any]] = []
     for place, entry in enumerate(traces[:SHOWN]):
         inside = None if present is None else present[place]
-        answers = {side: token_view(getattr(entry, side), inside, lineage) for side in SIDES}
+        answers = {side: token_view(getattr(entry, side), inside) for side in SIDES}
         views.append({"id": entry.sample, "present": None if inside is None else sorted(inside), **answers})
-    # Nearly all values of all answers lie between the ends.
-    values = [v for entry in traces for side in SIDES for v in getattr(entry, side).trace["similarity"]]
-    low, high = np.quantile(values, (0.02, 0.98)).tolist() if values else (0.0, 1.0)
-    return {"scale": [low, max(high, low + 1e-6)], "shown": views}
+    return views
 
 
 def gate_numbers(traces: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, Any]:
@@ -77,11 +73,7 @@ def geometry_numbers(image: Floats, text: Floats | None) -> dict[str, Any]:
     angles: dict[str, Floats] = {"between_images": np.degrees(np.arccos(np.clip(cosines, -1, 1)))}
     found: dict[str, Any] = {}
     if text is not None:
-        angles["rotation"] = turned = rotation(text, image)
-        # The steering vector is parallel to CARD, so that the paper's gain is this, whatever the model does.
-        found["alignment_gain"] = float((1 - np.cos(np.radians(turned))).mean())
-        # The part of the turn that all images share.
-        found["common_rotation"] = float(rotation(units(text).mean(0), units(image).mean(0)))
+        angles["rotation"] = rotation(text, image)
     bins = np.linspace(0, max([1.0, *(values.max(initial=0.0) for values in angles.values())]), _BINS + 1)
     for name, values in angles.items():
         if len(values):

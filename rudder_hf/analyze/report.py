@@ -12,7 +12,7 @@ from typing import Any
 from ..runtime.figures import BLUE, DARK, LIGHT, SKY, new_figure, save_figure, styled
 from ..runtime.report import html_figure, html_page, thumbnail_uri
 from ..runtime.store import write_new
-from .tokens import SIDES, TOKEN_CSS, escape, numbers_html, scale_html, tokens_html
+from .tokens import SCALE, SIDES, TOKEN_CSS, escape, numbers_html, tokens_html
 
 REPORT_FILE, FIGURES_FOLDER = "report.html", "figures"
 _CSS = f"""
@@ -125,16 +125,14 @@ def draw_geometry(numbers: dict[str, Any]) -> Figure:
     limits = (
         "A rotation says that the image changes CARD, as any input would, not that the change is about the image's "
         "content. The paper's alignment gain is 1 - cos(rotation) by construction, because the steering vector is "
-        "parallel to CARD"
+        "parallel to CARD."
     )
     if turned := numbers.get("rotation"):
         _histogram(axes, numbers, "rotation", "prompt without image to with image", color=SKY)
         low, high = turned["spread"]
         findings.append(
-            f"The image turns CARD by {turned['mean']:.1f}° on average (5 to 95 % of images: {low:.1f} to "
-            f"{high:.1f}); the mean direction of all images is turned by {numbers['common_rotation']:.1f}°."
+            f"The image turns CARD by {turned['mean']:.1f}° on average (5 to 95 % of images: {low:.1f} to {high:.1f})."
         )
-        limits += f" ({numbers['alignment_gain']:.3f} here)"
     if others := numbers.get("between_images"):
         label = "two different images"
         _histogram(axes, numbers, "between_images", label, fill=False, edgecolor=DARK, hatch="///")
@@ -142,7 +140,7 @@ def draw_geometry(numbers: dict[str, Any]) -> Figure:
     axes.set(xlabel="angle between CARDs in degrees", ylabel="share in percent", title="Angles between CARDs")
     axes.legend(loc="upper left")
     shows = "How far CARD turns when the prompt has its image, and how far the CARDs of different images are apart."
-    return Figure("Geometry of CARD", drawing, " ".join(findings), shows, f"{limits}.")
+    return Figure("Geometry of CARD", drawing, " ".join(findings), shows, limits)
 
 
 def _histogram(axes: Any, numbers: dict[str, Any], name: str, label: str, **style: Any) -> None:
@@ -197,36 +195,31 @@ def _marked(text: str) -> str:
     return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
 
 
-def _token_views(numbers: dict[str, Any], images: dict[str, Any]) -> str:
+def _token_views(shown: list[dict[str, Any]], images: dict[str, Any]) -> str:
     """Return the answers to the first images, with a key to the shades."""
     key = (
         '<h2 id="tokens">Answers token by token</h2>\n'
         '<p>Point at a token or tap it for its numbers. <del class="tok absent">Dashed and struck out</del>: an '
         'object that is not in the image; <span class="tok present">underlined</span>: one that is. '
-        f"Shades: CARD similarity (cosine) {scale_html(numbers['scale'])}, and, where it is said, the gate (share of "
-        f"alpha_max) {scale_html((0.0, 1.0))}.</p>"
+        f"Shades: the gate (share of alpha_max that was added) {SCALE}.</p>"
     )
     limits = (
         '<p class="limits">Not supported: single images illustrate and prove nothing; shades differ from token to '
         "token for grammatical reasons too.</p>"
     )
-    views = [_token_view(entry, numbers["scale"], images[entry["id"]]) for entry in numbers["shown"]]
+    views = [_token_view(entry, images[entry["id"]]) for entry in shown]
     return "\n".join([key, *views, limits])
 
 
-def _token_view(entry: dict[str, Any], scale: list[float], image: Any) -> str:
-    """Return the answers to an image as text: both shaded by similarity, RUDDER's by the gate too."""
+def _token_view(entry: dict[str, Any], image: Any) -> str:
+    """Return the answers to an image, shaded by the gate."""
     name, present = escape(str(entry["id"])), entry["present"]
     known = "" if present is None else f"In it: {escape(', '.join(present) or 'no known object')}"
     cells = [f'<img src="{thumbnail_uri(image)}" alt="image {name}"><div class="small">Image {name}. {known}</div>']
     for side, title in SIDES.items():
         tokens, named, absent = (entry[side][key] for key in ("tokens", "named", "absent"))
         count = "" if absent is None else f"; {len(absent)} of {len(named)} mentions absent"
-        shaded = tokens_html(tokens, "similarity", scale)
-        cell = f'<div class="small">{title}{count}</div><div class="tokens">{shaded}</div>'
-        if side == "steered":
-            shaded = tokens_html(tokens, "gate", (0.0, 1.0))
-            cell += f'<div class="small">{title}, shaded by the gate</div><div class="tokens">{shaded}</div>'
+        cell = f'<div class="small">{title}{count}</div><div class="tokens">{tokens_html(tokens)}</div>'
         cells.append(cell + numbers_html(tokens))
     return f'<div class="answers">{"".join(f"<div>{cell}</div>" for cell in cells)}</div>'
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
 
 from .. import __version__
 from ..calibrate.layers import stored_layer_statistics
@@ -27,7 +26,6 @@ from ..evaluate.scoring import chair_truth
 from ..evaluate.tasks import Task
 from ..evaluate.tasks.base import Sample, samples_hash
 from ..methods.branches import SINGLE, Branch, hidden_states_of, without_image
-from ..metrics.chair_parsers import Lineage
 from ..metrics.statistics import Floats
 from ..runtime.environment import versions
 from ..runtime.errors import InputError
@@ -50,7 +48,6 @@ class Study:
     config: RudderConfig
     max_new_tokens: int | None = None  # longest answer; None is the task's own
     batch_size: int = 8
-    lineage: Lineage = "pattern"  # how mentions are found
     command: str = ""  # for the record
 
     def __post_init__(self) -> None:
@@ -68,7 +65,7 @@ class Study:
         """Return the objects in each image, or None without annotations."""
         if self.task.kind != "chair":
             return None
-        truth = chair_truth(self.task.samples, self.lineage)
+        truth = chair_truth(self.task.samples, "pattern")
         return [truth[int(sample.image_id)] for sample in self.task.samples]
 
     def record(self) -> dict[str, Any]:
@@ -85,7 +82,6 @@ class Study:
             "decoding": "greedy",
             "max_new_tokens": self.longest,
             "batch_size": self.batch_size,
-            "lineage": self.lineage,
         }
 
 
@@ -144,16 +140,16 @@ def analyze(out: Path, study: Study, progress: Progress = no_progress) -> dict[s
     if cards[1] is None:
         notes.append("how far the image turns CARD: this model or this `span` has no CARD without an image.")
     numbers: dict[str, Any] = {
-        **{"format": 4, "command": study.command, "versions": versions(), **plan, "notes": notes},
+        **{"format": 5, "command": study.command, "versions": versions(), **plan, "notes": notes},
         "layers": {"steered_layer": steered_layer, "layers": [asdict(entry) for entry in layers]},
-        "answers": answer_numbers(traces, present, study.lineage),
-        "tokens": token_numbers(traces, present, study.lineage),
+        "answers": answer_numbers(traces, present),
+        "tokens": token_numbers(traces, present),
         "gate": gate_numbers([row.steered.trace for row in traces]),
         "geometry": geometry_numbers(*cards),
     }
     if present is not None:
         numbers["present"] = {sample.id: sorted(row) for sample, row in zip(samples, present, strict=True)}
-    shown = {entry["id"] for entry in numbers["tokens"]["shown"]}
+    shown = {entry["id"] for entry in numbers["tokens"]}
     images = {sample.id: study.task.image(sample) for sample in samples if sample.id in shown}
     numbers["summary"] = write_report(out, numbers, images)
     # Last: a folder with this file is complete.
@@ -182,7 +178,6 @@ def read_images(study: Study, samples: Sequence[Sample]) -> list[ImageTraces]:
     answers, cards = [], []
     with attach(model, study.config) as handle:
         for switch in (False, None):
-            likelihood = _Probabilities()
             output = model.generate(
                 **inputs,
                 max_new_tokens=study.longest,
@@ -191,27 +186,12 @@ def read_images(study: Study, samples: Sequence[Sample]) -> list[ImageTraces]:
                 return_dict_in_generate=True,
                 output_rudder=True,
                 rudder=switch,
-                logits_processor=LogitsProcessorList([likelihood]),
             )
-            measured = torch.stack(likelihood.steps, dim=1)
-            answers.append(traced_answers(output, inputs["input_ids"], tokenizer, probability=measured))
+            answers.append(traced_answers(output, inputs["input_ids"], tokenizer))
             cards = _packed(output.rudder.card)
         text = _text_cards(handle, study.config, inputs)
     ids = [sample.id for sample in samples]
     return [ImageTraces(*row) for row in zip(ids, *answers, cards, text, strict=True)]
-
-
-class _Probabilities(LogitsProcessor):
-    """Keeps the probability of the likeliest token, which is the one that greedy decoding writes."""
-
-    def __init__(self) -> None:
-        self.steps: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Record and pass on."""
-        wide = scores.float()
-        self.steps.append((wide.amax(-1) - torch.logsumexp(wide, -1)).exp().cpu())
-        return scores
 
 
 def _text_cards(handle: SteeringHandle, config: RudderConfig, inputs: dict[str, Any]) -> Sequence[str | None]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..metrics.chair_parsers import Lineage, parse
+from ..metrics.chair_parsers import parse
 from ..runtime.answers import without_prompt
 
 SIDES = {"vanilla": "vanilla", "steered": "RUDDER"}
@@ -52,8 +52,8 @@ class TracedAnswer:
     text: str = ""
     # Characters `start` to `stop` of each token in the text; empty for tokens that have no text.
     spans: Sequence[Sequence[int]] = ()
-    # For each token its "similarity" (s_t, cosine of CARD and the hidden state that emits the token), "gate" (g_t),
-    # "push" (its length relative to the hidden state) and, where it was measured, "probability".
+    # For each token its "similarity" (s_t, cosine of CARD and the hidden state that emits the token), "gate" (g_t)
+    # and "push" (its length relative to the hidden state).
     trace: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -103,17 +103,16 @@ class GrowingAnswer:
         return TracedAnswer(self._text, spans, {name: list(values) for name, values in self._trace.items()})
 
 
-def traced_answers(output: Any, prompt: Tensor, tokenizer: Any, **measured: Tensor) -> list[TracedAnswer]:
+def traced_answers(output: Any, prompt: Tensor, tokenizer: Any) -> list[TracedAnswer]:
     """Return the answers of a `generate` call with `output_rudder=True`, one for each row, to the end of each.
 
     Args:
         output: What `generate` returned.
         prompt: The token ids of the prompts.
         tokenizer: Decodes the tokens.
-        measured: What else was measured at each token, (rows, new tokens).
     """
     trace = output.rudder
-    tables = {"similarity": trace.similarity, "gate": trace.gate, "push": trace.push, **measured}
+    tables = {"similarity": trace.similarity, "gate": trace.gate, "push": trace.push}
     values = torch.stack([table.double().cpu() for table in tables.values()], dim=-1).tolist()
     answers = []
     for ids, row in zip(without_prompt(output.sequences, prompt).tolist(), values, strict=True):
@@ -134,18 +133,15 @@ class Mention:
     absent: bool | None  # whether it is not in the image; None if that is not known
 
 
-def answer_mentions(
-    answer: TracedAnswer, present: Collection[str] | None, lineage: Lineage = "pattern"
-) -> list[Mention]:
+def answer_mentions(answer: TracedAnswer, present: Collection[str] | None) -> list[Mention]:
     """The objects that an answer names, with their tokens.
 
     Args:
         answer: The answer.
         present: Categories in the image; None if they are not known.
-        lineage: How mentions are found.
     """
     found = []
-    for span in parse(answer.text, lineage).mentions:
+    for span in parse(answer.text).mentions:
         tokens = [
             place
             for place, (start, stop) in enumerate(answer.spans)
@@ -156,9 +152,9 @@ def answer_mentions(
     return found
 
 
-def token_view(answer: TracedAnswer, present: Collection[str] | None, lineage: Lineage = "pattern") -> dict[str, Any]:
+def token_view(answer: TracedAnswer, present: Collection[str] | None) -> dict[str, Any]:
     """An answer as JSON values: its tokens with text and trace, and the objects that they name."""
-    named = answer_mentions(answer, present, lineage)
+    named = answer_mentions(answer, present)
     by_token = {place: mention for mention in named for place in mention.tokens}
     tokens = []
     for place, (start, stop) in enumerate(answer.spans):
@@ -193,6 +189,9 @@ def mark_differences(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 # As HTML
 
+SCALE = '0 <span class="scale"></span> 1'
+"""The shades from the lightest to the darkest, with the gates of both."""
+
 
 def escape(text: str) -> str:
     """Text that neither HTML nor a page's templates take for anything else."""
@@ -202,15 +201,8 @@ def escape(text: str) -> str:
     return escaped
 
 
-def tokens_html(tokens: Iterable[Mapping[str, Any]], measure: str, scale: Sequence[float]) -> str:
-    """An answer: every token shaded, mentions of objects marked, blanks between the tokens.
-
-    Args:
-        tokens: From `token_view`.
-        measure: What they are shaded by.
-        scale: The values of the lightest and of the darkest shade; beyond them the shade stays.
-    """
-    low, high = scale
+def tokens_html(tokens: Iterable[Mapping[str, Any]]) -> str:
+    """Return an answer with every token of `token_view` shaded by its gate, and mentions of objects marked."""
     parts: list[str] = []
     for token in tokens:
         text = token["text"] if parts else token["text"].lstrip()
@@ -221,8 +213,7 @@ def tokens_html(tokens: Iterable[Mapping[str, Any]], measure: str, scale: Sequen
             tag = "del" if token["absent"] else "span"
             kind = {True: "tok absent", False: "tok present", None: "tok"}[token["absent"]]
             kind += " differs" if token.get("differs") else ""
-            part = 0.0 if math.isnan(token[measure]) else min(max((token[measure] - low) / (high - low), 0.0), 1.0)
-            style = f"--part: {100 * part:.0f}%"
+            style = f"--part: {0 if math.isnan(token['gate']) else 100 * token['gate']:.0f}%"
             shown += f'<{tag} class="{kind}" data-tip="{_tip(token)}" style="{style}">{escape(word)}</{tag}>'
         if shown:
             parts.append(shown)
@@ -233,14 +224,11 @@ def _numbers(token: Mapping[str, Any]) -> dict[str, str]:
     """Return what is shown of a token, by name; nothing if nothing was recorded."""
     if math.isnan(token["similarity"]):
         return {}
-    shown = {
+    return {
         "gate": f"{token['gate']:.3f}",
         "similarity": f"{token['similarity']:+.3f}",
         "push": f"{100 * token['push']:.1f} %",
     }
-    if "probability" in token:
-        shown["probability"] = f"{token['probability']:.3f}"
-    return shown
 
 
 def _tip(token: Mapping[str, Any]) -> str:
@@ -267,9 +255,3 @@ def numbers_html(tokens: Iterable[Mapping[str, Any]]) -> str:
         '<details class="numbers"><summary>Numbers of each token</summary>'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details>"
     )
-
-
-def scale_html(scale: Sequence[float]) -> str:
-    """The shades from the lightest to the darkest, with the values of both."""
-    low, high = scale
-    return f'{low:.2f} <span class="scale"></span> {high:.2f}'

@@ -3,28 +3,15 @@
 Run it with `rudder benchmark`, or from Python:
 
 ```python
-from rudder_hf.benchmark import BenchmarkSettings, benchmark_model, run_benchmark
+from rudder_hf.benchmark import CostSettings, run_benchmark
+from rudder_hf.runtime.models import load_model
 
-settings = BenchmarkSettings(rounds=15)
-report = run_benchmark(benchmark_model("llava-hf/llava-1.5-7b-hf", settings), settings)
+report = run_benchmark(load_model("llava-hf/llava-1.5-7b-hf"), CostSettings(rounds=15))
 report.save("costs.json")
 ```
 """
 
-from .report import (
-    BenchmarkModel,
-    BenchmarkReport,
-    BenchmarkSettings,
-    benchmark_model,
-    new_result_file,
-    run_benchmark,
-)
+from .costs import CostSettings
+from .report import BenchmarkReport, run_benchmark
 
-__all__ = [
-    "BenchmarkModel",
-    "BenchmarkReport",
-    "BenchmarkSettings",
-    "benchmark_model",
-    "new_result_file",
-    "run_benchmark",
-]
+__all__ = ["BenchmarkReport", "CostSettings", "run_benchmark"]

@@ -29,11 +29,10 @@ class CostSettings:
     new_tokens: int = 64  # length of every answer, at least 2
     rounds: int = 10  # timed rounds
     warmup: int = 1  # rounds before them that do not count
-    num_beams: int = 5  # of the beam search of a comparison; costs are those of greedy search
     seed: int = 0  # of the order within rounds
 
     def __post_init__(self) -> None:
-        check_least(self, new_tokens=2, rounds=1, warmup=0, num_beams=2)
+        check_least(self, new_tokens=2, rounds=1, warmup=0)
 
 
 @dataclass(frozen=True)
@@ -107,12 +106,12 @@ class Counted:
     prompt: int  # positions forwarded with an empty cache: prompts, of the main branch and of side branches
     answer: int  # positions of all other forwards: the loop, side branches, candidates, tokens that are read again
     operators: float  # per decoded token; views count too, the prefill does not
-    peak: int | None  # most bytes that CUDA's allocator gave out; None on other devices
+    peak: int | None  # most bytes that CUDA's allocator gave out beyond those at the start; None on other devices
 
 
 def count(bench: Bench, method: Method) -> Counted:
     """Count everything in one generation, best within `garbage_collector_off`."""
-    operators = OperatorCount()
+    operators, device, peak = OperatorCount(), bench.model.device, None
 
     def end_token(input_ids: Tensor, scores: Tensor) -> Tensor:
         operators.tokens.append(0)
@@ -123,15 +122,20 @@ def count(bench: Bench, method: Method) -> Counted:
         # `generate` calls processors once for each token, whatever forwards a method took.
         bench.opened(method, logits_processor=LogitsProcessorList([end_token])) as answer,
         count_forwards(bench.backbone) as forwards,
-        allocator_peak(bench.model.device) as allocated,
         operators,
     ):
-        answer()
+        if device.type != "cuda":
+            answer()
+        else:
+            torch.cuda.reset_peak_memory_stats(device)
+            start = torch.cuda.memory_allocated(device)
+            answer()
+            peak = torch.cuda.max_memory_allocated(device) - start
     return Counted(
         prompt=forwards["prompt"],
         answer=forwards["answer"],
         operators=sum(operators.tokens[1:-1]) / (bench.new_tokens - 1),
-        peak=allocated[0] if allocated else None,
+        peak=peak,
     )
 
 
@@ -166,16 +170,3 @@ def count_forwards(backbone: Backbone) -> Iterator[Counter[str]]:
         yield found
     finally:
         handle.remove()
-
-
-@contextmanager
-def allocator_peak(device: torch.device) -> Iterator[list[int]]:
-    """On CUDA, the most bytes that the allocator gave out within the block beyond those at its start; else empty."""
-    peak: list[int] = []
-    if device.type != "cuda":
-        yield peak
-        return
-    torch.cuda.reset_peak_memory_stats(device)
-    start = torch.cuda.memory_allocated(device)
-    yield peak
-    peak.append(torch.cuda.max_memory_allocated(device) - start)

@@ -7,89 +7,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
-
 from ..core.backbones import find_backbone, resolve_layer
 from ..core.configuration import RudderConfig
 from ..methods import GROUPS, Sources, method_class
 from ..runtime.answers import long_prompt
 from ..runtime.environment import hardware, timestamp, versions
-from ..runtime.errors import check_least
-from ..runtime.models import load_model
+from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.report import Table, size
-from ..runtime.store import check_folder, must_write_new, numbered_path, read_result, to_json
+from ..runtime.store import check_folder, must_write_new, read_result, to_json
 from .costs import Cost, CostSettings, measure_costs
 from .timing import VANILLA, Run
 
 FORMAT = "rudder-benchmark-3"
-FILE_STEM = "rudder-benchmark"
-
-
-@dataclass(frozen=True)
-class BenchmarkSettings(CostSettings):
-    """How to measure, and the model and prompts to measure on."""
-
-    rounds: int = 15
-    warmup: int = 2
-    batch_size: int = 1
-    prompt_tokens: int = 64  # length of the timed prompt, image included
-    dtype: str = "auto"  # of the weights; "auto" is the stored one
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_least(self, batch_size=1, prompt_tokens=1)
-
-
-@dataclass(frozen=True)
-class BenchmarkModel:
-    """A model to measure."""
-
-    name: str
-    model: PreTrainedModel  # the stock model
-    config: RudderConfig  # RUDDER's settings for it
-    inputs: dict[str, Any]  # of `generate`
-    description: dict[str, Any]  # what a reader of the result has to know about the model
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        model: PreTrainedModel,
-        inputs: dict[str, Any],
-        config: RudderConfig | None = None,
-        **description: Any,
-    ) -> BenchmarkModel:
-        """Return a model to measure; without settings, RUDDER's layer is at the paper's relative depth (30 of 32)."""
-        backbone = find_backbone(model)
-        layers = len(backbone.layers)
-        if config is None:
-            # The strength does not matter for the speed; it only has to be none of the special cases.
-            config = RudderConfig(layer=layers * 30 // 32, alpha_max=1.0)
-        used = {name: getattr(config, name) for name in ("alpha_max", "k", "c")}
-        description |= {
-            "class": type(model).__name__,
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "layers": layers,
-            "rudder": {"layer": resolve_layer(backbone, config.layer), **used},
-        }
-        return cls(name, model, config, inputs, description)
-
-
-def benchmark_model(name: str | None, settings: BenchmarkSettings) -> BenchmarkModel:
-    """Load the model of an id or a folder, or an embedded one, with a prompt as long as the settings say.
-
-    Raises:
-        ValueError: There is no such model.
-    """
-    loaded = load_model(name, settings.dtype, settings.device)
-    inputs = long_prompt(loaded.processor, loaded.model, settings.prompt_tokens, settings.batch_size)
-    config, source = loaded.settings_for("rudder-beta"), {"weights": loaded.name, "revision": loaded.revision}
-    return BenchmarkModel.of(loaded.name, loaded.model, inputs, config, **source)
-
-
-# The result
+PROMPT_TOKENS = 64  # length of the timed prompt, image included
 
 
 @dataclass(frozen=True)
@@ -137,46 +68,53 @@ class BenchmarkReport:
 
 
 def run_benchmark(
-    model: BenchmarkModel,
-    settings: BenchmarkSettings,
+    loaded: LoadedModel,
+    settings: CostSettings,
     methods: Sequence[str] = GROUPS["rudder"],
+    batch_size: int = 1,
+    inputs: dict[str, Any] | None = None,
     progress: Progress = no_progress,
 ) -> BenchmarkReport:
     """Measure methods on one model by greedy search.
 
     Args:
-        model: From `benchmark_model`.
+        loaded: The model; without RUDDER's settings for it, the layer is at the paper's relative depth (30 of 32).
         settings: How to measure.
         methods: Names of the methods; vanilla is always measured.
+        batch_size: Number of synthetic images with a question.
+        inputs: Of `generate`, in place of these.
         progress: Is called with what is being done.
     """
-    created = timestamp()
+    created, model = timestamp(), loaded.model
+    if inputs is None:
+        inputs = long_prompt(loaded.processor, model, PROMPT_TOKENS, batch_size)
+    backbone = find_backbone(model)
+    layers = len(backbone.layers)
+    # The strength does not matter for the speed; it only has to be none of the special cases.
+    config = loaded.settings_for("rudder-beta") or RudderConfig(layer=layers * 30 // 32, alpha_max=1.0)
+    used = {name: getattr(config, name) for name in ("alpha_max", "k", "c")}
+    rudder = {"layer": resolve_layer(backbone, config.layer), **used}
     # For methods that borrow from another image, or compare two captions: any other pixels. It costs the same time.
-    other = {key: -value if key.startswith("pixel_values") else value for key, value in model.inputs.items()}
-    sources = Sources(lambda name: model.config, lambda: [(model.inputs, other)], lambda: [other])
-    names = dict.fromkeys((VANILLA, *methods))
-    made = {name: method_class(name).for_model(model.model, sources) for name in names}
-    costs, runs = measure_costs(model.model, made, model.inputs, settings, progress)
-    case = Case(model.name, model.description, int(model.inputs["input_ids"].shape[1]), costs, runs)
-    return BenchmarkReport(created, versions(), hardware(), asdict(settings), [case])
+    other = {key: -value if key.startswith("pixel_values") else value for key, value in inputs.items()}
+    sources = Sources(lambda name: config, lambda: [(inputs, other)], lambda: [other])
+    made = {name: method_class(name).for_model(model, sources) for name in dict.fromkeys((VANILLA, *methods))}
+    costs, runs = measure_costs(model, made, inputs, settings, progress)
+    rows, length = inputs["input_ids"].shape
+    case = Case(loaded.name, {**loaded.record(), "layers": layers, "rudder": rudder}, int(length), costs, runs)
+    how = {**asdict(settings), "batch_size": int(rows), "device": str(model.device)}
+    return BenchmarkReport(created, versions(), hardware(), how, [case])
 
 
-def new_result_file(out: str | Path | None) -> Path:
-    """Where a new result goes, checked before hours are spent on it.
-
-    Args:
-        out: A file that does not exist yet, or a folder, in which the file is numbered. None is the current folder.
+def check_new_file(path: Path) -> None:
+    """Check where a new result goes, before hours are spent on it.
 
     Raises:
         FileExistsError: The file exists.
         InputError: Part of the path is a file, or the folder holds another command's results.
     """
-    path = Path("." if out is None else out)
-    is_file = path.suffix == ".json" and not path.is_dir()
-    check_folder(path.parent if is_file else path, own=False)
-    if is_file and path.exists():
+    check_folder(path.parent, own=False)
+    if path.exists():
         raise FileExistsError(f"{path} exists and results are never overwritten: choose another name.")
-    return path if is_file else numbered_path(path, FILE_STEM, ".json")
 
 
 # For people
@@ -213,10 +151,11 @@ def notes(report: BenchmarkReport) -> list[str]:
     settings = report.settings
     lines = [
         f"{settings['rounds']} interleaved rounds, {settings['new_tokens']} new tokens, batch size "
-        f"{settings['batch_size']}, {settings['dtype']} on {settings['device']}. In brackets: 95 % interval of the "
-        "median."
+        f"{settings['batch_size']}, on {settings['device']}. In brackets: 95 % interval of the median."
     ]
     for case in report.cases:
         model, where = case.model, f"RUDDER in layer {case.model['rudder']['layer']} of {case.model['layers']}"
-        lines.append(f"{case.name}: {model['class']}, {where}, prompt of {case.prompt_tokens} tokens")
+        lines.append(
+            f"{case.name}: {model['class']}, {model['dtype']}, {where}, prompt of {case.prompt_tokens} tokens"
+        )
     return lines

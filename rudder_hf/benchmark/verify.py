@@ -1,7 +1,7 @@
 """Does RUDDER do on this machine and this model what it does in the tests? A few short generations that tell.
 
 Each check compares two ways to the same answer, and the stock model is compared with itself in the same way: a model
-or a device whose own answers depend on padding, compiling or chance is not blamed on RUDDER, and it is said.
+or a device whose own answers depend on compiling or chance is not blamed on RUDDER, and it is said.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from transformers import CompileConfig, PreTrainedModel
 from ..core.attach import attach
 from ..core.backbones import attention_update, find_backbone, resolve_layer
 from ..core.configuration import RudderConfig
-from ..runtime.answers import encode, synthetic_image
 from ..runtime.environment import hardware, versions
 from .timing import endless
 
@@ -36,24 +35,7 @@ class Check:
 
     name: str  # what has to hold
     passed: bool | None  # None where nothing can fail, or nothing could be compared
-    compared: str  # what was compared with what
     found: str  # the largest difference, or why nothing was compared
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """Inputs of `generate`: several prompts of different lengths as one padded batch, and each of them alone."""
-
-    batch: dict[str, Any]
-    alone: Sequence[dict[str, Any]]
-
-
-def make_prompts(processor: Any, model: PreTrainedModel) -> Prompts:
-    """Two images with questions of different lengths."""
-    question = "Please describe this image in detail."
-    images, questions = [synthetic_image(0), synthetic_image(1)], [question, question + " and" * 9]
-    alone = [encode(model, processor, [image], [text]) for image, text in zip(images, questions, strict=True)]
-    return Prompts(encode(model, processor, images, questions), alone)
 
 
 class Verifier:
@@ -61,24 +43,24 @@ class Verifier:
 
     Args:
         model: The stock model, on its device.
-        prompts: What it is asked.
+        inputs: Of `generate`, for one prompt with an image, such as those of `encode`.
         config: RUDDER's settings; None takes a layer near the end, at a strength that is seen on this model.
         new_tokens: Length of the answers.
     """
 
     def __init__(
-        self, model: PreTrainedModel, prompts: Prompts, config: RudderConfig | None = None, new_tokens: int = 16
+        self, model: PreTrainedModel, inputs: dict[str, Any], config: RudderConfig | None = None, new_tokens: int = 16
     ) -> None:
-        self.model, self.prompts, self.new_tokens = model, prompts, new_tokens
+        self.model, self.inputs, self.new_tokens = model, inputs, new_tokens
         self.tolerance = TOLERANCES.get(model.dtype, 1e-2)
         self.config = visible_settings(self) if config is None else config
 
-    def answer(self, inputs: dict[str, Any], **options: Any) -> Any:
+    def answer(self, **options: Any) -> Any:
         """Greedy search for exactly `new_tokens` tokens, with logits."""
         defaults = {"max_new_tokens": self.new_tokens, "do_sample": False, "num_beams": 1}
         with torch.no_grad(), endless(self.model):
             return self.model.generate(  # type: ignore[operator]
-                **inputs, **{**defaults, **options}, return_dict_in_generate=True, output_logits=True
+                **self.inputs, **{**defaults, **options}, return_dict_in_generate=True, output_logits=True
             )
 
     def run(self, compiled: bool = True) -> list[Check]:
@@ -87,23 +69,22 @@ class Verifier:
         Args:
             compiled: Whether to compile, which takes the longest.
         """
-        checks: dict[str, Callable[[], Check]] = {
+        checks: dict[str, Callable[[], tuple[bool | None, str]]] = {
             "the hook adds what it says": self.check_hook,
             "switched off is the stock model": self.check_off,
-            "padded equals alone": self.check_padding,
         }
         if compiled:
             checks["compiled equals eager"] = self.check_compiled
         found = []
         for name, check in checks.items():
             try:
-                found.append(check())
+                found.append(Check(name, *check()))
             except Exception as error:
-                found.append(Check(name, False, "it raised an error", f"{type(error).__name__}: {_line(error)}"))
+                found.append(Check(name, False, f"it raised an error: {_line(error)}"))
         return found
 
-    def check_hook(self) -> Check:
-        """What was added to the attention output in each step is alpha_max * gate * CARD, as the trace has it."""
+    def check_hook(self) -> tuple[bool, str]:
+        """Check that each step adds alpha_max * gate * CARD, as the trace has it, to the attention output."""
         index = resolve_layer(find_backbone(self.model), self.config.layer)
         update = attention_update(find_backbone(self.model).layers[index])
         seen: dict[str, list[Tensor]] = {"before": [], "after": []}
@@ -119,7 +100,7 @@ class Verifier:
             for when in seen:
                 handle = update.module.register_forward_hook(keep(when), prepend=when == "before")
                 stack.callback(handle.remove)
-            output = self.answer(self.prompts.alone[0], output_rudder=True)
+            output = self.answer(output_rudder=True)
         first = 0 if self.config.steer_first_token else 1
         before, after = (torch.stack(seen[when])[first:, 0] for when in ("before", "after"))
         card, gate = output.rudder.card[0].float().cpu(), output.rudder.gate[0, first:].float().cpu()
@@ -128,99 +109,74 @@ class Verifier:
         rounding = float(torch.finfo(self.model.dtype).eps * after.abs().max())
         off, pushed = float((after - before - wanted).abs().max()), float((after - before).abs().max())
         steps = int(((after - before).abs().amax(-1) > 0).sum())
-        return Check(
-            "the hook adds what it says",
+        return (
             len(before) == len(gate) and steps == len(gate) and off <= rounding < pushed,
-            f"attention output of layer {index} before and after RUDDER's hook, with alpha_max * gate * CARD",
             f"added in {steps} of {len(gate)} steps, up to {pushed:.3g}; off by {off:.2g} (rounding: {rounding:.2g})",
         )
 
-    def check_off(self) -> Check:
+    def check_off(self) -> tuple[bool, str]:
         """With `rudder=False`, and after removing RUDDER, every logit is the stock model's."""
-        inputs = self.prompts.alone[0]
-        stock, again = self.answer(inputs), self.answer(inputs)
+        stock, again = self.answer(), self.answer()
         with attach(self.model, self.config):
-            self.answer(inputs)
-            off = self.answer(inputs, rudder=False)
-        removed = self.answer(inputs)
+            self.answer()
+            off = self.answer(rudder=False)
+        removed = self.answer()
         own = _difference(stock, again)
-        found = max(_difference(stock, off), _difference(stock, removed), key=lambda each: each.largest)
-        words = "bit for bit the same" if found.largest == 0 else found.text()
+        found = max(_difference(stock, off), _difference(stock, removed))
+        words = "bit for bit the same" if found.largest == 0 else found.text
         if own.largest:
-            words += f"; on this device the stock model does not repeat itself either ({own.text()})"
-        compared = "tokens and logits of the stock model with rudder=False, and after removing RUDDER"
-        return Check("switched off is the stock model", found.largest <= _SLACK * own.largest, compared, words)
+            words += f"; on this device the stock model does not repeat itself either ({own.text})"
+        return found.largest <= _SLACK * own.largest, words
 
-    def check_padding(self) -> Check:
-        """A prompt in a padded batch is answered as it is alone."""
-
-        def differ() -> _Difference:
-            batch = self.answer(self.prompts.batch)
-            each = [_difference(self.answer(inputs), batch, row) for row, inputs in enumerate(self.prompts.alone)]
-            return max(each, key=lambda found: found.largest)
-
-        return self._judge(
-            "padded equals alone", f"{len(self.prompts.alone)} prompts in one batch with each of them alone", differ
-        )
-
-    def check_compiled(self) -> Check:
+    def check_compiled(self) -> tuple[bool | None, str]:
         """Decoding steps compiled with a static cache give what they give uncompiled."""
         compile_config = CompileConfig()
         if self.model.device.type == "cpu":
             # transformers compiles on accelerators only, and a C++ compiler may be missing here.
             compile_config = CompileConfig(backend="aot_eager", mode=None)  # type: ignore[arg-type]
             compile_config._compile_all_devices = True
-        how = f"backend {compile_config.backend}" + (f", {compile_config.mode}" if compile_config.mode else "")
 
         def differ() -> _Difference:
             static: dict[str, Any] = {"cache_implementation": "static"}
             torch._dynamo.reset()
-            eager = self.answer(self.prompts.alone[0], **static, disable_compile=True)
+            eager = self.answer(**static, disable_compile=True)
             # Twice: the second runs what the first compiled, on what it left behind.
-            each = [self.answer(self.prompts.alone[0], **static, compile_config=compile_config) for _ in range(2)]
+            each = [self.answer(**static, compile_config=compile_config) for _ in range(2)]
             torch._dynamo.reset()
-            return max((_difference(eager, output) for output in each), key=lambda found: found.largest)
+            return max(_difference(eager, output) for output in each)
 
-        return self._judge("compiled equals eager", f"static cache, compiled ({how}) with eager", differ)
-
-    def _judge(self, name: str, compared: str, differ: Callable[[], _Difference]) -> Check:
-        """Compare steered answers, once the stock model has shown how far it agrees with itself."""
         try:
             stock = differ()
         except Exception as error:
-            return Check(name, None, compared, f"the stock model cannot do it: {type(error).__name__}: {_line(error)}")
+            return None, f"the stock model cannot do it: {_line(error)}"
         with attach(self.model, self.config):
             steered = differ()
-        words = f"{steered.text()}; the stock model: {stock.text()}"
+        words = f"{steered.text}; the stock model: {stock.text} (backend {compile_config.backend})"
         if stock.largest > self.tolerance:
-            return Check(name, None, compared, f"{words}, more than rounding, so that this says nothing about RUDDER")
-        return Check(name, steered.largest <= max(self.tolerance, _SLACK * stock.largest), compared, words)
+            return None, f"{words}, more than rounding, so that this says nothing about RUDDER"
+        return steered.largest <= max(self.tolerance, _SLACK * stock.largest), words
 
 
-@dataclass(frozen=True)
-class _Difference:
-    """How far two answers to one prompt agree: up to `first`, where their tokens part; None if they do not."""
+class _Difference(NamedTuple):
+    """How far two answers to one prompt agree, up to where their tokens part."""
 
-    largest: float
-    first: int | None
-
-    def text(self) -> str:
-        tokens = "same tokens" if self.first is None else f"same tokens up to number {self.first + 1}"
-        return f"{tokens}, logits differ by {self.largest:.2g} of the largest"
+    largest: float  # difference of two logits, relative to the largest logit
+    text: str
 
 
-def _difference(one: Any, other: Any, row: int = 0) -> _Difference:
-    """Compare the only row of an answer with a row of another, as far as their tokens agree."""
-    logits = [torch.stack(answer.logits)[:, index].float() for answer, index in ((one, 0), (other, row))]
-    tokens = [answer.sequences[index, -len(answer.logits) :] for answer, index in ((one, 0), (other, row))]
+def _difference(one: Any, other: Any) -> _Difference:
+    """Compare two answers as far as their tokens agree."""
+    logits = [torch.stack(answer.logits)[:, 0].float() for answer in (one, other)]
+    tokens = [answer.sequences[0, -len(answer.logits) :] for answer in (one, other)]
     apart = (tokens[0] != tokens[1]).nonzero().flatten().tolist()
     # The logits that a token is chosen from are comparable as long as everything before it is the same.
     end = apart[0] + 1 if apart else len(tokens[0])
     scale = logits[0][logits[0].isfinite()].abs().max().clamp_min(1e-9)
     both = [values[:end].nan_to_num(0.0, posinf=0.0, neginf=0.0) for values in logits]
-    if not torch.equal(logits[0][:end].isfinite(), logits[1][:end].isfinite()):
-        return _Difference(float("inf"), apart[0] if apart else None)
-    return _Difference(float((both[0] - both[1]).abs().max() / scale), apart[0] if apart else None)
+    same = torch.equal(logits[0][:end].isfinite(), logits[1][:end].isfinite())
+    largest = float((both[0] - both[1]).abs().max() / scale) if same else float("inf")
+    shared = f"same tokens up to number {end}" if apart else "same tokens"
+    return _Difference(largest, f"{shared}, logits differ by {largest:.2g} of the largest")
 
 
 def visible_settings(verifier: Verifier) -> RudderConfig:
@@ -237,7 +193,7 @@ def visible_settings(verifier: Verifier) -> RudderConfig:
         except ValueError:
             continue  # a layer without self-attention
         with handle:
-            trace = verifier.answer(verifier.prompts.alone[0], output_rudder=True).rudder
+            trace = verifier.answer(output_rudder=True).rudder
         # push = alpha_max * gate / ||h||, and alpha_max is 1.
         config.alpha_max = _VISIBLE * float((trace.gate[:, 1:] / trace.push[:, 1:]).median())
         return config
@@ -257,9 +213,9 @@ def report(name: str, verifier: Verifier, checks: Sequence[Check]) -> str:
             f"{config.layer}, alpha_max {config.alpha_max:.3g}, k {config.k:g}, mode {config.mode}, attention "
             f"{model.config.get_text_config()._attn_implementation}",
             "",
-            "| check | result | compared | found |",
-            "|---|---|---|---|",
-            *(f"| {each.name} | {words[each.passed]} | {each.compared} | {each.found} |" for each in checks),
+            "| check | result | found |",
+            "|---|---|---|",
+            *(f"| {each.name} | {words[each.passed]} | {each.found} |" for each in checks),
             "",
             f"{', '.join(machine['accelerators']) or 'no accelerator'}; {machine['cpu']}, {machine['system']}; "
             + ", ".join(f"{package} {version}" for package, version in versions().items() if version),
@@ -268,5 +224,6 @@ def report(name: str, verifier: Verifier, checks: Sequence[Check]) -> str:
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error, as fits a table."""
-    return next(iter(str(error).strip().splitlines()), "").replace("|", "/")[:200]
+    """The kind and the first line of an error, as fits a table."""
+    line = next(iter(str(error).strip().splitlines()), "").replace("|", "/")[:200]
+    return f"{type(error).__name__}: {line}"

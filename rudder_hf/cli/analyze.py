@@ -35,7 +35,6 @@ def analyze(
     settings: options.SettingsOption = None,
     prompt: options.PromptOption = None,
     max_new_tokens: options.MaxNewTokensOption = None,
-    lineage: options.LineageOption = "pattern",
     batch_size: options.BatchSizeOption = 8,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
@@ -59,9 +58,7 @@ def analyze(
         task = find_images(DataOptions(data, images=images, split=split, prompt=prompt, seed=seed, limit=limit))
         wanted = options.given_settings(given)
         loaded = load_model(model, dtype, choose_device(device))
-        study = Study(
-            loaded, task, loaded.config_with(wanted), max_new_tokens, batch_size, lineage, command=command_line()
-        )
+        study = Study(loaded, task, loaded.config_with(wanted), max_new_tokens, batch_size, command_line())
 
     from ..analyze import analyze as run
     from ..runtime.progress import ProgressBar

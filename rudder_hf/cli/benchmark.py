@@ -25,46 +25,36 @@ def benchmark(
     new_tokens: Annotated[int, typer.Option(min=2, help="Length of each answer.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 15,
     batch_size: shared.BatchSizeOption = 1,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of the prompt, image included.")] = 64,
     dtype: shared.DtypeOption = "auto",
     device: shared.DeviceOption = "auto",
-    seed: shared.SeedOption = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="New .json file, or a folder in which it is numbered.", show_default="the current folder"),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New .json file.", show_default="none is written")] = None,
 ) -> None:
     """Compare vanilla, RUDDER-Beta and RUDDER-Add, or any methods, interleaved on the same model and prompt.
 
-    Reports throughput relative to vanilla with its spread, forward passes, operators and, on CUDA, memory, as a table
-    and as a JSON file with all raw rounds. Nothing is ever overwritten.
+    Prints throughput relative to vanilla with its spread, forward passes, operators and, on CUDA, memory. The file has
+    all raw rounds, too. Nothing is ever overwritten.
     """
     with refusing_bad_input():
-        from ..benchmark.report import cost_table, new_result_file, notes
+        from ..benchmark.report import check_new_file, cost_table, notes
         from ..evaluate.methods import parse_names
 
-        path, names = new_result_file(out), parse_names(methods)
+        if out is not None:
+            check_new_file(out)
+        names = parse_names(methods)
 
-        from .. import benchmark as bench
+        from ..benchmark import CostSettings, run_benchmark
+        from ..runtime.models import load_model
         from ..runtime.progress import ProgressBar
 
-        settings = bench.BenchmarkSettings(
-            new_tokens=new_tokens,
-            rounds=rounds,
-            batch_size=batch_size,
-            prompt_tokens=prompt_tokens,
-            dtype=dtype,
-            device=choose_device(device),
-            seed=seed,
-        )
-        measured = bench.benchmark_model(model, settings)
+        settings = CostSettings(new_tokens=new_tokens, rounds=rounds, warmup=2)
+        loaded = load_model(model, dtype, choose_device(device))
 
     with ProgressBar() as bar, reporting_failure():
-        report = bench.run_benchmark(measured, settings, names, bar)
-    with refusing_bad_input():
-        report.save(path)
+        report = run_benchmark(loaded, settings, names, batch_size, progress=bar)
     cost_table(report).print()
     for line in notes(report):
         typer.echo(line)
-    typer.echo(f"Written to {path}")
+    if out is not None:
+        with refusing_bad_input():
+            typer.echo(f"Written to {report.save(out)}")
     next_steps("rudder compare --out comparison, for quality beside cost")

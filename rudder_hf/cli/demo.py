@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -13,17 +16,13 @@ EXAMPLES = copyable(
     "rudder demo",
     "rudder demo --port 0 --no-open",
     "rudder demo --model llava-hf/llava-1.5-7b-hf --dtype bfloat16",
-    "rudder demo --model FOLDER --layer 20 --alpha-max 5",
+    "rudder demo --model FOLDER --set layer=20 --set alpha_max=5",
 )
 
 
 def demo(
     model: options.ModelOption = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 7860,
-    layer: options.LayerOption = None,
-    mode: options.ModeOption = None,
-    alpha_max: options.AlphaMaxOption = None,
-    k: options.SensitivityOption = None,
     settings: options.SettingsOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
@@ -36,7 +35,7 @@ def demo(
     """
     given = dict(locals())
     with refusing_bad_input():
-        from ..demo.serve import check_port, serve_until_interrupted
+        from ..demo.serve import check_port, serving
 
         require_extra("demo", gradio="gradio")
         check_port(port)
@@ -46,12 +45,8 @@ def demo(
             from ..runtime.models import load_steered
 
             steered, processor = load_steered(model, wanted, choose_device(device), dtype)
-        serve_until_interrupted(
-            lambda url: typer.echo(f"The page is at {url} (for this machine only; Ctrl-C ends it)."),
-            steered,
-            processor,
-            model,
-            port=port,
-            max_new_tokens=max_new_tokens,
-            open_browser=not no_open,
-        )
+        # A terminated server removes its visitors' images, too.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with suppress(KeyboardInterrupt), serving(steered, processor, model, port, max_new_tokens, not no_open) as url:
+            typer.echo(f"The page is at {url} (for this machine only; Ctrl-C ends it).")
+            threading.Event().wait()

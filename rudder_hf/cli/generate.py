@@ -23,7 +23,7 @@ EXAMPLES = copyable(
     "rudder generate",
     "rudder generate --contrast 0.6",
     "rudder generate --example 3 --trace",
-    "rudder generate --alpha-max 8 --set span=text --stream",
+    "rudder generate --alpha-max 8 --set span=text",
     "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
     "rudder generate photos --model FOLDER --layer 20 --alpha-max 5 --json",
 )
@@ -52,7 +52,6 @@ def generate(
     ] = None,
     batch_size: options.BatchSizeOption = 8,
     trace: Annotated[bool, typer.Option("--trace", help="Show similarity, gate and push of every token.")] = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Print words as they come, image by image.")] = False,
     as_json: options.JsonOption = False,
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
@@ -63,8 +62,6 @@ def generate(
     """
     given = dict(locals())
     with refusing_bad_input():
-        if stream and as_json:
-            raise ValueError("--stream prints words as they come and --json one document: choose one of them.")
         if images and example is not None:
             raise ValueError("--example is for the examples, which are shown where no image is given.")
         found = _read_images(images, limit) if images else _examples(example)
@@ -78,7 +75,7 @@ def generate(
 
             steered, processor = load_steered(model, wanted, choose_device(device), dtype)
         # A model that knows the scenes describes all of them, which is cheap; a rule says which ones are shown.
-        counted = not (images or example or stream) and embedded_name(model) and prompt == PROMPT
+        counted = not (images or example) and embedded_name(model) and prompt == PROMPT
         if not images:
             found = found[: limit or (COUNTED if counted else SHOWN)]
         beyond = "  (the contrast is not in the paper)" if steered.config.contrast else ""
@@ -86,19 +83,14 @@ def generate(
             typer.echo(f"{NOTE}\n" if model is None else "", nl=model is None)
             typer.echo(f"prompt:  {prompt}\nrudder:  {steered.config.expression()}{beyond}")
         answers: list[Answer] = []
-        size = 1 if stream else COUNTED if counted else batch_size
+        size = COUNTED if counted else batch_size
         while part := found[len(answers) : len(answers) + size]:
-            if stream:
-                _print_title(part[0])
-            with ProgressBar(shown=not (stream or as_json)) as bar:
+            with ProgressBar(shown=not as_json) as bar:
                 bar("images", len(answers), len(found))
-                streamer = partial(_streamer, processor) if stream else None
-                new = ask(steered, processor, [image.read() for image in part], prompt, max_new_tokens, streamer)
+                new = ask(steered, processor, [image.read() for image in part], prompt, max_new_tokens)
             answers += new
             for image, answer in zip(part, new, strict=True) if not (as_json or counted) else ():
-                if not stream:
-                    _print_title(image)
-                _print_answer(image, answer, not stream, trace)
+                _print_answer(image, answer, trace)
         if as_json:
             document = {
                 "model": model or "embedded:llava",
@@ -120,14 +112,6 @@ def generate(
             next_steps(f"rudder generate {known}", f"rudder calibrate --model {model or 'ID'} --out FOLDER --dry-run")
 
 
-def _streamer(processor: Any, name: str) -> Any:
-    """Begin a line, and return what prints the words of an answer behind it."""
-    from transformers import TextStreamer
-
-    typer.echo(f"{name}: ", nl=False)
-    return TextStreamer(processor.tokenizer, skip_prompt=True, skip_special_tokens=True)
-
-
 def _print_counted(found: list[_NamedImage], answers: list[Answer], trace: bool) -> None:
     """Print the scenes that the rules choose, and what all scenes show."""
     from ..analyze.examples import Examples
@@ -135,8 +119,7 @@ def _print_counted(found: list[_NamedImage], answers: list[Answer], trace: bool)
     present = [image.present or () for image in found]
     examples = Examples(present, [answer.vanilla for answer in answers], [answer.steered for answer in answers])
     for place, rule in examples.chosen().items():
-        _print_title(found[place], rule)
-        _print_answer(found[place], answers[place], True, trace)
+        _print_answer(found[place], answers[place], trace, rule)
     typer.echo(f"\n{examples.summary()}")
 
 
@@ -168,20 +151,15 @@ def _repetition(answers: list[Answer]) -> str:
     )
 
 
-def _print_title(image: _NamedImage, rule: str = "") -> None:
-    """Print which image an answer is about, and why it is shown."""
-    typer.echo(f"\n{rule}:\nimage:   {image.title}" if rule else f"\nimage:   {image.title}")
-
-
-def _print_answer(image: _NamedImage, answer: Answer, texts: bool, trace: bool) -> None:
-    """Print the texts of an answer, unless they were streamed, and what is to be said about them."""
+def _print_answer(image: _NamedImage, answer: Answer, trace: bool, rule: str = "") -> None:
+    """Print which image an answer is about and why it is shown, its texts, and what is to be said about them."""
     from ..metrics.chair_parsers import marked
     from ..runtime.report import Table
 
+    typer.echo(f"\n{rule}:\nimage:   {image.title}" if rule else f"\nimage:   {image.title}")
     named = {"vanilla": answer.vanilla, "steered": answer.steered}
-    if texts:
-        for name, text in named.items():
-            typer.echo(f"{name}: {marked(text, image.present)}")
+    for name, text in named.items():
+        typer.echo(f"{name}: {marked(text, image.present)}")
     if image.present is not None:
         wrong = [f"{name} {', '.join(image.absent(text)) or 'nothing'}" for name, text in named.items()]
         typer.echo(f"not in the image: {'; '.join(wrong)}")

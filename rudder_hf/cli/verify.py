@@ -27,16 +27,17 @@ def verify(
 ) -> None:
     """Check RUDDER on your model and device in a few minutes, and print a block for a bug report.
 
-    The checks: that the hook adds what it says, that switched off is the stock model bit for bit, that padded equals
-    alone, and that compiled equals eager. Exit code 1 if a check fails.
+    The checks: that the hook adds what it says, that switched off is the stock model bit for bit, and that compiled
+    equals eager. Exit code 1 if a check fails.
     """
     with refusing_bad_input():
-        from ..benchmark.verify import Verifier, make_prompts, report
+        from ..benchmark.verify import Verifier, report
+        from ..runtime.answers import long_prompt
         from ..runtime.models import load_model
 
         loaded = load_model(model, dtype, choose_device(device))
-        prompts = make_prompts(loaded.processor, loaded.model)
-        verifier = Verifier(loaded.model, prompts, loaded.settings_for("rudder-beta"), new_tokens)
+        inputs = long_prompt(loaded.processor, loaded.model, tokens=1)
+        verifier = Verifier(loaded.model, inputs, loaded.settings_for("rudder-beta"), new_tokens)
     checks = verifier.run(not no_compile)
     typer.echo(report(loaded.name, verifier, checks))
     if any(check.passed is False for check in checks):

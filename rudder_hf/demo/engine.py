@@ -15,11 +15,10 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from ..analyze.tokens import GrowingAnswer
-from ..core.backbones import resolve_layer
 from ..core.generate import RUNNING
 from ..hub.modeling import RudderForConditionalGeneration
 from ..runtime.answers import encode, end_ids
-from .view import SETTINGS, Frame, Limits, View
+from .view import SETTINGS, Frame, View
 
 MEASURED = ("similarity", "gate", "push")
 
@@ -72,21 +71,14 @@ class Engine:
 
     def __init__(self, model: RudderForConditionalGeneration, processor: Any, max_new_tokens: int = 128) -> None:
         self.model, self.processor, self.max_new_tokens = model, processor, max_new_tokens
-        # The layer belongs to the model and not to a call, so generations with different layers take turns.
-        self._turn = threading.Lock()
-        config, backbone = model.config, model.handle.backbone
-        own = {name: getattr(config, name) for name in SETTINGS} | {"layer": resolve_layer(backbone, config.layer)}
-        self.limits = Limits(len(backbone.layers), own)
+        self._turn = threading.Lock()  # one generation at a time: memory is for one
+        self.own = {name: getattr(model.config, name) for name in SETTINGS}  # the model's own settings
 
     def stream(self, image: Image, view: View, stop: threading.Event) -> Iterator[Frame]:
         """Both answers while they are written: row 0 as without RUDDER, row 1 as the view says, in one batch.
 
-        The event ends the generation, or the wait for its turn; so does a reader that leaves early.
-
-        Raises:
-            ValueError: The view is not within the limits.
+        The event ends the generation, before or after its turn has come; so does a reader that leaves early.
         """
-        self.limits.check(view)
         steps: queue.Queue[Any] = queue.Queue()
         worker = threading.Thread(target=self._generate, args=(image, view, steps, stop), daemon=True)
         worker.start()
@@ -109,37 +101,24 @@ class Engine:
 
     def _generate(self, image: Image, view: View, steps: queue.Queue[Any], stop: threading.Event) -> None:
         """In a thread of its own: generate, and hand over tokens, then None, or what went wrong."""
+        both = {name: [0.0, view.settings[name]] for name in ("alpha_max", "contrast")}
         try:
-            while not stop.is_set():
-                if self._turn.acquire(timeout=0.2):
-                    try:
-                        self._generate_in_turn(image, view, steps, stop)
-                    finally:
-                        self._turn.release()
-                    break
+            with self._turn:
+                if not stop.is_set():
+                    self.model.generate(
+                        **encode(self.model, self.processor, [image] * 2, [view.prompt] * 2),
+                        max_new_tokens=self.max_new_tokens,
+                        do_sample=False,
+                        num_beams=1,
+                        streamer=_Streamer(steps),
+                        stopping_criteria=StoppingCriteriaList([_Stop(stop)]),
+                        rudder={**view.settings, **both},
+                        output_rudder=True,
+                        return_dict_in_generate=True,
+                    )
             steps.put(None)
         except BaseException as error:
             steps.put(error)
-
-    def _generate_in_turn(self, image: Image, view: View, steps: queue.Queue[Any], stop: threading.Event) -> None:
-        config, settings = self.model.config, dict(view.settings)
-        before = config.layer
-        config.layer = settings.pop("layer")
-        settings |= {name: [0.0, settings[name]] for name in ("alpha_max", "contrast")}
-        try:
-            self.model.generate(
-                **encode(self.model, self.processor, [image] * 2, [view.prompt] * 2),
-                max_new_tokens=self.max_new_tokens,
-                do_sample=False,
-                num_beams=1,
-                streamer=_Streamer(steps),
-                stopping_criteria=StoppingCriteriaList([_Stop(stop)]),
-                rudder=settings,
-                output_rudder=True,
-                return_dict_in_generate=True,
-            )
-        finally:
-            config.layer = before
 
 
 def _available(steps: queue.Queue[Any]) -> list[Any]:

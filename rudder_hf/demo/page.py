@@ -18,7 +18,6 @@ from ..hub.images import read_image
 from ..scenes.embedded import examples, recognise_example, write_examples
 from .engine import Engine
 from .view import (
-    CHOICES,
     CSS,
     LEGEND,
     LONGEST_PROMPT,
@@ -32,6 +31,9 @@ from .view import (
     note,
     paint,
     panel,
+    preset,
+    preset_of,
+    slider_ranges,
     status,
     title,
 )
@@ -59,8 +61,8 @@ class Page:
     """
 
     def __init__(self, engine: Engine, name: str, prompt: str, note: str, knows_scenes: bool, folder: Path) -> None:
-        self.engine, self.limits, self.knows_scenes = engine, engine.limits, knows_scenes
-        self.default = View(None, prompt, engine.limits.own)
+        self.engine, self.knows_scenes = engine, knows_scenes
+        self.default = View(None, prompt, engine.own)
         self.running: dict[str | None, threading.Event] = {}  # by visitor: what stops the answer
         self.files = write_examples(folder)
         self.first: int | None = None  # example that the page opens with
@@ -109,27 +111,30 @@ class Page:
                     ]
                 gr.HTML(LEGEND, elem_id="legend")
                 with gr.Accordion("Advanced", open=False, elem_id="advanced"):
-                    self.settings: dict[str, Any] = {}
+                    ranges = slider_ranges(view.settings)
                     with gr.Row(elem_id="settings"):
-                        for name, info in SETTINGS.items():
-                            ends = self.limits.ranges.get(name)
-                            self.settings[name] = _control(name, view.settings[name], info, ends)
+                        self.settings = [
+                            gr.Slider(*ranges[name], label=name, info=info, elem_id=name)
+                            for name, info in SETTINGS.items()
+                        ]
 
     def _events(self) -> None:
-        settings = list(self.settings.values())
-        moved = [getattr(each, "release" if isinstance(each, gr.Slider) else "input") for each in settings]
         answering: dict[str, Any] = {
             "fn": self.answer,
-            "inputs": [self.image, self.prompt, *settings],
+            "inputs": [self.image, self.prompt, *self.settings],
             "outputs": [*self.answers, self.status, self.preset, self.note, self.image],
             # Images are read here, so that what cannot be read is told in a sentence of ours.
             "preprocess": False, "show_progress": "hidden", "trigger_mode": "always_last",
             "concurrency_limit": WAITING_VISITORS, "concurrency_id": "answer",
         }  # fmt: skip
         quick: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
-        gr.on([self.image.change, self.describe.click, self.prompt.submit, *moved], api_name="describe", **answering)
+        gr.on(
+            [self.image.change, self.describe.click, self.prompt.submit, *(each.release for each in self.settings)],
+            api_name="describe",
+            **answering,
+        )
         chosen = self.preset.input(
-            lambda name: list(self.limits.preset(name).values()), self.preset, settings, **quick
+            lambda name: list(preset(name, self.engine.own).values()), self.preset, self.settings, **quick
         )
         chosen.then(api_name=False, **answering)
         self.stop.click(self.halt, **quick)
@@ -153,9 +158,8 @@ class Page:
             return
         try:
             view = View.from_controls(recognise_example(image), prompt, values)
-            self.limits.check(view)
             unknown = self.knows_scenes and view.example is None
-            beside = {self.preset: self.limits.preset_of(view), self.note: note(ONLY_SCENES if unknown else "")}
+            beside = {self.preset: preset_of(view, self.engine.own), self.note: note(ONLY_SCENES if unknown else "")}
             yield self._painted(view, Frame()) | beside
             stop = self.running[request.session_hash] = threading.Event()
             for frame in self.engine.stream(image, view, stop):
@@ -180,30 +184,19 @@ class Page:
             stop.set()
 
 
-def _control(name: str, value: Any, info: str, ends: tuple[float, float, float] | None) -> Any:
-    """A slider for what has ends, a box to tick for what is on or off, a choice for the rest."""
-    common = {"value": value, "label": name, "info": info, "elem_id": name}
-    if ends is not None:
-        return gr.Slider(ends[0], ends[1], step=ends[2], **common)
-    if isinstance(value, bool):
-        return gr.Checkbox(**common)
-    return gr.Radio(list(CHOICES[name]), **common)
-
-
 class _OnlyThisServer:
     """Keeps the page between this server and this machine's browser.
 
-    It adds the header by which browsers refuse to ask anybody else. Where only this machine may ask, it refuses
+    It adds the header by which browsers refuse to ask anybody else. It refuses
     requests under another host name, by which a site could make a browser take this server for its own (DNS
     rebinding), and posts from other pages.
 
     Args:
         app: The server.
-        local: Whether only this machine may ask.
     """
 
-    def __init__(self, app: Any, local: bool) -> None:
-        self.app, self.local = app, local
+    def __init__(self, app: Any) -> None:
+        self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -213,7 +206,7 @@ class _OnlyThisServer:
         asked = [f"//{headers.get('host', '')}"]
         if scope.get("method") not in ("GET", "HEAD") and "origin" in headers:
             asked.append(headers["origin"])
-        if self.local and not all(urlsplit(url).hostname in ("127.0.0.1", "localhost") for url in asked):
+        if not all(urlsplit(url).hostname in ("127.0.0.1", "localhost") for url in asked):
             refusal = PlainTextResponse("This page is for this machine only: open it at 127.0.0.1.", status_code=403)
             await refusal(scope, receive, send)
             return
@@ -227,12 +220,12 @@ class _OnlyThisServer:
         await self.app(scope, receive, with_header)
 
 
-def launch(blocks: gr.Blocks, *, address: str | None, port: int | None, open_browser: bool = False) -> str:
+def launch(blocks: gr.Blocks, address: str, port: int, open_browser: bool) -> str:
     """Start the server in the background and return its address.
 
     Args:
         blocks: The page.
-        address: Where to listen; None leaves it to the environment, as a Space needs.
+        address: Where to listen.
         port: Where to listen.
         open_browser: Whether to open the page.
     """
@@ -259,6 +252,6 @@ def launch(blocks: gr.Blocks, *, address: str | None, port: int | None, open_bro
         max_file_size=LARGEST_IMAGE,
         theme=theme,
         css=CSS,
-        app_kwargs={"middleware": [Middleware(_OnlyThisServer, local=address is not None)]},
+        app_kwargs={"middleware": [Middleware(_OnlyThisServer)]},
     )
     return str(url)

@@ -1,13 +1,11 @@
-"""Serve the page: what `rudder demo` and a Hub Space have in common. Loads gradio only when it is called."""
+"""Serve the page of `rudder demo`. Loads gradio only when it is called."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,10 +35,9 @@ def check_port(port: int) -> int:
 
 @contextmanager
 def serving(
-    model: Any, processor: Any, name: str | None, *, port: int = 0, max_new_tokens: int = 128, on_space: bool = False,
-    open_browser: bool = False,
-) -> Iterator[str]:  # fmt: skip
-    """While the context is open, the page is served; yields its address.
+    model: Any, processor: Any, name: str | None, port: int = 0, max_new_tokens: int = 128, open_browser: bool = False
+) -> Iterator[str]:
+    """Serve the page to this machine only, while the context is open; yields its address.
 
     Images that visitors upload live in a folder of their own, which goes with the server.
 
@@ -50,8 +47,6 @@ def serving(
         name: What the user calls the model; None is the embedded one.
         port: Where to listen; 0 for any free port.
         max_new_tokens: Longest answer.
-        on_space: Whether a Hub Space serves the page to the public: it listens where the Space says, and folders of
-            the machine are not shown. Otherwise only this machine can reach it.
         open_browser: Whether to open the page in a browser.
     """
     inside = embedded_name(name)
@@ -67,27 +62,11 @@ def serving(
             Engine(model, processor, max_new_tokens),
             name=str(name) if inside is None else f"embedded:{inside}",
             prompt=PROMPT,
-            note="" if inside is None or on_space else NOTE,
+            note="" if inside is None else NOTE,
             knows_scenes=inside is not None,
             folder=files,
         )
-        address = (None, None) if on_space else (HERE, check_port(port))
         try:
-            yield launch(page.blocks, address=address[0], port=address[1], open_browser=open_browser)
+            yield launch(page.blocks, HERE, check_port(port), open_browser)
         finally:
             page.blocks.close(verbose=False)
-
-
-def serve_until_interrupted(announce: Callable[[str], None], *args: Any, **options: Any) -> None:
-    """Serve the page until Ctrl-C or SIGTERM; `announce` is called with its address. Arguments as for `serving`."""
-    ended = threading.Event()
-    # Without it a terminated server would leave its visitors' images behind.
-    earlier = signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    try:
-        with serving(*args, **options) as url:
-            announce(url)
-            ended.wait()
-    except KeyboardInterrupt:
-        return
-    finally:
-        signal.signal(signal.SIGTERM, earlier)

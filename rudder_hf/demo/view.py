@@ -5,36 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from ..analyze.tokens import (
+    SCALE,
     TOKEN_CSS,
     TracedAnswer,
     escape,
     mark_differences,
     numbers_html,
-    scale_html,
     token_view,
     tokens_html,
 )
-from ..core.configuration import RudderConfig
-from ..core.settings import MODES, check_setting
+from ..core.settings import check_setting
 from ..scenes.embedded import examples
 
-CHOICES = {"mode": MODES, "span": ("prompt", "text", "image")}
 PRESETS = ("off", "calibrated", "strong")
 LONGEST_PROMPT = 2000  # characters
 SETTINGS = {
-    "layer": "where CARD is read and added",
     "alpha_max": "strength of the push",
     "k": "sensitivity of the gate",
-    "mode": "gated (beta) or constant (add)",
-    "span": "which tokens of the prompt make CARD",
-    "steer_first_token": "steer the first token too",
     "contrast": "contrast of image values: not in the paper",
 }
-"""The settings of `RudderConfig` that the page shows, and what they are."""
+"""The settings of `RudderConfig` that the page has sliders for, and what they are."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +43,17 @@ class View:
         """Return the view that the page's controls hold; `values` are those of `SETTINGS`.
 
         Raises:
-            ValueError: A control was emptied.
+            ValueError: A control was emptied, or a setting or the prompt is out of range.
         """
         given = dict(zip(SETTINGS, values, strict=True))
         if empty := [name for name, value in given.items() if value is None]:
             raise ValueError(f"{', '.join(empty)} is empty: choose a value.")
-        typed = {name: type(getattr(RudderConfig, name))(value) for name, value in given.items()}
-        return cls(example, str(prompt or ""), typed)
+        prompt = str(prompt or "")
+        if not prompt.strip() or len(prompt) > LONGEST_PROMPT:
+            raise ValueError(
+                f"prompt has {len(prompt)} characters, but has to have 1 to {LONGEST_PROMPT}, not all blank."
+            )
+        return cls(example, prompt, {name: check_setting(name, value) for name, value in given.items()})
 
 
 @dataclass(frozen=True)
@@ -69,52 +66,25 @@ class Frame:
     stopped: bool = False
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What can be set on a model."""
+def slider_ranges(own: Mapping[str, Any]) -> dict[str, tuple[float, float, float, float]]:
+    """Return lowest and highest value, the model's own value and the step of each slider."""
+    strongest = float(f"{3 * own['alpha_max'] or 1.0:.2g}")
+    return {
+        "alpha_max": (0, strongest, own["alpha_max"], float(f"{10.0 ** (math.floor(math.log10(strongest)) - 3):.0e}")),
+        "k": (0, max(20, math.ceil(own["k"])), own["k"], 0.1),
+        "contrast": (0, max(2, math.ceil(own["contrast"])), own["contrast"], 0.05),
+    }
 
-    layers: int
-    own: Mapping[str, Any]  # the model's own settings: always within the limits
 
-    @cached_property
-    def ranges(self) -> dict[str, tuple[float, float, float]]:
-        """Lowest value, highest value and step of each slider."""
-        own = self.own
-        strongest = float(f"{3 * own['alpha_max'] or 1.0:.2g}")
-        return {
-            "layer": (0, self.layers - 1, 1),
-            "alpha_max": (0, strongest, float(f"{10.0 ** (math.floor(math.log10(strongest)) - 3):.0e}")),
-            "k": (0, max(20, math.ceil(own["k"])), 0.1),
-            "contrast": (0, max(2, math.ceil(own["contrast"])), 0.05),
-        }
+def preset(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of one of `PRESETS`: nothing on, the model's own, or twice their strength."""
+    changes = {"off": {"alpha_max": 0.0, "contrast": 0.0}, "strong": {"alpha_max": 2 * own["alpha_max"]}}
+    return {**own, **changes.get(name, {})}
 
-    def preset(self, name: str) -> dict[str, Any]:
-        """Return the settings of one of `PRESETS`: nothing on, the model's own, or twice their strength."""
-        own = dict(self.own)
-        changes = {"off": {"alpha_max": 0.0, "contrast": 0.0}, "strong": {"alpha_max": 2 * own["alpha_max"]}}
-        return own | changes.get(name, {})
 
-    def preset_of(self, view: View) -> str | None:
-        """Return the preset that a view has; None for settings of the visitor's own."""
-        return next((name for name in PRESETS if self.preset(name) == dict(view.settings)), None)
-
-    def check(self, view: View) -> None:
-        """Reject a view that the model cannot show.
-
-        Raises:
-            ValueError: A setting is out of range; it is named with what is allowed.
-        """
-        if not view.prompt.strip() or len(view.prompt) > LONGEST_PROMPT:
-            raise ValueError(
-                f"prompt has {len(view.prompt)} characters, but has to have 1 to {LONGEST_PROMPT}, not all blank."
-            )
-        for name, value in view.settings.items():
-            if name not in self.ranges:
-                check_setting(name, value)
-                continue
-            low, high, _ = self.ranges[name]
-            if not low <= value <= high:  # not so for NaN either
-                raise ValueError(f"{name} is {value:g}, but has to be {low:g} to {high:g}.")
+def preset_of(view: View, own: Mapping[str, Any]) -> str | None:
+    """Return the preset that a view has; None for settings of the visitor's own."""
+    return next((name for name in PRESETS if preset(name, own) == dict(view.settings)), None)
 
 
 # HTML
@@ -154,7 +124,7 @@ ONLY_THIS_SERVER = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:
 
 ORIGINAL = "Original model (vanilla)"
 LEGEND = (
-    f'<p class="legend">{scale_html((0.0, 1.0))} gate: share of alpha_max that was added when the word was '
+    f'<p class="legend">{SCALE} gate: share of alpha_max that was added when the word was '
     "written. Point at a word for its numbers, or open the table below an answer.</p>"
 )
 
@@ -216,7 +186,7 @@ def paint(view: View, frame: Frame) -> tuple[list[str], str]:
         result = "The answers differ in the framed words." if mark_differences(*views) else "Same answer."
     panels = []
     for heading, shown in zip((ORIGINAL, title(view.settings)), views, strict=True):
-        body = tokens_html(shown["tokens"], "gate", (0.0, 1.0)) or ("" if frame.stopped else "Waiting for the model …")
+        body = tokens_html(shown["tokens"]) or ("" if frame.stopped else "Waiting for the model …")
         below = verdict(shown["absent"], frame.done, frame.stopped)
         panels.append(panel(heading, body, below, numbers_html(shown["tokens"]) if frame.done else ""))
     return panels, status(result)

@@ -70,7 +70,7 @@ def test_an_answer_ends_with_its_end_of_sequence() -> None:
 
 
 def test_mentions_and_their_tokens() -> None:
-    answer = traced("a dog and a traffic light", [0.1, 0.2, 0.3, 0.4, 0.5, 0.7], [0.1, 0.2, 0.3, 0.4, 0.5, 0.02])
+    answer = traced("a dog and a traffic light", [0.1, 0.2, 0.3, 0.4, 0.5, 0.7])
     dog, light = answer_mentions(answer, {"dog"})
     assert (dog.tokens, dog.absent, light.tokens, light.absent) == ([1], False, [4, 5], True)
     assert answer_mentions(answer, None)[0].absent is None
@@ -123,9 +123,9 @@ def token(text: str, similarity: float = 0.25, absent: bool | None = None) -> di
 tokens = st.lists(st.builds(token, st.text(max_size=12), st.floats(-1, 1), st.sampled_from([None, False, True])))
 
 
-@given(tokens, st.sampled_from(["gate", "similarity"]))
-def test_tokens_show_the_text_and_strike_out_absent_objects(answer: list[dict[str, Any]], measure: str) -> None:
-    page = tokens_html(answer, measure, (0.0, 1.0))
+@given(tokens)
+def test_tokens_show_the_text_and_strike_out_absent_objects(answer: list[dict[str, Any]]) -> None:
+    page = tokens_html(answer)
     read = Read(page)
     assert read.open == []
     assert read.tags <= {"span", "del"}
@@ -140,13 +140,13 @@ def test_tokens_show_the_text_and_strike_out_absent_objects(answer: list[dict[st
 
 def test_tokens_carry_their_numbers_and_hostile_text_stays_text() -> None:
     hostile = '<img src=x onerror="alert(1)"> {{constructor}} ${alert(1)}'
-    read = Read(tokens_html([token(hostile)], "gate", (0.0, 1.0)))
+    read = Read(tokens_html([token(hostile)]))
     assert read.text == hostile
     assert read.tags == {"span"}
     assert read.tips == ["gate 0.500 · similarity +0.250 · push 12.5 %"]
-    named = Read(tokens_html([token("cup", absent=True) | {"probability": 0.5}], "gate", (0.0, 1.0)))
-    assert named.tips == ["gate 0.500 · similarity +0.250 · push 12.5 % · probability 0.500 · cup, not in the image"]
-    assert Read(tokens_html([token("a", math.nan)], "similarity", (0.0, 1.0))).tips == ["not recorded"]
+    named = Read(tokens_html([token("cup", absent=True)]))
+    assert named.tips == ["gate 0.500 · similarity +0.250 · push 12.5 % · cup, not in the image"]
+    assert Read(tokens_html([token("a", math.nan)])).tips == ["not recorded"]
 
 
 def test_the_table_has_the_numbers_of_every_word() -> None:

@@ -17,7 +17,7 @@ def test_the_program_measures_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "argv", ["speed.py", "--shape", "tiny", "deep", *options])
     speed.main()
     tiny, deep = BenchmarkReport.load(out).cases
-    assert [(case.name, case.prompt_tokens, case.model["layers"]) for case in (tiny, deep)] == [
+    assert [(case.name, case.prompt_tokens, case.model["shape"]["layers"]) for case in (tiny, deep)] == [
         ("tiny", 20, 4),
         ("deep", 20, 32),
     ]

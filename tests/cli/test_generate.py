@@ -91,7 +91,7 @@ def test_without_arguments_all_scenes_are_counted_and_a_rule_shows_some() -> Non
         texts = lines_of(result.stdout, f"{name}:")
         assert [text.replace(marks.MARK, "") for text in texts] == [answers[place][name] for place in shown]
         for place, text, line in zip(shown, texts, told, strict=True):
-            absent = [n for n in captions.mentions(answers[place][name]) if n not in scenes[place].names]
+            absent = [n for n in captions.named_categories(answers[place][name]) if n not in scenes[place].names]
             assert text.count(marks.MARK) == len(absent)
             assert f"{name} {', '.join(absent) or 'nothing'}" in line
     # One line on what a handful of scenes cannot show, and the next step.
@@ -139,7 +139,7 @@ def test_one_size_of_an_image_everywhere() -> None:
         assert [answer["vanilla"] for answer in found["answers"]] == [row["answer"] for row in rows]
     model, processor = embedded.load()
     engine = Engine(model, processor)
-    view = View(2, captions.DETAIL_PROMPT, engine.limits.own)
+    view = View(2, captions.DETAIL_PROMPT, engine.own)
     *_, frame = engine.stream(embedded.example_image(2), view, threading.Event())
     assert frame.vanilla.text.strip() == rows[1]["answer"]
 
@@ -195,16 +195,6 @@ def test_images_in_one_batch_answer_as_one_by_one(examples: list[Path]) -> None:
         assert batched["vanilla"] == single["vanilla"]
         assert batched["gate"] == pytest.approx(single["gate"], abs=1e-4)
     assert len({answer["steered"] for answer in together}) == len(examples)
-
-
-def test_streaming_prints_the_same_words(examples: list[Path]) -> None:
-    plain = generate(*examples[:2])
-    streamed = generate(*examples[:2], "--stream")
-    assert streamed.exit_code == 0, streamed.output
-    for answer in answer_json(*examples[:2])["answers"]:
-        for name in ("vanilla", "steered"):
-            assert f"{name}: {answer[name]}" in streamed.stdout.replace(f"{name}:  ", f"{name}: ")
-    assert line_of(streamed.stdout, "not in the image:") == line_of(plain.stdout, "not in the image:")
 
 
 def test_objects_are_known_of_examples(examples: list[Path], tmp_path: Path) -> None:
@@ -294,7 +284,6 @@ def test_bad_settings_are_refused(option: str, value: object, word: str) -> None
 def test_options_that_do_not_go_together_are_refused(examples: list[Path]) -> None:
     refused(generate("--k", 2, "--set", "k=3"), "k is given twice")
     refused(generate(examples[0], "--example", 2), "--example is for the examples")
-    refused(generate("--stream", "--json"), "choose one of them")
 
 
 def test_a_failure_while_generating_is_told_apart_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

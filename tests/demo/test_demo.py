@@ -6,10 +6,8 @@ import ast
 import http.client
 import itertools
 import math
-import runpy
 import socket
 import threading
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +21,26 @@ from rudder_hf.analyze.examples import RULES, Examples, answer_examples, ask
 from rudder_hf.analyze.tokens import TracedAnswer, mark_differences, token_view
 from rudder_hf.demo import serve
 from rudder_hf.demo.engine import Engine
-from rudder_hf.demo.view import LONGEST_PROMPT, PRESETS, SETTINGS, Frame, Limits, View, paint, title, verdict
+from rudder_hf.demo.view import (
+    LONGEST_PROMPT,
+    PRESETS,
+    SETTINGS,
+    Frame,
+    View,
+    paint,
+    preset,
+    preset_of,
+    slider_ranges,
+    title,
+    verdict,
+)
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image, recognise_example, write_examples
 from tests.support.analyzing import traced
 from tests.support.command import refused, rudder
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-OWN = {name: getattr(RudderConfig, name) for name in SETTINGS} | {"layer": 3, "alpha_max": 12.5}
-LIMITS = Limits(4, OWN)
+OWN = {name: getattr(RudderConfig, name) for name in SETTINGS} | {"alpha_max": 12.5}
 DEFAULT = View(2, "what is this", OWN)
 
 
@@ -51,34 +60,30 @@ def test_verdicts() -> None:
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"layer": 4}, "0 to 3"),
-        ({"alpha_max": math.nan}, "0 to 38"),
-        ({"k": 1e9}, "0 to 20"),
-        ({"mode": "gamma"}, "'beta'"),
-        ({"span": "all"}, "'prompt', 'text', 'image'"),
-        ({"contrast": 3.0}, "0 to 2"),
+        ({"alpha_max": math.nan}, "alpha_max"),
+        ({"k": None}, "k is empty"),
     ],
 )
-def test_what_a_model_cannot_have_is_refused(changes: dict[str, Any], word: str) -> None:
-    LIMITS.check(DEFAULT)
+def test_what_cannot_be_set_is_refused(changes: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        LIMITS.check(with_settings(DEFAULT, **changes))
-    for prompt in ("", "  ", "a" * (LONGEST_PROMPT + 1)):
-        with pytest.raises(ValueError, match=str(LONGEST_PROMPT)):
-            LIMITS.check(replace(DEFAULT, prompt=prompt))
+        View.from_controls(2, "what is this", list((OWN | changes).values()))
 
 
-def test_presets_are_within_the_limits_and_recognised() -> None:
-    for own in (OWN, OWN | {"alpha_max": 0.7, "k": 30.0, "contrast": 5.5}):
-        limits = Limits(4, own)
+@pytest.mark.parametrize("prompt", [None, "  ", "a" * (LONGEST_PROMPT + 1)])
+def test_prompts_have_a_length(prompt: str | None) -> None:
+    with pytest.raises(ValueError, match=str(LONGEST_PROMPT)):
+        View.from_controls(2, prompt, list(OWN.values()))
+
+
+def test_presets_are_within_the_sliders_and_recognised() -> None:
+    for own in (OWN, OWN | {"alpha_max": 0.7, "k": 30.0, "contrast": 5.5}, OWN | {"alpha_max": 0.0}):
         for name in PRESETS:
-            view = replace(DEFAULT, settings=limits.preset(name))
-            limits.check(view)
-            assert limits.preset_of(view) == name
-        assert limits.preset("calibrated") == own
-        assert limits.preset("strong")["alpha_max"] == 2 * own["alpha_max"]
-        assert limits.preset_of(with_settings(DEFAULT, k=0.5)) is None
-    Limits(4, OWN | {"alpha_max": 0.0}).check(with_settings(DEFAULT, alpha_max=0.0))
+            settings = preset(name, own)
+            assert all(low <= settings[each] <= high for each, (low, high, *_) in slider_ranges(own).items())
+            assert preset(str(preset_of(replace(DEFAULT, settings=settings), own)), own) == settings
+        assert preset("calibrated", own) == own
+        assert preset("strong", own)["alpha_max"] == 2 * own["alpha_max"]
+        assert preset_of(with_settings(DEFAULT, k=0.5), own) is None
 
 
 def test_the_title_says_what_is_on() -> None:
@@ -118,14 +123,11 @@ def test_examples_are_chosen_by_rules_and_counted() -> None:
     assert Examples([{"dog"}], ["A dog."], ["The dog."]).chosen() == {}
 
 
-def test_controls() -> None:
-    """Sliders hold floats; what is emptied is refused."""
-    values = {**OWN, "layer": 3.0, "k": 2}
+def test_sliders_hold_floats() -> None:
+    values = {**OWN, "k": 2, "alpha_max": 3}
     view = View.from_controls(None, "p", list(values.values()))
-    assert view == View(None, "p", {**OWN, "k": 2.0})
-    assert type(view.settings["layer"]) is int
-    with pytest.raises(ValueError, match="alpha_max is empty"):
-        View.from_controls(None, "p", list((values | {"alpha_max": None}).values()))
+    assert view == View(None, "p", {**OWN, "k": 2.0, "alpha_max": 3.0})
+    assert type(view.settings["k"]) is float
 
 
 # The engine, on the embedded model
@@ -148,7 +150,7 @@ def said(answer: TracedAnswer) -> str:
 
 
 def opening(engine: Engine, number: int, **changes: Any) -> View:
-    return with_settings(View(number, serve.PROMPT, engine.limits.own), **changes)
+    return with_settings(View(number, serve.PROMPT, engine.own), **changes)
 
 
 def test_streamed_answers_and_numbers_are_those_of_separate_calls(engine: Engine) -> None:
@@ -177,12 +179,12 @@ def test_the_count_of_the_examples_is_that_of_single_answers(engine: Engine) -> 
 
 
 def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
-    """Other images, layers, modes and strengths, all at the same time."""
-    strength = engine.limits.own["alpha_max"]
+    """Other images and strengths, all at the same time."""
+    strength = engine.own["alpha_max"]
     wanted = [
         (1, opening(engine, 1, contrast=0.6)),
-        (5, opening(engine, 5, layer=11, alpha_max=strength / 2)),
-        (9, opening(engine, 9, layer=1, alpha_max=strength / 8, mode="add")),
+        (5, opening(engine, 5, alpha_max=strength / 2)),
+        (9, opening(engine, 9, alpha_max=strength / 8, k=1.0)),
     ]
     alone = [last(engine, number, view) for number, view in wanted]
     together: list[Frame | None] = [None] * len(wanted)
@@ -221,15 +223,14 @@ def test_a_stopped_answer_is_a_part_of_the_whole_one(engine: Engine) -> None:
 
 def test_who_waits_for_a_turn_can_stop(engine: Engine) -> None:
     stop = threading.Event()
-    with engine._turn:
-        stop.set()
-        (frame,) = engine.stream(example_image(2), opening(engine, 2), stop)
+    stop.set()
+    (frame,) = engine.stream(example_image(2), opening(engine, 2), stop)
     assert (frame.stopped, said(frame.vanilla)) == (True, "")
 
 
 def test_errors_reach_the_reader_and_leave_the_model_usable(engine: Engine) -> None:
-    with pytest.raises(ValueError, match="layer is 99"):
-        next(engine.stream(example_image(1), opening(engine, 1, layer=99), threading.Event()))
+    with pytest.raises(ValueError, match="`k` is -1"):
+        list(engine.stream(example_image(1), opening(engine, 1, k=-1.0), threading.Event()))
     with pytest.raises(ValueError, match="no image"):
         list(engine.stream("no image", opening(engine, 1), threading.Event()))  # type: ignore[arg-type]
     assert engine.model.config.layer == embedded.config().layer
@@ -268,29 +269,6 @@ def test_only_the_page_needs_gradio() -> None:
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         assert ("gradio" in names) == (path.stem == "page"), path.name
-
-
-def test_the_space_serves_this_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("gradio", reason="the page needs gradio: pip install 'rudder-hf[demo]'")
-    space, status = EXAMPLES / "space", []
-    front = (space / "README.md").read_text().split("---")[1]
-    assert "sdk: gradio" in front
-    assert "app_file: app.py" in front
-    assert (space / "requirements.txt").read_text().strip() == "rudder-hf[demo]"
-
-    def serve_once(announce: Any, *args: Any, **options: Any) -> None:
-        """Serve the page as until Ctrl-C, but for one request under the Space's own name."""
-        with serve.serving(*args, **options) as url:
-            request = urllib.request.Request(url, headers={"Host": "name.hf.space"})
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                status.append((answer.status, b"RUDDER" in answer.read()))
-
-    port = serve.check_port(0)
-    monkeypatch.setenv("GRADIO_SERVER_PORT", str(port))
-    monkeypatch.delenv("RUDDER_MODEL", raising=False)
-    monkeypatch.setattr(serve, "serve_until_interrupted", serve_once)
-    runpy.run_path(str(space / "app.py"))
-    assert status == [(200, True)]
 
 
 def test_other_host_names_and_other_pages_are_refused() -> None:

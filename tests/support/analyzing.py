@@ -5,7 +5,7 @@ from __future__ import annotations
 from rudder_hf.analyze.tokens import TracedAnswer
 
 
-def traced(words: str, similarity: list[float], probability: list[float] | None = None) -> TracedAnswer:
+def traced(words: str, similarity: list[float]) -> TracedAnswer:
     """An answer of one token per word, with a gate of half the similarity."""
     spans, start = [], 0
     for word in words.split(" "):
@@ -13,6 +13,4 @@ def traced(words: str, similarity: list[float], probability: list[float] | None 
         spans.append((start, stop))
         start = stop
     gate, push = [s / 2 for s in similarity], [0.0] * len(spans)
-    chances = probability or [0.5] * len(spans)
-    trace = {"similarity": similarity, "gate": gate, "push": push, "probability": chances}
-    return TracedAnswer(words, spans, trace)
+    return TracedAnswer(words, spans, {"similarity": similarity, "gate": gate, "push": push})
