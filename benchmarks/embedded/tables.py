@@ -59,6 +59,7 @@ LABELS = {
 # Methods of others: RUDDER as released and the cut-off alone are no peers.
 PEERS = tuple(name for name in GROUPS["peers"] if name not in ("rudder-released", "plausibility"))
 README_PEERS = 3
+ON_OTHER_PAGES = ("rudder-released", "flb")  # docs/paper.md and the models' own pages have these
 CONTROLS = {
     "rudder-mean": "the mean CARD",
     "rudder-shuffled": "another image's CARD",
@@ -170,7 +171,8 @@ def test_bed_block() -> str:
         found = result(name)
         if found is not None:
             about = f"**{MODELS[name]}**, {len(found.image_ids):,} scenes:"
-            parts += [about, method_table(found, [(LABELS[m.method], m) for m in found.methods])]
+            rows = [(LABELS[m.method], m) for m in found.methods if m.method not in ON_OTHER_PAGES]
+            parts += [about, method_table(found, rows)]
     return "\n\n".join([*parts, MARKS] if parts else [])
 
 
@@ -182,6 +184,9 @@ def controls_block() -> str:
     ours = [found.method("rudder-beta") for found in measured.values()]
     controls = [{m.method: m.steered_minus for m in found.methods if m.steered_minus} for found in measured.values()]
     rows = [["CHAIR_S against vanilla", *(_change(one.differences.get("chair_s")) for one in ours)]]
+    for metric, label in {"chair_s": "CHAIR_S", "chair_i": "CHAIR_I"}.items():
+        shares = [_share(found.methods[0], one, metric) for found, one in zip(measured.values(), ours, strict=True)]
+        rows.append([f"{label}, as a share of vanilla's", *shares])
     for name, label in CONTROLS.items():
         rows.append([f"CHAIR_S against {label}", *(_change(own.get(name, {}).get("chair_s")) for own in controls)])
     cut = [one.control.differences if one.control else {} for one in ours]
@@ -190,6 +195,21 @@ def controls_block() -> str:
         rows.append([f"{label} against vanilla", *(_change(one.differences.get(metric)) for one in ours)])
     table = Table(["RUDDER-Beta", *measured], rows, labels=1).markdown()
     return f"{table}\n\nIn brackets: paired 95 % bootstrap intervals over scenes, not corrected for their number."
+
+
+def released_block() -> str:
+    """RUDDER-Beta as printed and as released, on the shipped models, each tuned alike."""
+    parts = []
+    for name in SHIPPED:
+        if (found := result(name)) is not None:
+            rows = [(LABELS[key], found.method(key)) for key in ("vanilla", "rudder-beta", "rudder-released")]
+            parts += [f"**{MODELS[name]}**, {len(found.image_ids):,} scenes:", method_table(found, rows)]
+    return "\n\n".join([*parts, MARKS] if parts else [])
+
+
+def _share(vanilla: MethodResult, ours: MethodResult, metric: str) -> str:
+    """Return by which share of vanilla's value a method changes a metric."""
+    return f"{100 * (ours.metrics[metric].value / vanilla.metrics[metric].value - 1):+.0f} %"
 
 
 def contrast_block() -> str:
@@ -213,6 +233,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "test-bed": test_bed_block,
     "controls": controls_block,
     "contrast": contrast_block,
+    "released": released_block,
 }
 
 
