@@ -106,12 +106,11 @@ def test_two_machines_calibrate_together(tmp_path: Path) -> None:
         for each in machines:
             each.kill()
     # 1 if no setting of so small a grid keeps within the limits, which is a result as well.
-    answers = sorted((tmp_path / "out" / "batches").glob("*.jsonl"))
-    assert [path.name for path in answers] == ["process-0000.jsonl", "process-0001.jsonl"], outputs
-    samples = [
-        {sample for line in path.read_text().splitlines() for sample in json.loads(line).get("answers", {})}
-        for path in answers
-    ]
-    assert len(samples[0]) == len(samples[1]) == 2, outputs
-    assert not samples[0] & samples[1]
-    assert list((tmp_path / "out").glob("result-*/calibration.json")), outputs
+    answers = sorted((tmp_path / "out" / "choosing" / "answers").glob("*.jsonl"))
+    assert [path.name for path in answers] == ["0.jsonl", "1.jsonl"], outputs
+    batches = [[json.loads(line) for line in path.read_text().splitlines()] for path in answers]
+    done = [{(batch["key"], row["id"]) for batch in part for row in batch["rows"]} for part in batches]
+    assert all(done), outputs
+    assert not done[0] & done[1]
+    assert len(done[0] | done[1]) == 3 * 4, outputs  # vanilla and two settings on four scenes
+    assert list((tmp_path / "out").glob("result-*/report.md")), outputs
