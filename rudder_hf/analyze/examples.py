@@ -86,13 +86,15 @@ class Examples:
         return {holds.index(True): rule for rule, holds in zip(RULES, kept, strict=True) if any(holds)}
 
     def summary(self) -> str:
-        """One sentence about all images."""
+        """What all images show: absent objects, and answers that repeat an object, which RUDDER may pay with."""
         before, after = (sum(column) for column in zip(*self.absent, strict=True))
         objects = [sum(len(_named(text)) for text in texts) for texts in (self.vanilla, self.steered)]
         fewer, more = (sum(sign * (b - a) > 0 for a, b in self.absent) for sign in (-1, 1))
+        repeating = [sum(_repeats(text) for text in texts) for texts in (self.vanilla, self.steered)]
         return (
             f"Absent objects named in all {len(self.present)} scenes: vanilla {before} of {objects[0]}, steered "
-            f"{after} of {objects[1]} objects; with RUDDER fewer in {fewer} scenes, more in {more}."
+            f"{after} of {objects[1]} objects; with RUDDER fewer in {fewer} scenes, more in {more}. "
+            f"Answers that name an object twice: vanilla {repeating[0]}, steered {repeating[1]}."
         )
 
 
@@ -109,3 +111,7 @@ def answer_examples(
 
 def _named(text: str) -> set[str]:
     return set(parse(text).categories)
+
+
+def _repeats(text: str) -> bool:
+    return len(parse(text).mentions) > len(_named(text))

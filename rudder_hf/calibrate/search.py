@@ -38,9 +38,9 @@ class Grid:
 
     strengths: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)  # alpha_max as a share of the hidden state's median length
     k: tuple[float, ...] = (5.0, 8.0)  # sensitivities of the gate; mode "add" has none
-    modes: tuple[str, ...] = ("beta",)
     # Image-value contrasts, which are not in the paper; those above 0 are also tried without a push
     contrast: tuple[float, ...] = (0.0,)
+    modes: tuple[str, ...] = ("beta",)
 
     def __post_init__(self) -> None:
         for name, values in asdict(self).items():
@@ -87,7 +87,7 @@ class Grid:
         """
         strengths, ks = self.pushes, sorted(set(self.k))
         places = {len(strengths) // 3, min(2 * len(strengths) // 3, len(strengths) - 1)}
-        few = Grid(tuple(strengths[place] for place in places), (ks[len(ks) // 2],), self.modes)
+        few = Grid(tuple(strengths[place] for place in places), (ks[len(ks) // 2],), modes=self.modes)
         return few.candidates(layer, hidden_norm)
 
 

@@ -61,9 +61,10 @@ def found(outcome: Outcome) -> dict[str, Any]:
 
 
 def test_answers_are_those_of_generate(tmp_path: Path) -> None:
-    """With and without a contrast: what is stored is what each candidate alone writes."""
-    grid = Grid((0.5, 1.5), (2.0, 8.0), (0.0, 9.0))
+    """Gated, constant, with and without a contrast: what is stored is what each candidate alone writes."""
     data = images(3, 1)
+    grid, constant = Grid((0.5, 1.5), (2.0, 8.0), (0.0, 9.0)), Grid((0.5, 1.5), modes=("add",))
+    assert [method.mode for method in constant.candidates(2, 1.0)] == ["add", "add"]  # type: ignore[attr-defined]
     outcome = calibrate(loaded(), data, tmp_path, options(layers=(2,), grid=grid))
     assert len(outcome.tried) == 2 * 2 * 2 + 1
     stored = Run(tmp_path / "choosing").answers()

@@ -74,6 +74,7 @@ def test_without_arguments_all_scenes_are_counted_and_a_rule_shows_some() -> Non
     assert f"Absent objects named in all 48 scenes: {counts} objects" in result.stdout
     fewer, more = sum(s < v for v, s in wrong), sum(s > v for v, s in wrong)
     assert f"with RUDDER fewer in {fewer} scenes, more in {more}." in result.stdout
+    assert re.search(r"name an object twice: vanilla \d+, steered \d+\.", result.stdout)
     # The first scene that each rule holds for, whatever it shows.
     expected = [
         next((n for n, holds in enumerate(rule) if holds), None)
