@@ -145,19 +145,20 @@ def train_scene(seed: int, number: int) -> Scene:
 
 
 @cache
-def _noise() -> NDArray[np.int32]:
-    return np.random.RandomState(12345).randint(-9, 10, size=(2 * SIDE, 2 * SIDE, 3)).astype(np.int32)
+def _noise(scale: int) -> NDArray[np.int32]:
+    return np.random.RandomState(12345).randint(-9, 10, size=(2 * SIDE * scale, 2 * SIDE * scale, 3)).astype(np.int32)
 
 
-def draw(scene: Scene) -> Image.Image:
-    """Draw a scene, `SIDE` pixels wide."""
-    pixels = drawing.background(scene.place, scene.variant, SIDE) + scene.brightness
+def draw(scene: Scene, scale: int = 1) -> Image.Image:
+    """Draw a scene, `SIDE * scale` pixels wide."""
+    side = SIDE * scale
+    pixels = drawing.background(scene.place, scene.variant, side) + scene.brightness
     for thing in scene.things:
-        patch = drawing.sprite(thing.glyph, thing.style, thing.size, thing.flip)
-        rows = slice(thing.y, thing.y + thing.size)
-        columns = slice(thing.x, thing.x + thing.size)
+        patch = drawing.sprite(thing.glyph, thing.style, thing.size * scale, thing.flip)
+        rows = slice(thing.y * scale, (thing.y + thing.size) * scale)
+        columns = slice(thing.x * scale, (thing.x + thing.size) * scale)
         opacity = patch[..., 3:] * thing.alpha // 255
         pixels[rows, columns] = (pixels[rows, columns] * (255 - opacity) + patch[..., :3] * opacity) // 255
-    left, top = scene.seed * 7919 % SIDE, scene.seed * 104729 % SIDE
-    pixels = pixels + _noise()[top : top + SIDE, left : left + SIDE]
+    left, top = scene.seed * 7919 % side, scene.seed * 104729 % side
+    pixels = pixels + _noise(scale)[top : top + side, left : left + side]
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8), "RGB")
