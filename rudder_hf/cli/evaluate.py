@@ -38,7 +38,7 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="chair: COCO's folder or instances_*.json; pope: folder of questions or either; mme: its folder."
+            help="chair: COCO's folder or instances_*.json; pope: folder of questions, or COCO; mme: its folder."
         ),
     ] = None,
     images: options.ImagesOption = None,
@@ -101,7 +101,7 @@ def evaluate(
     if result is None:
         typer.echo(
             f"Process {process.rank} of {process.count} is done; the last one writes the result. Should one be lost, "
-            "repeat the command: only what is missing is done.",
+            "repeat the command: it generates only what is missing.",
             err=True,
         )
         return

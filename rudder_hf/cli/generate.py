@@ -46,10 +46,8 @@ def generate(
     contrast: options.ContrastOption = None,
     settings: options.SettingsOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
-    limit: Annotated[int | None, typer.Option(min=1, help="Number of images, from the first on.")] = None,
-    example: Annotated[
-        int | None, typer.Option(min=1, help="Number of an example instead of a choice of them.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N images.")] = None,
+    example: Annotated[int | None, typer.Option(min=1, help="Show only the example with this number.")] = None,
     batch_size: options.BatchSizeOption = 8,
     trace: Annotated[bool, typer.Option("--trace", help="Show similarity, gate and push of every token.")] = False,
     as_json: options.JsonOption = False,

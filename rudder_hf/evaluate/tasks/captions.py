@@ -100,5 +100,7 @@ def coco_images(options: DataOptions, instances: Path) -> Path:
     folders = [root / split for root in (instances.parent.parent, instances.parent)]
     found = next((folder for folder in folders if folder.is_dir()), None)
     if found is None:
-        raise InputError(f"there is no folder {split} of images beside {instances}: pass --images")
+        raise InputError(
+            f"there is no folder {split} of images beside {instances}: put them there, or pass --images to evaluate"
+        )
     return found
