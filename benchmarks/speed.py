@@ -1,6 +1,6 @@
 """What RUDDER costs on random LLaVAs of two shapes, so that nothing is downloaded.
 
-    OMP_NUM_THREADS=1 python benchmarks/speed.py --new-tokens 32 --rounds 48 --out benchmarks/speed-cpu.json
+    OMP_NUM_THREADS=1 python benchmarks/speed.py --new-tokens 32 --rounds 16 --out benchmarks/speed-cpu.json
 
 It prints the table in Markdown.
 RUDDER acts in one layer, whatever the number of layers. `wide` has the layers of LLaVA-1.5-7B but only two of them, so
