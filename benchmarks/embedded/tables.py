@@ -145,7 +145,7 @@ def readme_block() -> str:
     better = [LABELS[peer.method] for peer in peers if _f1(peer) > _f1(ours)]
     said = (
         f"Tuned peers with a higher F1 than RUDDER-Beta here: {'; '.join(better) or 'none'}. A token of this model "
-        "takes 2 to 3 ms, so that RUDDER's 0.1 ms shows; see [speed](docs/speed.md) for larger models."
+        "takes 2 to 3 ms, so that RUDDER's 0.2 ms shows; see [speed](docs/speed.md) for larger models."
     )
     parts = [
         f"Measured on the embedded LLaVA, greedy search, {len(found.image_ids):,} scenes that nothing was chosen on. "

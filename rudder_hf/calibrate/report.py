@@ -89,7 +89,7 @@ def report(outcome: Outcome) -> str:
     if outcome.checking is not None:
         parts.append(f"## On {len(record['held_out_images'])} images that were not used for choosing")
         parts += [full_table(outcome.checking).markdown(), *outcome.checking.notes, *notes(outcome.checking)]
-        parts.append("An effect that another image's CARD has too is not specific to the image.")
+        parts.append("An effect that the control has too is not specific to the image.")
     reasons = {describe(outcome.tried[place]): ", ".join(found) for place, found in outcome.choice.broken.items()}
     table = short_table(outcome.choosing)
     rows = [[row[0], *(cell.split(" ")[0] for cell in row[1:]), reasons.get(row[0], "")] for row in table.rows]

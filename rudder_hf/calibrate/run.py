@@ -135,7 +135,9 @@ def _check(run: Run, best: Attached, options: CalibrationOptions, progress: Prog
         kinds: dict[type, type[Method]] = {Contrast: ShuffledContrast, RudderContrast: ShuffledContrastCard}
         kind = kinds.get(type(best), ShuffledCard)
         sources = Sources(prompts=lambda: donor_prompts(run.loaded, run.task))
-        named["with another image's CARD"] = control(kind, best, run.loaded, sources)
+        named[f"with another image's {'values' if kind is ShuffledContrast else 'CARD'}"] = control(
+            kind, best, run.loaded, sources
+        )
     run.answer(list(named.values()), progress, wait=True)
     variants = [Variant.of(method, label) for label, method in named.items()]
     result = save_result(run.result(Scoring(bootstrap=_DRAWS), variants), run.path, tables=False)

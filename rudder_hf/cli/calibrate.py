@@ -118,6 +118,8 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
     numbers: dict[str, Any] = {
         name: parse_numbers(f"--{name}", given[name]) for name in ("strengths", "k", "contrast") if given[name]
     }
+    if given["mode"] == "add" and given["k"]:
+        raise ValueError("--k is of the gate, which --mode add does not have: leave one of them out.")
     return CalibrationOptions(
         grid=Grid(**numbers, modes=(given["mode"] or "beta",)),
         layers=None if given["layers"] is None else parse_numbers("--layers", given["layers"], int),  # type: ignore[arg-type]

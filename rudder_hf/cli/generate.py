@@ -78,7 +78,8 @@ def generate(
             found = found[: limit or (COUNTED if counted else SHOWN)]
         beyond = "  (the contrast is not in the paper)" if steered.config.contrast else ""
         if not as_json:
-            typer.echo(f"{NOTE}\n" if model is None else "", nl=model is None)
+            if model is None:
+                typer.echo(f"{NOTE}\n")
             typer.echo(f"prompt:  {prompt}\nrudder:  {steered.config.expression()}{beyond}")
         answers: list[Answer] = []
         size = COUNTED if counted else batch_size
@@ -125,8 +126,9 @@ def _held_out(record: dict[str, Any]) -> str:
     """What the held-out images showed of calibrated settings; empty if these are not."""
     from ..runtime.report import change_in_points
 
-    changes, labels = record.get("held_out") or {}, {"chair_s": "CHAIR_S", "chair_i": "CHAIR_I", "recall": "recall"}
-    if record.get("refusal") or not changes.keys() >= (labels := labels | {"f1": "F1"}).keys():
+    labels = {"chair_s": "CHAIR_S", "chair_i": "CHAIR_I", "recall": "recall", "f1": "F1"}
+    changes = record.get("held_out") or {}
+    if record.get("refusal") or not changes.keys() >= labels.keys():
         return ""
     shown = ", ".join(f"{label} {change_in_points(changes[name])}" for name, label in labels.items())
     return f"Change on {len(record['held_out_images'])} held-out scenes, in points with 95 % intervals: {shown}."

@@ -23,8 +23,7 @@ app = typer.Typer(
 for module in MODULES:
     name = module.__name__.rpartition(".")[2]
     command = for_help(getattr(module, name))
-    # Ctrl-C is how the page of `demo` is meant to end.
-    app.command(name, epilog=module.EXAMPLES)(command if module is demo else interruptible(command))
+    app.command(name, epilog=module.EXAMPLES)(interruptible(command))
 
 
 def _print_version(wanted: bool) -> None:

@@ -66,7 +66,7 @@ MaxNewTokensOption = Annotated[
 MethodsOption = Annotated[
     str,
     typer.Option(
-        help="Methods by commas, or groups: all, rudder, peers, controls; differences are to the first.",
+        help="Methods by commas, or groups: all, rudder, contrast, peers, controls; differences are to the first.",
         show_default="vanilla, rudder-beta, rudder-add",
     ),
 ]

@@ -83,7 +83,7 @@ def load_model(name: str | None, dtype: str = "auto", device: str = "cpu") -> Lo
     Raises:
         ValueError: The model or the settings cannot be loaded.
     """
-    inside, revision = embedded.embedded_name(name), None
+    inside, revision, given = embedded.embedded_name(name), None, name
     if name is not None and inside is None and not Path(name).exists():
         name, _, given_revision = name.partition("@")
         revision = given_revision or None
@@ -105,7 +105,7 @@ def load_model(name: str | None, dtype: str = "auto", device: str = "cpu") -> Lo
         model = load_base(base, LoadArguments(base={"dtype": dtype})).to(device).eval()
         processor = load_processor(base)
     except OSError as error:
-        raise ValueError(f"Cannot load {name or 'the embedded model'!r}: {_first_line(error)}") from error
+        raise ValueError(f"Cannot load {given or 'the embedded model'!r}: {_first_line(error)}") from error
     return LoadedModel(name or "embedded", model, processor, settings, base_revision(model, source))
 
 

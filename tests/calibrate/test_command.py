@@ -53,6 +53,16 @@ def test_the_planted_setting_is_found(saved_model: Path, annotated: tuple[Path, 
     assert Provenance(config).calibrated, config.calibration["refusal"]
 
 
+def test_constant_strengths_are_searched(saved_model: Path, annotated: tuple[Path, Method], tmp_path: Path) -> None:
+    """RUDDER-Add, which may or may not beat vanilla here."""
+    without_k = [part for part in command(saved_model, annotated[0], tmp_path) if part not in ("--k", "2,8")]
+    result = rudder(*without_k, "--mode", "add")
+    assert result.exit_code in (0, 1), result.output
+    candidates = (tmp_path / "result-001" / "report.md").read_text().split("## Candidates")[1]
+    assert candidates.count("mode='add'") == 2
+    assert "k=" not in candidates
+
+
 def test_nothing_better_than_vanilla_is_a_failure(saved_model: Path, tmp_path: Path) -> None:
     # No setting keeps a recall above vanilla's own in enough draws of the images.
     more = ["--recall-floor", "1", "--strengths", "0.01"]
@@ -118,6 +128,8 @@ def test_a_dry_run_says_how_long_and_writes_nothing(saved_model: Path, tmp_path:
         (["--recall-floor", "95"], "recall_floor is 95"),
         (["--recall-floor", "nan"], "recall_floor is nan"),
         (["--limit", "400"], "lower --limit"),
+        (["--mode", "add", "--contrast", "0.4"], "--contrast goes with --mode beta"),
+        (["--mode", "add", "--k", "2"], "--k is of the gate"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_loaded(tmp_path: Path, more: list[str], message: str) -> None:
