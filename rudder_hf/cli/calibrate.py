@@ -143,4 +143,6 @@ def _finish(outcome: Outcome, out: Path, loaded: LoadedModel) -> None:
     if outcome.best is None:
         next_steps("more images (--limit)", "other layers (--layers) or strengths (--strengths)")
         raise typer.Exit(FAILED)
-    next_steps(f"rudder generate --model {folder}", f"rudder push {folder} ORG/NAME")
+    refused = outcome.record["refusal"]
+    share = "more images to choose on and to check with" if refused else f"rudder push {folder} ORG/NAME"
+    next_steps(f"rudder generate --model {folder}", share)

@@ -109,4 +109,5 @@ def evaluate(
     for line in left_out:
         typer.echo(line)
     again = f"rudder score {out} {'--lineage strict' if result.kind == 'chair' else '--table'}"
-    next_steps(again, "add a method: the same command with --methods vcd")
+    other = next((name for name in ("vcd", "pai", "dola") if name not in {m.method for m in result.methods}), "vti")
+    next_steps(again, f"add a method: the same command with --methods {other}")

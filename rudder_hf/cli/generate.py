@@ -117,7 +117,7 @@ def _print_counted(found: list[_NamedImage], answers: list[Answer], trace: bool)
 
     present = [image.present or () for image in found]
     examples = Examples(present, [answer.vanilla for answer in answers], [answer.steered for answer in answers])
-    for place, rule in examples.chosen().items():
+    for place, rule in (examples.chosen() or {0: "First scene: no rule holds for any of them"}).items():
         _print_answer(found[place], answers[place], trace, rule)
     typer.echo(f"\n{examples.summary()}")
 

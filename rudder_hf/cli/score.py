@@ -51,4 +51,5 @@ def score(
         typer.echo(tables.markdown([result]))
         return
     print_result(result, out)
-    next_steps("all metrics, intervals and p-values: the same command with --table", "keep this: with --out FOLDER")
+    keep = [] if out is not None else ["keep this: with --out FOLDER"]
+    next_steps("all metrics, intervals and p-values: the same command with --table", *keep)

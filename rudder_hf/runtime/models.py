@@ -87,6 +87,8 @@ def load_model(name: str | None, dtype: str = "auto", device: str = "cpu") -> Lo
     if name is not None and inside is None and not Path(name).exists():
         name, _, given_revision = name.partition("@")
         revision = given_revision or None
+        if revision is not None and Path(name).exists():
+            raise ValueError(f"{given!r} names a revision, and the folder {name} has none: leave out @{revision}.")
     settings: dict[str, RudderConfig] = {}
     try:
         if inside is not None:

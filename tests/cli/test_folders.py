@@ -48,7 +48,7 @@ def test_a_folder_of_something_else_is_refused(mine: str, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_an_interrupted_evaluation_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    arguments = ("evaluate", "--limit", "40", "--batch-size", "2", "--methods", "vanilla", "--no-likelihood", "--out")
+    arguments = ("evaluate", "--limit", "40", "--batch-size", "2", "--methods", "vanilla", "--out")
     process = started(*arguments, out)
     deadline = time.monotonic() + 120
     while not any(path.stat().st_size > 2000 for path in out.glob("answers/*.jsonl")):

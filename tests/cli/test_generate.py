@@ -324,3 +324,12 @@ def test_a_yes_that_could_not_change_is_said_to() -> None:
     assert "RUDDER could not change it. The setting steer_first_token" in warnings[0]
     assert "Absent objects named" not in result.stdout
     assert "Warning: " not in generate(*question, "--set", "steer_first_token=true").stderr
+
+
+def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
+    refused(generate("--model", f"{tmp_path}@v1"), "leave out @v1")
+
+
+def test_a_scene_is_shown_though_no_rule_holds() -> None:
+    result = generate("--model", "embedded:idefics2", "--limit", 1)
+    assert "First scene: no rule holds for any of them:\nimage:   scene 1," in result.stdout

@@ -5,6 +5,7 @@ Results of other code than the present one are skipped, with the command that me
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 import pytest
@@ -22,6 +23,10 @@ def check(result: dict[str, object], part: str, release: str) -> None:
             f"{part} with vLLM {release} was measured on an earlier state of rudder_hf/core or "
             f"rudder_hf/integrations/vllm (benchmarks/vllm/README.md has the environment): python -m tests.vllm {part}"
         )
+
+
+def test_the_digest_is_of_code_that_is_there() -> None:
+    assert code()["code"] != hashlib.sha256().hexdigest()[:16]
 
 
 @pytest.mark.parametrize("release", TESTED)

@@ -11,9 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import rudder_hf
 from rudder_hf import __version__
 
-_PACKAGE = Path(__file__).parent.parent.parent / "rudder_hf"
+_PACKAGE = Path(rudder_hf.__file__).parent  # not the checkout's: the tests may run where the sources are not
 
 
 def release() -> str:
