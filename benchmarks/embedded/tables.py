@@ -55,6 +55,7 @@ LABELS = {
 # Methods of others: RUDDER as released and the cut-off alone are no peers.
 PEERS = tuple(name for name in GROUPS["peers"] if name not in ("rudder-released", "plausibility"))
 README_PEERS = 3
+STRICTEST = "rudder-mean"  # of the controls
 ON_OTHER_PAGES = ("rudder-released", "flb")  # docs/paper.md and the models' own pages have these
 CONTROLS = {
     "rudder-mean": "the mean CARD",
@@ -146,6 +147,18 @@ def readme_block() -> str:
     said = (
         f"Tuned peers with a higher F1 than RUDDER-Beta here: {'; '.join(better) or 'none'}. A token of this model "
         "takes 2 to 3 ms, so that RUDDER's 0.2 ms shows; see [speed](docs/speed.md) for larger models."
+    )
+    measured = {label: each for name, label in MODELS.items() if (each := result(name)) is not None}
+    shares = {
+        label: _share(each.methods[0], each.method("rudder-beta"), "chair_s") for label, each in measured.items()
+    }
+    general = [
+        label for label, each in measured.items() if verdict(each.method(STRICTEST).steered_minus["chair_s"]) == TIES
+    ]
+    said += (
+        f"\n\nOn {len(shares)} such models RUDDER-Beta changes CHAIR_S by {', '.join(shares.values())}. Where the mean CARD "
+        f"does as much, the effect is not specific to the image: {', '.join(general) or 'on none of them'} "
+        "([test bed](docs/test-bed.md))."
     )
     parts = [
         f"Measured on the embedded LLaVA, greedy search, {len(found.image_ids):,} scenes that nothing was chosen on. "
