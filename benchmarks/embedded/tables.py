@@ -156,8 +156,8 @@ def readme_block() -> str:
         label for label, each in measured.items() if verdict(each.method(STRICTEST).steered_minus["chair_s"]) == TIES
     ]
     said += (
-        f"\n\nOn {len(shares)} such models RUDDER-Beta changes CHAIR_S by {', '.join(shares.values())}. Where the mean "
-        f"CARD does as much, the effect is not specific to the image: {', '.join(general) or 'on none of them'} "
+        f"\n\nOn {len(shares)} such models RUDDER-Beta changes CHAIR_S by {', '.join(shares.values())}. Where the "
+        f"mean CARD does as much, the effect is not specific to the image: {', '.join(general) or 'on none of them'} "
         "([test bed](docs/test-bed.md))."
     )
     parts = [
