@@ -73,6 +73,6 @@ def test_a_model_can_be_named_with_its_revision(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("rudder_hf.runtime.models.read_settings", read)
     for name in ("org/name@v1", "org/name"):
-        with pytest.raises(ValueError, match="Cannot load 'org/name': no connection"):
+        with pytest.raises(ValueError, match=f"Cannot load '{name}': no connection"):
             load_model(name)
     assert asked == [("org/name", "v1"), ("org/name", None)]
