@@ -68,8 +68,8 @@ def vision(model_type: str = "", without: Sequence[str] = (), **changes: Any) ->
 
 
 def parts(tower: dict[str, Any], decoder: dict[str, Any], **others: Any) -> dict[str, Any]:
-    """The configuration of a model with a vision tower and a decoder."""
-    return {"vision_config": tower, "text_config": decoder, **others}
+    """The configuration of a model with a vision tower, a decoder, and a head of its own."""
+    return {"vision_config": tower, "text_config": decoder, "tie_word_embeddings": False, **others}
 
 
 def _part(model_type: str, common: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from .base import FIRST_WORD, IMAGE, IMAGE_END, IMAGE_START, INSTALLED, TEXT, VOCAB, Family, Row, parts, text, vision
 from .batches import FOUR, FRAME, WRAPPED, by_prompt, images, token_batch
-from .llava import SIGLIP, UNTIED
+from .llava import SIGLIP
 from .qwen import TOWER
 
 _CODES = 16
@@ -99,14 +99,13 @@ def _gemma3(window: int) -> dict[str, Any]:
         text("gemma3_text", num_hidden_layers=6, layer_types=layers, **{**_WINDOW, "sliding_window": window}),
         mm_tokens_per_image=4,
         **_INDEX_MARKS,
-        **UNTIED,
     )
 
 
 def _paligemma(decoder: dict[str, Any]) -> dict[str, Any]:
     """SigLIP and one of the first two Gemmas."""
     sizes = {"vocab_size": VOCAB, "projection_dim": 32, "hidden_size": 32}
-    return parts(SIGLIP, decoder, image_token_index=IMAGE, **sizes, **UNTIED)
+    return parts(SIGLIP, decoder, image_token_index=IMAGE, **sizes)
 
 
 def _chameleon(swin_norm: bool) -> dict[str, Any]:
@@ -169,13 +168,7 @@ FAMILIES: tuple[Family, ...] = (
     # Gemma3 under the configuration of its classifier.
     Family(
         "shieldgemma2",
-        parts(
-            SIGLIP,
-            text("gemma3_text", num_hidden_layers=6, **_WINDOW),
-            mm_tokens_per_image=4,
-            **_INDEX_MARKS,
-            **UNTIED,
-        ),
+        parts(SIGLIP, text("gemma3_text", num_hidden_layers=6, **_WINDOW), mm_tokens_per_image=4, **_INDEX_MARKS),
         _TYPED,
         update="post_attention_layernorm",
     ),
@@ -267,7 +260,6 @@ FAMILIES: tuple[Family, ...] = (
             image_token_id=IMAGE,
             projector_hidden_size=48,
             downsample_factor=2,
-            **UNTIED,
         ),
         _naflex,
         no_attention_layers=_CONVOLUTIONS,

@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 
 from .base import AUDIO, IMAGE, IMAGE_END, IMAGE_START, VIDEO, Family, Row, parts, text
 from .batches import FRAME, PATCH, WRAPPED, Inputs, image_seeds, patches, random_pixels, token_batch, token_types
-from .llava import UNTIED
 from .qwen import (
     DEEPSTACK,
     EXPERTS,
@@ -140,7 +139,6 @@ FAMILIES: tuple[Family, ...] = (
                 moe_num_shared_experts=1,
             ),
             **MARKS_GLM,
-            **UNTIED,
         ),
         _routed_patches,
         notes=("no_cache",),
@@ -172,7 +170,7 @@ FAMILIES: tuple[Family, ...] = (
     # As MiniCPM-V 4.6, without the merging of windows. Four by four patches, four to a token.
     Family(
         "minicpm_ocr",
-        parts(_NAVIT, _QWEN3_5, **IMAGE_AND_VIDEO, **UNTIED),
+        parts(_NAVIT, _QWEN3_5, **IMAGE_AND_VIDEO),
         _strip(4),
         **_STATEFUL,
     ),

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 from .base import IMAGE, VIDEO, VOCAB, Family, Row, parts, text, vision
 from .batches import FOUR, FRAME, WRAPPED, image_seeds, images, random_pixels
 
-UNTIED = {"tie_word_embeddings": False}
 CLIP = vision("clip_vision_model")
 SIGLIP = vision("siglip_vision_model", vision_use_head=False)
 PIXTRAL_32 = vision("pixtral", image_size=32, head_dim=16)
@@ -31,7 +30,7 @@ _SAM: dict[str, Any] = {
     "global_attn_indexes": [1],
     "mlp_dim": 48,
 }
-_GOT_OCR2 = parts(_SAM, QWEN2, image_token_index=IMAGE, image_seq_length=4, **UNTIED)  # fmt: skip
+_GOT_OCR2 = parts(_SAM, QWEN2, image_token_index=IMAGE, image_seq_length=4)  # fmt: skip
 _VIDEO_OF_LLAVA = 4
 _INDICATORS = [5, 6, 7, 8, 9]
 _PINPOINTS = [[16, 32], [32, 16], [32, 32]]
@@ -119,22 +118,15 @@ FAMILIES: tuple[Family, ...] = (
             text("cohere2", sliding_window=8, logit_scale=1.0),
             alignment_intermediate_size=64,
             image_token_id=IMAGE,
-            **UNTIED,
         ),
         _FOUR_OF_32,
     ),
     # SigLIP and Llama.
-    Family("deepseek_vl", parts(SIGLIP, LLAMA, image_token_id=IMAGE, **UNTIED), _FOUR),
+    Family("deepseek_vl", parts(SIGLIP, LLAMA, image_token_id=IMAGE), _FOUR),
     # SigLIP beside SAM, and Llama.
     Family(
         "deepseek_vl_hybrid",
-        parts(
-            SIGLIP,
-            LLAMA,
-            high_res_vision_config={"model_type": "sam_vision_model", **_SAM},
-            image_token_id=IMAGE,
-            **UNTIED,
-        ),
+        parts(SIGLIP, LLAMA, high_res_vision_config={"model_type": "sam_vision_model", **_SAM}, image_token_id=IMAGE),
         _two_resolutions,
     ),
     # SAM, convolutions, and Qwen2.
@@ -142,7 +134,7 @@ FAMILIES: tuple[Family, ...] = (
     # The classes of GOT-OCR2 with another configuration class.
     Family("pp_chart2table", _GOT_OCR2, _FOUR_OF_32),
     # Pixtral with merged patches, and Qwen3.
-    Family("lighton_ocr", parts(PIXTRAL_32, QWEN3, image_token_id=IMAGE, **UNTIED), SIZED_32),
+    Family("lighton_ocr", parts(PIXTRAL_32, QWEN3, image_token_id=IMAGE), SIZED_32),
     # An InternViT-like tower with pixel shuffle, and Qwen3.
     Family(
         "qianfan_ocr",
@@ -152,15 +144,13 @@ FAMILIES: tuple[Family, ...] = (
     # A tower with layer scale and pixel shuffle, and Qwen2.
     Family(
         "internvl",
-        parts(
-            vision(image_size=[16, 16], patch_size=[4, 4]), QWEN2, image_token_id=IMAGE, image_seq_length=4, **UNTIED
-        ),
+        parts(vision(image_size=[16, 16], patch_size=[4, 4]), QWEN2, image_token_id=IMAGE, image_seq_length=4),
         images(WRAPPED),
     ),
     # Pixtral's tower with merged patches, and Mistral.
     Family(
         "mistral3",
-        parts(vision("pixtral", patch_size=4), MISTRAL, image_token_index=IMAGE, **UNTIED),
+        parts(vision("pixtral", patch_size=4), MISTRAL, image_token_index=IMAGE),
         images(_ROWS, sizes=(16, 16)),
         gain=2.5,
     ),
@@ -168,10 +158,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "aya_vision",
         parts(
-            {**SIGLIP, "patch_size": 4},
-            text("cohere2", sliding_window=256, logit_scale=1.0),
-            image_token_index=IMAGE,
-            **UNTIED,
+            {**SIGLIP, "patch_size": 4}, text("cohere2", sliding_window=256, logit_scale=1.0), image_token_index=IMAGE
         ),
         _FOUR,
     ),
@@ -192,7 +179,6 @@ FAMILIES: tuple[Family, ...] = (
                 "image_token_embed_dim": 32,
             },
             image_token_id=IMAGE,
-            **UNTIED,
         ),
         images(WRAPPED),
     ),
@@ -206,7 +192,6 @@ FAMILIES: tuple[Family, ...] = (
             visual_indicator_token_ids=_INDICATORS,
             vocab_size=VOCAB,
             hidden_size=32,
-            **UNTIED,
         ),
         images([_INDICATORS[0], *FOUR, _INDICATORS[1]]),
     ),

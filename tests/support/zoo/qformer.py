@@ -23,7 +23,7 @@ from .batches import (
     token_batch,
     with_instruction,
 )
-from .llava import LLAMA, MISTRAL, UNTIED
+from .llava import LLAMA, MISTRAL
 
 _QUERIES = 4
 _FRAMES = 2
@@ -51,7 +51,7 @@ _KOSMOS: dict[str, Any] = {
     "ffn_dim": 64,
     "attention_heads": 4,
     **_SPECIAL,
-    **UNTIED,
+    "tie_word_embeddings": False,
 }
 _IDEFICS3: dict[str, Any] = parts(vision(patch_size=4), LLAMA, image_token_id=IMAGE, pad_token_id=PAD)  # fmt: skip
 
@@ -218,7 +218,6 @@ FAMILIES: tuple[Family, ...] = (
             {**_BERT, "sep_token_id": None, "projection_dim": 16},
             projection_dim=16,
             image_text_hidden_size=16,
-            **UNTIED,
         ),
         _captions,
         "text_decoder.bert.encoder.layer",
@@ -231,7 +230,7 @@ FAMILIES: tuple[Family, ...] = (
     # A pre-norm decoder with a norm inside attention, which runs the generation loop.
     Family(
         "kosmos-2",
-        parts(vision(), _KOSMOS, latent_query_num=_QUERIES, **UNTIED),
+        parts(vision(), _KOSMOS, latent_query_num=_QUERIES),
         _masked(images(WRAPPED)),
         "text_model.model.layers",
         loop="text_model",
@@ -249,7 +248,6 @@ FAMILIES: tuple[Family, ...] = (
             },
             _KOSMOS,
             latent_query_num=_QUERIES,
-            **UNTIED,
         ),
         _masked(_flattened_patches),
         "text_model.model.layers",

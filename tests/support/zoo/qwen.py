@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from .base import IMAGE, IMAGE_END, IMAGE_START, VIDEO, VIDEO_END, VIDEO_START, Family, Row, parts, text, vision
 from .batches import FOUR, FRAME, PATCH, patches
-from .llava import QWEN2, UNTIED
+from .llava import QWEN2
 
 ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
 HALF_ROPE: dict[str, Any] = {**ROPE, "partial_rotary_factor": 0.5}
@@ -71,9 +71,7 @@ def _merged_patches(model: PreTrainedModel, rows: Sequence[Row]) -> dict[str, An
 
 def hyperclovax(**scaled: float) -> dict[str, Any]:
     """The configuration of HyperCLOVAX; attention is added to the stream times its ``residual_multiplier``."""
-    return parts(
-        {"model_type": "qwen2_5_vl_vision", **WINDOWS}, text("hyperclovax", **scaled), **IMAGE_AND_VIDEO, **UNTIED
-    )
+    return parts({"model_type": "qwen2_5_vl_vision", **WINDOWS}, text("hyperclovax", **scaled), **IMAGE_AND_VIDEO)
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -185,7 +183,6 @@ FAMILIES: tuple[Family, ...] = (
             im_start_id=IMAGE_START,
             im_end_id=IMAGE_END,
             im_newline_id=8,
-            **UNTIED,
         ),
         patches(FRAME, image=[IMAGE_START, *[IMAGE] * 8, IMAGE_END]),
         notes=("padding",),
@@ -193,7 +190,7 @@ FAMILIES: tuple[Family, ...] = (
     # A SigLIP-like tower on patches, and the layers of Ernie 4.5.
     Family(
         "paddleocr_vl",
-        parts({**TOWER, "image_size": 16}, MROPE_8, **UNTIED, **MARKS),
+        parts({**TOWER, "image_size": 16}, MROPE_8, **MARKS),
         patches(FRAME, square=True),
     ),
     # A SigLIP-like tower on patches, and Qwen2 with plain positions.

@@ -21,7 +21,7 @@ from .batches import (
     random_pixels,
     token_batch,
 )
-from .llava import PIXTRAL_32, SIZED_32, UNTIED
+from .llava import PIXTRAL_32, SIZED_32
 from .qwen import IMAGE_AND_VIDEO, MARKS, TOWER, UNTYPED
 
 SPARSE = ["dense", "sparse", "sparse", "sparse"]
@@ -55,7 +55,6 @@ _MARKS_GEMMA4: dict[str, Any] = {
     "boa_token_id": 8,
     "eoa_token_index": 9,
     "audio_config": None,
-    **UNTIED,
 }
 MUSE_TOWER: dict[str, Any] = {**TOWER, "pos_emb_height": 4, "pos_emb_width": 4, "max_position_embeddings": 16}
 
@@ -135,7 +134,6 @@ FAMILIES: tuple[Family, ...] = (
             {"model_type": "deepseek_v3", **_LATENT},
             projection_hidden_size=32,
             **MARKS,
-            **UNTIED,
         ),
         patches(FRAME, types=False, square=True),
     ),
@@ -148,6 +146,7 @@ FAMILIES: tuple[Family, ...] = (
             image_token_index=IMAGE,
             spatial_merge_size=2,
             vision_feature_layer=-1,
+            tie_word_embeddings=True,
         ),
         SIZED_32,
         key="mistral3-mistral4",
