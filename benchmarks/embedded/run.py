@@ -12,9 +12,9 @@ of `evaluation4`, on which nothing was ever chosen:
 - beam search and nucleus sampling, the models of the package: RUDDER, the contrast, and the two peers that were best
   on the calibration scenes.
 
-A killed run goes on when the command is repeated; several models can be measured at once, by a process each. For each
-model and decoding there is a result (NAME.json is that of greedy search), which `tables.py` makes tables of, and for
-each model a page.
+A killed run goes on when the command is repeated; several models can be measured at once, by a process each. NAME.json
+has a model's results ("greedy", "pope", "beam", "nucleus"), which `tables.py` makes tables of; results.md shows all
+models.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.embedded.tables import COLUMNS, LABELS, MARKS, SHIPPED, method_table
+from benchmarks.embedded.tables import COLUMNS, LABELS, MARKS, SHIPPED, method_table, stored_results
 from rudder_hf.benchmark.costs import CostSettings
 from rudder_hf.calibrate.data import find_data
 from rudder_hf.compare.run import CompareOptions, Tuned, measure, throughputs, tune
@@ -78,33 +77,34 @@ def measure_model(name: str, source: str, given: argparse.Namespace) -> None:
     scenes = make_task("scenes", DataOptions(split=SPLIT, limit=sizes.captions))
     with ProgressBar() as bar:
         tuned = tune(loaded, calibration, out, options, bar)
-        path = out / "costs.json"
-        costs = read_json(path) if path.exists() else {}
+        timed = out / "costs.json"
+        costs = read_json(timed) if timed.exists() else {}
         new = {key: method for key, method in tuned.methods.items() if key == "vanilla" or key not in costs}
         if len(new) > 1:
             inputs = encode_samples(loaded, scenes, scenes.samples[:1])
             costs |= throughputs(loaded, new, inputs, options.costs, bar)
-            write_over(path, to_json(costs))
+            write_over(timed, to_json(costs))
 
-        def judged(what: str, task: Any, methods: dict[str, Method]) -> Result:
+        path = results / f"{name}.json"
+        found = read_json(path) if path.exists() else {}
+
+        def judged(what: str, task: Any, methods: dict[str, Method]) -> None:
             result = measure(loaded, task, what, methods, tuned.notes, out / what, options, costs, bar)
-            # One line: these are read by programs, and by `rudder score`.
-            write_over(
-                results / f"{name}{'' if what == 'greedy' else '-' + what}.json",
-                json.dumps(asdict(result), separators=(",", ":")) + "\n",
-            )
-            return result
+            found[what] = asdict(result)
+            # A line for each: programs read them.
+            lines = (f"{json.dumps(key)}:{json.dumps(each, separators=(',', ':'))}" for key, each in found.items())
+            write_over(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
-        found = [judged("greedy", scenes, tuned.methods)]
+        judged("greedy", scenes, tuned.methods)
         asked = make_task("scenes-pope", DataOptions(split=SPLIT, limit=sizes.questions))
-        found.append(judged("pope", asked, with_first_token(tuned.methods)))
+        judged("pope", asked, with_first_token(tuned.methods))
         if name in SHIPPED and not given.greedy:
             few = make_task("scenes", DataOptions(split=SPLIT, limit=sizes.others))
             chosen = {key: tuned.methods[key] for key in few_methods(tuned)}
-            found.append(judged("beam", few, chosen))
+            judged("beam", few, chosen)
             # Under sampling the cut-off of unlikely tokens, which peers have too, lowers hallucination by itself.
-            found.append(judged("nucleus", few, chosen | {"plausibility": get("plausibility")}))
-    write_over(results / f"{name}.md", page(found))
+            judged("nucleus", few, chosen | {"plausibility": get("plausibility")})
+    write_over(results / "results.md", page(results))
 
 
 def few_methods(tuned: Tuned) -> list[str]:
@@ -123,18 +123,21 @@ def with_first_token(methods: dict[str, Method]) -> dict[str, Method]:
     return found
 
 
-def page(results: Sequence[Result]) -> str:
-    """The page of a model: a table for each decoding, and what RUDDER's controls leave of its effect."""
+def page(folder: Path) -> str:
+    """The page of all models: a table for each decoding, and what RUDDER's controls leave of its effect."""
     parts = []
-    for result in results:
-        parts.append(f"{title(result)}:")
-        if result.kind == "pope":
-            parts.append(short_table(result).markdown())
-            continue
-        parts.append(method_table(result, [(LABELS[method.name], method) for method in result.methods]))
-        if table := controls(result):
-            parts += ["RUDDER-Beta minus its controls, with paired 95 % intervals:", table]
-    return "\n\n".join([*parts, MARKS, *results[0].notes]) + "\n"
+    for name, results in stored_results(folder).items():
+        parts.append(f"# {name}")
+        for result in results.values():
+            parts.append(f"{title(result)}:")
+            if result.kind == "pope":
+                parts.append(short_table(result).markdown())
+                continue
+            parts.append(method_table(result, [(LABELS[method.name], method) for method in result.methods]))
+            if table := controls(result):
+                parts += ["RUDDER-Beta minus its controls, with paired 95 % intervals:", table]
+        parts += [MARKS, *results["greedy"].notes]
+    return "\n\n".join(parts) + "\n"
 
 
 def controls(result: Result) -> str:
@@ -173,7 +176,7 @@ def main() -> None:
         if not folder and name not in SHIPPED:
             sys.exit(f"{name} does not come with the package: give {name}=FOLDER")
         measure_model(name, f"embedded:{folder or name}", given)
-        print(f"{name}: {given.results / name}.md")
+        print(f"{name}: {given.results / name}.json")
 
 
 if __name__ == "__main__":

@@ -76,13 +76,24 @@ class Row:
     ours: bool = False
 
 
+def stored_results(folder: Path) -> dict[str, dict[str, Result]]:
+    """Return the results of every model in a folder, by what was measured; those of another format are left out."""
+    found = {path: read_json(path) for path in sorted(folder.glob("*.json"), key=lambda path: path.stem)}
+    return {
+        path.stem: read_json(path, dict[str, Result])
+        for path, results in found.items()
+        if results.get("greedy", {}).get("format") == FORMAT
+    }
+
+
 @cache
+def _stored_here() -> dict[str, dict[str, Result]]:
+    return stored_results(FOLDER)
+
+
 def result(name: str) -> Result | None:
     """Return the result of a model, all methods by greedy search on scenes that nothing was chosen on, or None."""
-    path = FOLDER / f"{name}.json"
-    if not path.is_file() or read_json(path).get("format") != FORMAT:
-        return None
-    return Result.load(path)
+    return _stored_here().get(name, {}).get("greedy")
 
 
 def readme_rows() -> list[Row]:

@@ -1,4 +1,4 @@
-"""Ask `transformers serve` or vLLM about images, all at the same time. Needs openai and a server, see README.md.
+"""Ask `transformers serve` or vLLM about images, all at the same time. Needs openai and a server, see docs/serving.md.
 
 python examples/serving/client.py photo.jpg other.jpg --model my-settings
 python examples/serving/client.py photo.jpg --model my-settings --rudder false

@@ -57,7 +57,6 @@ class PAI(LoopMethod):
     gamma: float = number(1.1, 0, 1000)
     cut_off: float = number(0.1, 0, 1)  # plausibility cut-off of the guidance; 0 keeps every token
     first_layer: int = number(2, 0, 10_000)  # first layer that is amplified
-    last_layer: int | None = number(None, 0, 10_000)  # where to stop; None amplifies to the end, as published
     # Whether the last prompt token, which emits the first answer token, is amplified. None is no, as in the published
     # code with guidance
     first_token: bool | None = None
@@ -65,11 +64,11 @@ class PAI(LoopMethod):
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""
         refuse_beam_sampling(run, self.cut_off)
-        layers = list(run.backbone.layers)[self.first_layer : self.last_layer]
+        layers = list(run.backbone.layers)[self.first_layer :]
         if not layers:
             raise ValueError(
                 f"{self.name} would amplify none of the model's {len(run.backbone.layers)} layers from "
-                f"{self.first_layer} to {self.last_layer or 'the last'}: set `first_layer` and `last_layer`."
+                f"{self.first_layer} on: set a lower `first_layer`."
             )
         calls: Counter[int] = Counter()
         image = run.expand(image_positions(run.backbone.model, run.call))

@@ -22,7 +22,7 @@ from .images import SIDE, Scene, split_scenes
 from .images import draw as draw
 
 DEFAULT = "llava"
-STORED = 12  # of the examples: on the page, and in `examples/images` of the source repository
+STORED = 12  # of the examples, on the page
 NOTE = "This is the embedded test bed: a small model that knows synthetic scenes only. Pass --model for a real one."
 RECIPE = "recipe.json"  # of the training, in the folder of every model that was trained on the scenes
 _MODELS = Path(__file__).parent / "models"

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from benchmarks.embedded import run as embedded
+from benchmarks.embedded import tables
 from rudder_hf.calibrate import Rule
-from rudder_hf.evaluate.result import Result
 from tests.support.evaluating import loaded
 
 
@@ -35,17 +35,17 @@ def test_a_model_is_tuned_judged_and_has_a_page(tmp_path: Path, monkeypatch: pyt
     results = tmp_path / "results"
     given = {"out": tmp_path / "runs", "results": results, "limit": 4, "batch_size": 50, "methods": methods}
     embedded.measure_model("llava", "embedded:llava", argparse.Namespace(**given, greedy=False))
-    assert sorted(path.name for path in results.iterdir()) == [
-        "llava-beam.json", "llava-nucleus.json", "llava-pope.json", "llava.json", "llava.md",
-    ]  # fmt: skip
-    greedy = Result.load(results / "llava.json")
+    assert sorted(path.name for path in results.iterdir()) == ["llava.json", "results.md"]
+    stored = tables.stored_results(results)["llava"]
+    assert list(stored) == ["greedy", "pope", "beam", "nucleus"]
+    greedy = stored["greedy"]
     assert [row.name for row in greedy.methods] == methods
     assert greedy.data["split"] == "evaluation4"
     assert greedy.method("rudder-mean").steered_minus["chair_s"].p_value >= 0
-    assert [row.name for row in Result.load(results / "llava-nucleus.json").methods][-1] == "plausibility"
-    asked = [row.name for row in Result.load(results / "llava-pope.json").methods]
+    assert [row.name for row in stored["nucleus"].methods][-1] == "plausibility"
+    asked = [row.name for row in stored["pope"].methods]
     assert asked == ["vanilla", "rudder-beta", "rudder-beta, first token steered"]
-    text = (results / "llava.md").read_text()
+    text = (results / "results.md").read_text()
     assert "RUDDER-Beta minus its controls" in text
     assert "| vanilla, cut to its recall |" in text
     # A method that is added later is timed beside vanilla, and the rest is as it was.
@@ -54,7 +54,13 @@ def test_a_model_is_tuned_judged_and_has_a_page(tmp_path: Path, monkeypatch: pyt
     embedded.measure_model("llava", "embedded:llava", argparse.Namespace(**given, greedy=True))
     later = json.loads((tmp_path / "runs" / "llava" / "costs.json").read_text())
     assert {name: later[name] for name in ("rudder-beta", "vcd")} == {n: costs[n] for n in ("rudder-beta", "vcd")}
-    assert {row.name for row in Result.load(results / "llava.json").methods} == set(given["methods"])
+    later = tables.stored_results(results)["llava"]
+    assert {row.name for row in later["greedy"].methods} == set(given["methods"])
+    assert later["beam"] == stored["beam"]
+
+
+def test_the_page_shows_the_results() -> None:
+    assert (tables.FOLDER / "results.md").read_text() == embedded.page(tables.FOLDER)
 
 
 @pytest.mark.slow

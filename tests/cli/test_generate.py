@@ -121,9 +121,9 @@ def test_what_is_shown_is_marked_and_counted_by_hand() -> None:
     assert "held-out" not in result.stdout  # another strength was not measured
 
 
-def test_one_size_of_an_image_everywhere() -> None:
+def test_one_size_of_an_image_everywhere(tmp_path: Path) -> None:
     """The command, the stored files, the page and the evaluation show the model the same pixels."""
-    files = sorted((EXAMPLES / "images").glob("*.png"))
+    files = embedded.write_examples(tmp_path)
     task = make_task("scenes", DataOptions(split="examples"))
     for number, path in enumerate(files, start=1):
         pixels = embedded.example_image(number).tobytes()
@@ -131,7 +131,9 @@ def test_one_size_of_an_image_everywhere() -> None:
             assert image.size == (SIDE, SIDE)
             assert image.tobytes() == pixels
         assert task.image(task.samples[number - 1]).tobytes() == pixels
-    assert len(files) == embedded.STORED
+    for stored in (EXAMPLES / "images").iterdir():
+        with Image.open(stored) as image, Image.open(tmp_path / stored.name) as written:
+            assert image.tobytes() == written.tobytes()
     loaded = load_model(None)
     rows = answer_batch(
         task, loaded, get("vanilla"), task.samples[:4], Decoding("greedy", 128), RunOptions(likelihood="none")

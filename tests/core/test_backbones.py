@@ -34,8 +34,7 @@ from tests.core.test_exactness import STEERED, built
 from tests.support import zoo
 from tests.support.reference import Reference, reference_generate
 from tests.support.zoo import FAMILIES
-from tests.support.zoo.base import Family, Row, resolve
-from tests.support.zoo.since import MISSING, SINCE
+from tests.support.zoo.base import MISSING, SINCE, Family, Row, resolve
 
 
 @pytest.mark.parametrize("name", STEERED)

@@ -12,9 +12,8 @@ import torch
 from rudder_hf import RudderConfig, attach
 from tests.support.reference import Reference, reference_generate
 from tests.support.zoo import FAMILIES
-from tests.support.zoo.base import Family, Row
+from tests.support.zoo.base import MISSING, Family, Row
 from tests.support.zoo.batches import left_pad, random_pixels, text_ids
-from tests.support.zoo.since import MISSING
 
 # Tokens and scores of the package against the slow float64 reference, over families and ways of decoding
 

@@ -21,7 +21,7 @@ from tests.support.hub import Elsewhere, LocalHub, Outcome, Request
 from tests.support.hub.elsewhere import run_alone
 from tests.support.repos import make_base, make_settings, picture
 from tests.support.toy import toy_model, toy_processor
-from tests.support.zoo.since import INSTALLED
+from tests.support.zoo.base import INSTALLED
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 

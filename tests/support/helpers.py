@@ -6,6 +6,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -113,19 +114,7 @@ def direction(updates: Tensor, mask: Tensor) -> Tensor:
     return total / total.norm(dim=-1, keepdim=True)
 
 
-_HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
+_HOOKS = tuple(name for name in vars(nn.Module()) if "_hooks" in name)
 _METHODS = ("forward", "__call__", "generate", "prepare_inputs_for_generation", "to")
 
 
@@ -213,26 +202,14 @@ def _hasty_threads() -> Iterator[None]:
 
 def in_threads(jobs: list[Callable[[], Any]]) -> list[Any]:
     """Run jobs at the same time; the results in order, or the first failure."""
-    results: list[Any] = [None] * len(jobs)
     start = threading.Barrier(len(jobs))
 
-    def work(index: int) -> None:
+    def work(job: Callable[[], Any]) -> Any:
         start.wait()
-        try:
-            results[index] = jobs[index]()
-        except BaseException as error:
-            results[index] = error
+        return job()
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(jobs))]
-    with _hasty_threads():
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results
+    with _hasty_threads(), ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(work, jobs))
 
 
 class Listener:

@@ -21,11 +21,11 @@ GRID = Grid(strengths=(0.5, 1.5), k=(2.0, 8.0))
 PLACE = 2  # in the grid's candidates: the stronger push with the flatter gate
 
 
-def planted_method(data: CalibrationData, grid: Grid = GRID) -> Method:
+def planted_method(data: CalibrationData) -> Method:
     """The candidate of the grid that has to win, in the absolute numbers of these images."""
     inputs = encode_samples(loaded(), data.choosing, data.choosing.samples)
     norm = next(s.hidden_norm for s in layer_statistics(loaded().model, [inputs]) if s.layer == LAYER)
-    return grid.candidates(LAYER, norm)[PLACE]
+    return GRID.candidates(LAYER, norm)[PLACE]
 
 
 def planted(data: CalibrationData, winner: Method) -> CalibrationData:
@@ -45,12 +45,12 @@ def planted(data: CalibrationData, winner: Method) -> CalibrationData:
     return replace(data, choosing=choosing, checking=labelled(data.checking))
 
 
-def answer(data: CalibrationData, sample: Sample, method: Method, new: int = NEW) -> str:
+def answer(data: CalibrationData, sample: Sample, method: Method) -> str:
     """What a method writes about an image, alone in its batch."""
     model = loaded()
     inputs = encode_samples(model, data.choosing, [sample])
     with method.applied(model.model) as generate:
-        written: Any = generate(**inputs, max_new_tokens=new, do_sample=False)
+        written: Any = generate(**inputs, max_new_tokens=NEW, do_sample=False)
     text = model.processor.tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     return str(text).strip()
 

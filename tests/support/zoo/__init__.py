@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from . import decoders, hybrids, llava, qformer, qwen, residuals, unusual
-from .base import Family, Row
-from .since import MISSING
+from .base import MISSING, Family, Row
 
 __all__ = ["FAMILIES", "REFUSED", "Family", "Row"]
 

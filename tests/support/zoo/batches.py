@@ -68,17 +68,6 @@ def token_batch(rows: Sequence[Row], image: Sequence[int], *, high: int = VOCAB)
     return dict(left_pad([prompt_ids(row, image, high=high) for row in rows]))
 
 
-def image_batch(
-    rows: Sequence[Row], image: Sequence[int], shape: Sequence[int] = (3, 16, 16), *, high: int = VOCAB
-) -> dict[str, Any]:
-    """As ``token_batch``, with an entry of ``pixel_values`` for each image; none where the batch has no image."""
-    batch = token_batch(rows, image, high=high)
-    pixels = stacked_pixels(rows, shape)
-    if pixels is not None:
-        batch["pixel_values"] = pixels
-    return batch
-
-
 def images(
     image: Sequence[int] = tuple(FOUR),
     shape: Sequence[int] = (3, 16, 16),
@@ -98,11 +87,13 @@ def images(
     """
 
     def inputs(model: PreTrainedModel, rows: Sequence[Row]) -> dict[str, Any]:
-        batch = image_batch(rows, image, shape, high=high)
+        batch = token_batch(rows, image, high=high)
         if types:
             batch[types] = token_types(batch["input_ids"])
-        if sizes and "pixel_values" in batch:
-            batch["image_sizes"] = torch.tensor([list(sizes)] * len(batch["pixel_values"]))
+        if (pixels := stacked_pixels(rows, shape)) is not None:
+            batch["pixel_values"] = pixels
+            if sizes:
+                batch["image_sizes"] = torch.tensor([list(sizes)] * len(pixels))
         return batch
 
     return inputs
@@ -117,41 +108,30 @@ def by_prompt(rows: Sequence[Row], count: int, shape: Sequence[int] = (3, 16, 16
     return pixels
 
 
-def token_types(input_ids: torch.Tensor, image: int = IMAGE) -> torch.Tensor:
+def token_types(input_ids: torch.Tensor) -> torch.Tensor:
     """1 where a token is an image placeholder and 0 elsewhere, as processors tell modalities apart."""
-    return (input_ids == image).long()
+    return (input_ids == IMAGE).long()
 
 
-def patches(features: int = 2 * FRAME, *, types: bool = True, image: Sequence[int] = tuple(WRAPPED)) -> Inputs:
+def patches(
+    features: int = 2 * FRAME, *, types: bool = True, image: Sequence[int] = tuple(WRAPPED), square: bool = False
+) -> Inputs:
     """Inputs as of the Qwen-VL processors: patches of all images in one matrix, and the grid of each image.
 
     Args:
         features: number of values of one patch; by default it has two frames.
         types: whether to pass ``mm_token_type_ids``, 1 where the token is an image placeholder.
         image: the tokens of an image of 4 by 4 patches.
+        square: whether each patch is a small image of one frame.
     """
-    grid = (1, 4, 4)
 
     def inputs(model: PreTrainedModel, rows: Sequence[Row]) -> dict[str, Any]:
         batch = token_batch(rows, image)
         if types:
-            batch["mm_token_type_ids"] = (batch["input_ids"] == IMAGE).int()
-        seeds = image_seeds(rows)
-        if seeds:
-            batch["pixel_values"] = torch.cat([random_pixels(seed, (16, features)) for seed in seeds])
-            batch["image_grid_thw"] = torch.tensor([grid] * len(seeds))
-        return batch
-
-    return inputs
-
-
-def square_patches(*, types: bool) -> Inputs:
-    """As ``patches`` of one frame, each patch a small image."""
-
-    def inputs(model: PreTrainedModel, rows: Sequence[Row]) -> dict[str, Any]:
-        batch = patches(FRAME, types=types)(model, rows)
-        if "pixel_values" in batch:
-            batch["pixel_values"] = batch["pixel_values"].view(-1, 3, PATCH, PATCH)
+            batch["mm_token_type_ids"] = token_types(batch["input_ids"])
+        if (pixels := stacked_pixels(rows, (16, features))) is not None:
+            batch["image_grid_thw"] = torch.tensor([(1, 4, 4)] * len(pixels))
+            batch["pixel_values"] = pixels.view(-1, 3, PATCH, PATCH) if square else pixels.flatten(0, 1)
         return batch
 
     return inputs

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .base import BOS, EOS, IMAGE, PAD, VOCAB, Family, Row, silence, text, vision
+from .base import BOS, EOS, IMAGE, PAD, VOCAB, Family, Row, parts, text, vision
 from .batches import (
     FOUR,
     WRAPPED,
@@ -23,7 +23,7 @@ from .batches import (
     token_batch,
     with_instruction,
 )
-from .llava import LLAMA, MISTRAL, UNTIED
+from .llava import LLAMA, MISTRAL
 
 _QUERIES = 4
 _FRAMES = 2
@@ -51,11 +51,9 @@ _KOSMOS: dict[str, Any] = {
     "ffn_dim": 64,
     "attention_heads": 4,
     **_SPECIAL,
-    **UNTIED,
+    "tie_word_embeddings": False,
 }
-_IDEFICS3: dict[str, Any] = {
-    "vision_config": vision(patch_size=4), "text_config": LLAMA, "image_token_id": IMAGE, "pad_token_id": PAD,
-}  # fmt: skip
+_IDEFICS3: dict[str, Any] = parts(vision(patch_size=4), LLAMA, image_token_id=IMAGE, pad_token_id=PAD)  # fmt: skip
 
 
 def _padded_by_prompt(model: PreTrainedModel, rows: Sequence[Row]) -> dict[str, Any]:
@@ -110,11 +108,6 @@ def _flattened_patches(model: PreTrainedModel, rows: Sequence[Row]) -> dict[str,
     return batch
 
 
-def _silence_decoder(model: Any) -> None:
-    """Treat the head, which the whole model does not name as its own."""
-    silence(model.text_decoder.get_output_embeddings())
-
-
 def _narrow_gates(model: Any) -> None:
     """Make the gates of the cross-attention narrow, or the image alone decides."""
     for block in model.model.gated_cross_attn_layers:
@@ -126,13 +119,7 @@ FAMILIES: tuple[Family, ...] = (
     # A Q-Former that reads the instruction, and the Llama architecture of Vicuna.
     Family(
         "instructblip",
-        {
-            "vision_config": vision(),
-            "qformer_config": _QFORMER,
-            "text_config": LLAMA,
-            "num_query_tokens": _QUERIES,
-            "image_token_index": IMAGE,
-        },
+        parts(vision(), LLAMA, qformer_config=_QFORMER, num_query_tokens=_QUERIES, image_token_index=IMAGE),
         with_instruction(images(), high=100),
         "language_model.model.layers",
         loop="language_model",
@@ -141,14 +128,14 @@ FAMILIES: tuple[Family, ...] = (
     # OPT as the decoder: learned positions, and layers of its own naming.
     Family(
         "blip-2",
-        {
-            "vision_config": vision(),
-            "qformer_config": _QFORMER,
-            "text_config": _OPT,
-            "num_query_tokens": _QUERIES,
-            "image_text_hidden_size": 16,
-            "image_token_index": IMAGE,
-        },
+        parts(
+            vision(),
+            _OPT,
+            qformer_config=_QFORMER,
+            num_query_tokens=_QUERIES,
+            image_text_hidden_size=16,
+            image_token_index=IMAGE,
+        ),
         images(),
         "language_model.model.decoder.layers",
         loop="language_model",
@@ -158,19 +145,19 @@ FAMILIES: tuple[Family, ...] = (
     # A Q-Former on each frame of a video, and OPT, which runs the generation loop.
     Family(
         "instructblipvideo",
-        {
-            "vision_config": vision(),
-            "qformer_config": {
+        parts(
+            vision(),
+            {**_OPT, "max_position_embeddings": 128, "word_embed_proj_dim": 32},
+            qformer_config={
                 **_QFORMER,
                 "vocab_size": VOCAB,
                 "intermediate_size": 64,
                 "max_position_embeddings": 128,
                 "pad_token_id": PAD,
             },
-            "text_config": {**_OPT, "max_position_embeddings": 128, "word_embed_proj_dim": 32},
-            "num_query_tokens": _QUERIES,
-            "video_token_index": IMAGE,
-        },
+            num_query_tokens=_QUERIES,
+            video_token_index=IMAGE,
+        ),
         with_instruction(images([IMAGE] * (_QUERIES * _FRAMES), (_FRAMES, 3, 16, 16)), high=VOCAB),
         "language_model.model.decoder.layers",
         loop="language_model",
@@ -179,9 +166,10 @@ FAMILIES: tuple[Family, ...] = (
     # SigLIP, a perceiver resampler and Mistral.
     Family(
         "idefics2",
-        {
-            "vision_config": vision(),
-            "perceiver_config": {
+        parts(
+            vision(),
+            MISTRAL,
+            perceiver_config={
                 "hidden_size": 32,
                 "resampler_n_latents": 4,
                 "resampler_depth": 2,
@@ -189,9 +177,8 @@ FAMILIES: tuple[Family, ...] = (
                 "resampler_head_dim": 16,
                 "num_key_value_heads": 1,
             },
-            "text_config": MISTRAL,
-            "image_token_id": IMAGE,
-        },
+            image_token_id=IMAGE,
+        ),
         _padded_by_prompt,
         "model.text_model.layers",
     ),
@@ -226,25 +213,24 @@ FAMILIES: tuple[Family, ...] = (
     # A post-norm decoder with cross-attention to the image in every layer.
     Family(
         "blip",
-        {
-            "vision_config": vision(),
-            "text_config": {**_BERT, "sep_token_id": None, "projection_dim": 16},
-            "projection_dim": 16,
-            "image_text_hidden_size": 16,
-            **UNTIED,
-        },
+        parts(
+            vision(),
+            {**_BERT, "sep_token_id": None, "projection_dim": 16},
+            projection_dim=16,
+            image_text_hidden_size=16,
+        ),
         _captions,
         "text_decoder.bert.encoder.layer",
         "attention.output.dense",
         "text_decoder",
         notes=("static", "text_only", "multi_image"),
         gain=0.7,
-        after=_silence_decoder,
+        head="text_decoder",
     ),
     # A pre-norm decoder with a norm inside attention, which runs the generation loop.
     Family(
         "kosmos-2",
-        {"text_config": _KOSMOS, "vision_config": vision(), "latent_query_num": _QUERIES, **UNTIED},
+        parts(vision(), _KOSMOS, latent_query_num=_QUERIES),
         _masked(images(WRAPPED)),
         "text_model.model.layers",
         loop="text_model",
@@ -253,17 +239,16 @@ FAMILIES: tuple[Family, ...] = (
     # The tower of Pix2Struct on patches with coordinates, and a pre-norm decoder.
     Family(
         "kosmos-2.5",
-        {
-            "text_config": _KOSMOS,
-            "vision_config": {
+        parts(
+            {
                 **vision(without=("image_size", "patch_size")),
                 "patch_embed_hidden_size": 48,
                 "head_dim": 16,
                 "max_num_patches": 16,
             },
-            "latent_query_num": _QUERIES,
-            **UNTIED,
-        },
+            _KOSMOS,
+            latent_query_num=_QUERIES,
+        ),
         _masked(_flattened_patches),
         "text_model.model.layers",
         notes=("padding",),

@@ -1,1 +1,0 @@
-"""Programs that make what is in the repository: embedded models, model cards."""
