@@ -1,4 +1,4 @@
-"""The numbers of the trace against what a bare hook sees, its rows under beams."""
+"""The numbers of the trace against what a bare hook sees."""
 
 from __future__ import annotations
 
@@ -77,33 +77,6 @@ def test_a_streamer_sees_the_newest_token_of_a_traced_generation() -> None:
             assert torch.equal(values, getattr(trace, name)[:, token])
     assert untraced.seen == [None] * (NEW + 1)
     assert newest_observation() is None
-
-
-def test_rows_of_the_trace_follow_beams() -> None:
-    model = FAMILY.build()
-    with attach(model, settings()):
-        inputs = FAMILY.inputs(model, [ROW, OTHER_ROW])
-        card = run(model, inputs, output_rudder=True).rudder.card
-        beams = run(model, inputs, num_beams=3, num_return_sequences=2, output_rudder=True).rudder
-        single = run(model, inputs, num_beams=3, num_return_sequences=2, output_rudder=True, max_new_tokens=1).rudder
-    torch.testing.assert_close(beams.card, card.repeat_interleave(2, dim=0))
-    torch.testing.assert_close(single.card, card.repeat_interleave(2, dim=0))
-    assert (card[0] - card[1]).norm() > 0.1
-    assert beams.gate.shape == beams.similarity.shape == (4, beams.push.shape[1])
-
-
-def test_per_row_settings_with_beams() -> None:
-    """Each prompt's beams are steered by its own setting, as in a call of its own."""
-    model = FAMILY.build()
-    options: dict[str, Any] = {"num_beams": 3, "output_scores": True}
-    with attach(model, settings()):
-        both = run(model, FAMILY.inputs(model, [ROW, OTHER_ROW]), rudder={"alpha_max": [0.0, 6.0]}, **options)
-        for row, strength, other in ((0, 0.0, 6.0), (1, 6.0, 0.0)):
-            single = FAMILY.inputs(model, [(ROW, OTHER_ROW)[row]])
-            alone, unlike = (run(model, single, rudder={"alpha_max": a}, **options) for a in (strength, other))
-            assert torch.equal(both.sequences[row, -NEW:], alone.sequences[0, -NEW:])
-            torch.testing.assert_close(both.sequences_scores[row], alone.sequences_scores[0], rtol=1e-5, atol=1e-5)
-            assert abs(unlike.sequences_scores[0] - alone.sequences_scores[0]) > 1e-3, "strength makes a difference"
 
 
 def test_where_an_answer_has_ended() -> None:
