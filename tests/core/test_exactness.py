@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from rudder_hf import RudderConfig, attach
-from tests.support.helpers import Listener
 from tests.support.reference import Reference, reference_generate
 from tests.support.zoo import FAMILIES
 from tests.support.zoo.base import Family, Row
@@ -257,16 +256,6 @@ def test_other_ways_to_decode_equal_greedy(way: str, name: str, settings: dict[s
     output = steered(name, rows, settings, **options, output_rudder=True)
     assert_same(output, expected)
     torch.testing.assert_close(output.rudder.gate, expected.rudder.gate, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", SAMPLE)
-def test_streaming_gets_the_same_tokens(name: str) -> None:
-    listener = Listener()
-    expected = steered(name, ALONE, {})
-    streamed = steered(name, ALONE, {}, streamer=listener)
-    assert torch.equal(streamed.sequences, expected.sequences)
-    assert [token for put in listener.received for token in put] == expected.sequences[0].tolist()
-    assert listener.ended
 
 
 @pytest.mark.parametrize("name", [name for name in STEERED if "multi_image" not in FAMILIES[name].notes])

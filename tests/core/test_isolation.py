@@ -22,6 +22,7 @@ from tests.support.helpers import (
     family_of,
     fresh,
     in_threads,
+    logits,
     run,
     settings,
     snapshot,
@@ -141,40 +142,27 @@ def test_nesting_three_deep_and_on_another_model() -> None:
             assert_same(outputs[index], wanted[index])
 
 
-@pytest.mark.parametrize("name", ["llava", "llava-plain"])
-def test_decoder_used_by_itself_while_a_generation_runs(name: str) -> None:
-    """A forward of the decoder between two tokens, past the model around it, is the stock one."""
+@pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
+@pytest.mark.parametrize("name", ["llava", "llava-plain", "instructblip"])
+def test_a_part_used_by_itself_while_a_generation_runs(name: str, rudder: Any) -> None:
+    """The decoder, past the model around it, and the language model in InstructBLIP are stock between two tokens."""
     family = family_of(name)
     model, inputs = fresh(family)
-    decoder = model.get_submodule(family.layers.removesuffix(".layers"))
-    ids = torch.arange(10, 15)[None]
-    seen: list[torch.Tensor] = []
-
-    def call() -> None:
-        seen.append(decoder(input_ids=ids).last_hidden_state)
-
-    with torch.no_grad():
-        call()
-    with attach(model, settings()):
-        wanted = run(model, inputs)
-        assert_same(run(model, inputs, streamer=Listener(3, call)), wanted)
-    assert torch.equal(seen[1], seen[0])
-
-
-@pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
-def test_language_model_of_a_running_generation(rudder: Any) -> None:
-    """The language model in InstructBLIP can be used by itself, also while InstructBLIP generates."""
-    model, inputs = fresh("instructblip")
     text = {"input_ids": torch.tensor([[11, 12, 13, 14]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
-    wanted_text = run(model.language_model, text)
+
+    def use() -> torch.Tensor:
+        if name == "instructblip":
+            return logits(run(model.language_model, text))
+        with torch.no_grad():
+            return model.get_submodule(family.layers.removesuffix(".layers"))(**text).last_hidden_state
+
+    wanted_alone = use()
     with attach(model, settings()):
         wanted = run(model, inputs, rudder=rudder)
-        assert_same(run(model.language_model, text), wanted_text)
-        nested: list[Any] = []
-        listener = Listener(3, lambda: nested.append(run(model.language_model, text)))
-        output = run(model, inputs, rudder=rudder, streamer=listener)
-    assert_same(nested[0], wanted_text)
-    assert_same(output, wanted)
+        seen = [use()]
+        assert_same(run(model, inputs, rudder=rudder, streamer=Listener(3, lambda: seen.append(use()))), wanted)
+    assert len(seen) == 2
+    assert all(torch.equal(each, wanted_alone) for each in seen)
 
 
 # Failures
@@ -280,16 +268,12 @@ def test_failure_leaves_nothing_behind(name: str, error: type[BaseException]) ->
                 assert torch.equal(decoder(ids, use_cache=False).last_hidden_state, wanted)
         with hooked(attention.o_proj, Fuse(error, 3)), pytest.raises(error):
             run(model, inputs)
-        gc.collect()
-        assert not [each for each in gc.get_objects() if type(each) is GenerationState]
-
-
-def test_finished_generation_leaves_nothing_behind() -> None:
-    """The state of a generation dies with it."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    with attach(model, settings()):
-        output = run(model, family.inputs(model, [ROW]), output_rudder=True)
+        assert no_state_is_alive()
+        output = run(model, inputs, output_rudder=True)
         assert output.rudder.card.shape == (1, 32)
-        gc.collect()
-        assert not [each for each in gc.get_objects() if type(each) is GenerationState]
+        assert no_state_is_alive(), "the state of a finished generation"
+
+
+def no_state_is_alive() -> bool:
+    gc.collect()
+    return not [each for each in gc.get_objects() if type(each) is GenerationState]

@@ -35,9 +35,6 @@ from tests.support.helpers import (
 )
 from tests.support.zoo import FAMILIES
 
-# Installing and removing: before, during and after; when it fails half-way; while a generation runs
-
-
 CASES = (
     ("llava", "wrapper"),
     ("llava", "attach"),
@@ -203,14 +200,15 @@ def test_installing_fails_half_way(
     assert snapshot(model) == before
 
 
-@pytest.mark.parametrize("layer", [4, -5, None])
-def test_what_is_refused_is_left_alone(layer: int | None) -> None:
-    """A layer that does not exist, and a model without a decoder, are refused before anything is installed."""
-    model = nn.Linear(2, 2) if layer is None else FAMILIES["llava"].build()
-    before = snapshot(model)
-    with pytest.raises(ValueError, match="AutoModelForImageTextToText" if layer is None else "4 decoder layers"):
-        attach(model, settings(layer=layer or 0))
-    assert snapshot(model) == before
+def test_what_is_refused_is_left_alone() -> None:
+    """A layer that does not exist, and what has no decoder or no `generate`, are refused before anything is put on."""
+    model = FAMILIES["llava"].build()
+    refused = [(model, 4), (model, -5), (model.model, 0), (nn.Linear(2, 2), 0)]
+    for part, layer in refused:
+        before = snapshot(part)
+        with pytest.raises(ValueError, match="4 decoder layers" if part is model else "AutoModelForImageTextToText"):
+            attach(part, settings(layer=layer))
+        assert snapshot(part) == before
 
 
 def test_a_handle_shows_where_it_is_and_its_settings() -> None:
@@ -433,72 +431,48 @@ def test_hooks_that_vanish_during_a_generation_are_noticed() -> None:
 # Copies of steered models are independent, and no model is steered twice
 
 
+@pytest.mark.parametrize("first", ["original", "copy"])
+@pytest.mark.parametrize("way", ["wrapper", "attach"])
 @pytest.mark.parametrize("name", ["llava", "llava-plain", "instructblip"])
-def test_deepcopy_of_a_wrapper(name: str) -> None:
-    """A copy has settings, weights and hooks of its own."""
-    family = family_of(name)
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
-    vanilla = run(model, inputs)
-    before = snapshot(model)
-    wrapper = RudderForConditionalGeneration.from_base(model, settings())
-    wanted = run(wrapper, inputs, output_rudder=True)
-    stronger = run(wrapper, inputs, rudder={"alpha_max": 12.0})
-    twin = copy.deepcopy(wrapper)
+def test_a_deepcopy_is_independent(name: str, way: str, first: str) -> None:
+    """It has settings, weights and hooks of its own; removing RUDDER from either leaves the other steered."""
+    model, inputs = fresh(name)
+    vanilla, before = run(model, inputs), snapshot(model)
+    steered, _ = steered_by(way, model)
+    wanted = run(steered, inputs, output_rudder=True)
+    stronger = run(steered, inputs, rudder={"alpha_max": 12.0})
+    twin = copy.deepcopy(steered)
     assert_same(run(twin, inputs, output_rudder=True), wanted)
-
-    twin.config.alpha_max = 12.0
+    copied = twin.model if way == "wrapper" else twin
+    config = twin.config if way == "wrapper" else handle_of(twin).config
+    config.alpha_max = 12.0
     assert_same(run(twin, inputs), stronger)
-    assert_same(run(wrapper, inputs, output_rudder=True), wanted)
+    assert_same(run(steered, inputs, output_rudder=True), wanted)
 
     # The copy's own weights are steered, not the original's.
     with torch.no_grad():
         twin.get_output_embeddings().weight.neg_()
     changed = run(twin, inputs)
     assert_different(changed, stronger)
-    assert_same(run(wrapper, inputs, output_rudder=True), wanted)
-    twin.config.layer = 1
-    run(twin, inputs)
-    assert_same(run(wrapper, inputs, output_rudder=True), wanted)
+    config.layer = 1
+    assert_different(run(twin, inputs), changed)
+    assert_same(run(steered, inputs, output_rudder=True), wanted)
+    config.layer = LAYER
 
-    copied_base = twin.unwrap()
-    assert_same(run(wrapper, inputs, output_rudder=True), wanted)
-    assert_same(run(wrapper.unwrap(), inputs), vanilla)
+    handles = {"original": handle_of(model), "copy": handle_of(copied)}
+    handles.pop(first).remove()
+    (kept,) = handles.values()
+    if first == "original":
+        assert_same(run(twin, inputs), changed)
+    else:
+        assert_same(run(steered, inputs, output_rudder=True), wanted)
+    kept.remove()
+    assert_same(run(model, inputs), vanilla)
     assert snapshot(model) == before
-    assert not rudder_parts(copied_base)
+    assert not rudder_parts(copied)
     with torch.no_grad():
-        copied_base.get_output_embeddings().weight.neg_()
-    assert_same(run(copied_base, inputs), vanilla)
-
-
-@pytest.mark.parametrize("name", ["llava", "llava-plain", "instructblip"])
-def test_deepcopy_of_an_attached_model(name: str) -> None:
-    """Removing RUDDER from a copy or from the original leaves the other steered."""
-    family = family_of(name)
-    for first_removed in ("original", "copy"):
-        model = family.build()
-        inputs = family.inputs(model, [ROW])
-        vanilla = run(model, inputs)
-        handle = attach(model, settings())
-        wanted = run(model, inputs, output_rudder=True)
-        twin = copy.deepcopy(model)
-        twin_handle = handle_of(twin)
-        twin_handle.config.alpha_max = 0.0
-        assert_same(run(twin, inputs), vanilla)
-        assert_same(run(model, inputs, output_rudder=True), wanted)
-        twin_handle.config.alpha_max = handle.config.alpha_max
-        handles = {"original": (model, handle), "copy": (twin, twin_handle)}
-        removed, removed_handle = handles.pop(first_removed)
-        (kept, kept_handle), *_ = handles.values()
-        removed_handle.remove()
-        assert_same(run(removed, inputs), vanilla)
-        assert not rudder_parts(removed)
-        assert_same(run(kept, inputs, output_rudder=True), wanted)
-        kept_handle.config.alpha_max = 0.0
-        assert_same(run(kept, inputs), vanilla)
-        kept_handle.remove()
-        assert not rudder_parts(kept)
-        assert_same(run(kept, inputs), vanilla)
+        copied.get_output_embeddings().weight.neg_()
+    assert_same(run(copied, inputs), vanilla)
 
 
 def test_deepcopy_of_a_handle() -> None:
@@ -512,29 +486,17 @@ def test_deepcopy_of_a_handle() -> None:
         assert handle_of(model) is handle
 
 
-def test_deepcopy_within_disabled() -> None:
-    """A copy made while steering is switched off for a while is not switched off for ever."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
+def test_a_deepcopy_does_not_keep_its_moment() -> None:
+    """Made while steering is switched off, or in the middle of a generation, it is steered and can be cleaned."""
+    model, inputs = fresh()
     wrapper = RudderForConditionalGeneration.from_base(model, settings())
     wanted = run(wrapper, inputs)
     with wrapper.rudder_disabled():
-        twin = copy.deepcopy(wrapper)
-    assert_same(run(twin, inputs), wanted)
-
-
-def test_deepcopy_within_a_generation() -> None:
-    """A copy made in the middle of a generation can be used and cleaned."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    inputs = family.inputs(model, [ROW])
-    wrapper = RudderForConditionalGeneration.from_base(model, settings())
-    wanted = run(wrapper, inputs)
-    copies: list[Any] = []
+        copies = [copy.deepcopy(wrapper)]
     run(wrapper, inputs, streamer=Listener(3, lambda: copies.append(copy.deepcopy(wrapper))))
-    assert_same(run(copies[0], inputs), wanted)
-    assert not rudder_parts(copies[0].unwrap())
+    for twin in copies:
+        assert_same(run(twin, inputs), wanted)
+        assert not rudder_parts(twin.unwrap())
 
 
 @pytest.mark.parametrize("way", ["wrapper", "attach"])
@@ -583,19 +545,6 @@ def test_second_installation_is_refused(name: str, first: str, target: str, seco
     assert_same(run(steered, inputs, output_rudder=True), wanted)
     remove()
     assert snapshot(model) == before
-
-
-@pytest.mark.parametrize("second", [_wrap, _attach])
-def test_the_language_model_of_a_steered_model_is_refused(second: Callable[[Any], Any]) -> None:
-    """InstructBLIP's language model reads no image by itself: neither before nor after the whole model is steered."""
-    model = FAMILIES["instructblip"].build()
-    with pytest.raises(ValueError, match="text-only model"):
-        second(model.language_model)
-    with attach(model, settings()):
-        installed = snapshot(model)
-        with pytest.raises(ValueError, match="text-only model"):
-            second(model.language_model)
-        assert snapshot(model) == installed
 
 
 def test_models_that_share_layers_are_refused() -> None:

@@ -1,9 +1,12 @@
-"""Settings of a vLLM engine and its requests. vLLM itself is tested by `python -m tests.vllm`."""
+"""Settings of a vLLM engine and its requests, and its entry point. vLLM itself is tested by `python -m tests.vllm`."""
 
 from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +31,7 @@ from rudder_hf.integrations.vllm.settings import (
     request_settings,
 )
 from rudder_hf.runtime.environment import files_digest
+from tests.support.serving import ROOT, with_package
 
 ENGINE = engine_settings({"layer": 3, "alpha_max": 8.0, "k": 4.0})
 
@@ -296,3 +300,28 @@ def test_other_files_than_those_of_the_record(tmp_path: Path) -> None:
     # Where nothing is recorded, or nothing can be compared, nothing is said.
     assert told(None, two, served=name) == told(one, None, served="/models/x") == ""
     assert told(None, one, served=name, digest="unknown") == ""
+
+
+# How vLLM finds the plugin: nothing is imported before the entry point is called, and errors are raised
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], env=with_package(), capture_output=True, text=True)
+
+
+def test_the_entry_point_imports_nothing() -> None:
+    """vLLM goes on without a plugin that cannot be imported, which would be to answer unsteered."""
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    module, function = points["vllm.general_plugins"]["rudder_hf"].split(":")
+    done = python(
+        f"import sys; old = set(sys.modules); from {module} import {function}; print(set(sys.modules) - old)"
+    )
+    assert done.stdout.strip() == str({module}), done.stderr
+
+
+def test_errors_of_importing_are_raised_by_the_call() -> None:
+    moved = "import sys; sys.modules['transformers'] = None; from rudder_hf_vllm import register; print('loaded')"
+    done = python(f"{moved}; register()")
+    assert done.stdout == "loaded\n"
+    assert done.stderr.strip().splitlines()[-1].startswith("RuntimeError: RUDDER cannot be imported beside this vLLM")
+    assert "pip uninstall rudder-hf" in done.stderr
