@@ -33,6 +33,7 @@ from rudder_hf.integrations.vllm.settings import (
 from rudder_hf.runtime.environment import files_digest
 from tests.support.serving import ROOT, with_package
 
+LLAVA = "llava-hf/llava-1.5-7b-hf"
 ENGINE = engine_settings({"layer": 3, "alpha_max": 8.0, "k": 4.0})
 
 
@@ -97,32 +98,27 @@ def test_keys_of_others_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("served", "fits"),
+    ("base", "served", "fits"),
     [
-        ("llava-hf/llava-1.5-7b-hf", True),
-        ("/models/llava-1.5-7b-hf", True),
-        ("/cache/hub/models--llava-hf--llava-1.5-7b-hf/snapshots/0123", True),
-        ("llava-hf/llava-1.5-13b-hf", False),
-        ("HuggingFaceM4/idefics2-8b", False),
-        ("/models", False),
+        (LLAVA, LLAVA, True),
+        (LLAVA, "/models/llava-1.5-7b-hf", True),
+        (LLAVA, "/cache/hub/models--llava-hf--llava-1.5-7b-hf/snapshots/0123", True),
+        (LLAVA, "llava-hf/llava-1.5-13b-hf", False),
+        (LLAVA, "HuggingFaceM4/idefics2-8b", False),
+        (LLAVA, "/models", False),
+        ("/models/base", "/models/base/weights/..", True),
+        ("/models/base", "/models/other", False),
+        (None, "anything", True),
     ],
 )
-def test_settings_of_another_model(served: str, fits: bool, tmp_path: Path) -> None:
-    write_repo(RudderConfig(layer=2, base_model_name_or_path="llava-hf/llava-1.5-7b-hf"), tmp_path)
+def test_settings_of_another_model(base: str | None, served: str, fits: bool, tmp_path: Path) -> None:
+    write_repo(RudderConfig(layer=2, base_model_name_or_path=base), tmp_path)
     if fits:
         check_base(engine_settings(str(tmp_path)), served)
     else:
-        with pytest.raises(ValueError, match=r"are for 'llava-hf/llava-1.5-7b-hf', but the engine serves"):
+        with pytest.raises(ValueError, match=f"are for '{base}', but the engine serves"):
             check_base(engine_settings(str(tmp_path)), served)
     check_base(engine_settings({"settings": str(tmp_path), "other_base": True}), served)
-
-
-def test_settings_of_a_folder_and_settings_of_no_model(tmp_path: Path) -> None:
-    write_repo(RudderConfig(layer=2, base_model_name_or_path=str(tmp_path / "base")), tmp_path / "settings")
-    check_base(engine_settings(str(tmp_path / "settings")), str(tmp_path / "settings" / ".." / "base"))
-    with pytest.raises(ValueError, match="the engine serves"):
-        check_base(engine_settings(str(tmp_path / "settings")), str(tmp_path / "other"))
-    check_base(ENGINE, "anything")
 
 
 @pytest.mark.parametrize(
@@ -282,24 +278,23 @@ def test_other_files_than_those_of_the_record(tmp_path: Path) -> None:
     base = tmp_path / "snapshots" / "0123"
     base.mkdir(parents=True)
     (base / "config.json").write_text("{}")
-    name = "llava-hf/llava-1.5-7b-hf"
 
     def told(recorded: str | None, commit: str | None, served: str = str(base), digest: str | None = None) -> str:
-        record = None if digest is None else {"model": {"name": name, "revision": digest}}
-        config = RudderConfig(base_model_name_or_path=name, base_model_revision=recorded, calibration=record)
+        record = None if digest is None else {"model": {"name": LLAVA, "revision": digest}}
+        config = RudderConfig(base_model_name_or_path=LLAVA, base_model_revision=recorded, calibration=record)
         return other_files(config, served, commit)
 
     digest = files_digest(base)
     assert told(None, None, digest=digest) == ""
     (base / "config.json").write_text('{"changed": 1}')
-    assert f"found with {name} at {digest}, but {base} is at files-sha256:" in told(None, None, digest=digest)
+    assert f"found with {LLAVA} at {digest}, but {base} is at files-sha256:" in told(None, None, digest=digest)
     one, two = "1" * 40, "2" * 40
-    assert told(one, one, served=name) == ""
-    assert f"but {name} is at {two}" in told(one, two, served=name)
+    assert told(one, one, served=LLAVA) == ""
+    assert f"but {LLAVA} is at {two}" in told(one, two, served=LLAVA)
     assert "is at 0123" in told(one, None)
     # Where nothing is recorded, or nothing can be compared, nothing is said.
-    assert told(None, two, served=name) == told(one, None, served="/models/x") == ""
-    assert told(None, one, served=name, digest="unknown") == ""
+    assert told(None, two, served=LLAVA) == told(one, None, served="/models/x") == ""
+    assert told(None, one, served=LLAVA, digest="unknown") == ""
 
 
 # How vLLM finds the plugin: nothing is imported before the entry point is called, and errors are raised
