@@ -46,9 +46,11 @@ CASES = (
 )
 
 
-def adapted(family: Family, task: str | None, seed: int = 0) -> PeftModel:
-    """A base with a LoRA adapter in the attention of every decoder layer, whose weights matter."""
-    torch.manual_seed(seed)
+def adapted(name: str, task: str | None) -> tuple[PeftModel, dict[str, Any]]:
+    """A base with a LoRA adapter in the attention of every decoder layer, whose weights matter, and inputs for it."""
+    family = family_of(name)
+    base = family.build()
+    torch.manual_seed(0)
     lora = LoraConfig(
         r=4,
         lora_alpha=8,
@@ -57,16 +59,14 @@ def adapted(family: Family, task: str | None, seed: int = 0) -> PeftModel:
         task_type=task,
         init_lora_weights=False,
     )
-    return get_peft_model(family.build(), lora).eval()
+    return get_peft_model(base, lora).eval(), family.inputs(base, [ROW])
 
 
 @pytest.mark.parametrize(("name", "task", "way"), CASES)
 def test_active_disabled_merged(name: str, task: str | None, way: str) -> None:
     """Steering follows what the adapter does to the base: active, switched off, and merged into its weights."""
-    family = family_of(name)
-    model = adapted(family, task)
-    stock = family.build()
-    inputs = family.inputs(stock, [ROW])
+    model, inputs = adapted(name, task)
+    stock = family_of(name).build()
     vanilla, active_vanilla = run(stock, inputs), run(model, inputs)
     assert_different(active_vanilla, vanilla)
     with attach(stock, settings()):
@@ -100,10 +100,8 @@ def test_active_disabled_merged(name: str, task: str | None, way: str) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_base_is_steered_before_it_is_adapted(task: str | None) -> None:
     """An adapter put on a steered base is steered with it, and RUDDER comes off again underneath it."""
-    family = FAMILIES["llava"]
-    reference = adapted(family, task)
-    base = family.build()
-    inputs = family.inputs(base, [ROW])
+    reference, inputs = adapted("llava", task)
+    base = FAMILIES["llava"].build()
     vanilla = run(reference, inputs)
     with attach(reference, settings()):
         wanted = run(reference, inputs, output_rudder=True)
@@ -119,9 +117,7 @@ def test_base_is_steered_before_it_is_adapted(task: str | None) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_merged_while_steered(task: str | None) -> None:
     """Merging the adapter of a steered model leaves the merged model steered, and removal cleans it."""
-    family = FAMILIES["llava"]
-    model = adapted(family, task)
-    inputs = family.inputs(model.get_base_model(), [ROW])
+    model, inputs = adapted("llava", task)
     handle = attach(model, settings())
     wanted = run(model, inputs)
     merged = model.merge_and_unload()
@@ -137,9 +133,7 @@ def test_merged_while_steered(task: str | None) -> None:
 @pytest.mark.parametrize("target", ["peft", "base"])
 def test_second_installation_is_refused(task: str | None, second: str, target: str) -> None:
     """The PEFT model and the model in it are one model to RUDDER."""
-    family = FAMILIES["llava"]
-    model = adapted(family, task)
-    inputs = family.inputs(model.get_base_model(), [ROW])
+    model, inputs = adapted("llava", task)
     before = snapshot_of_used(model, inputs)
     with attach(model if target == "base" else model.get_base_model(), settings()):
         installed = snapshot(model)
@@ -152,9 +146,7 @@ def test_second_installation_is_refused(task: str | None, second: str, target: s
 @pytest.mark.parametrize("task", TASKS)
 def test_wrapper_manners(task: str | None) -> None:
     """What the wrapper passes on reaches the model inside the PEFT model."""
-    family = FAMILIES["llava"]
-    model = adapted(family, task)
-    inputs = family.inputs(model.get_base_model(), [ROW])
+    model, inputs = adapted("llava", task)
     wrapper: Any = RudderForConditionalGeneration.from_base(model, settings())
     assert wrapper.generation_config is model.get_base_model().generation_config
     assert wrapper.dtype == torch.float32

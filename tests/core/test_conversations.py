@@ -282,17 +282,14 @@ def test_answers_of_one_prompt_go_on_as_a_batch(chat: Chat) -> None:
     assert second.rudder.gate[:, 1:].min() > 0
 
 
-def test_force_is_not_remembered() -> None:
+def test_force_is_not_remembered(chat: Chat) -> None:
     """A first turn without a picture that was forced does not count as one with a picture."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    with attach(model, settings()):
-        chat = Chat(family, model, (Row(seed=3, words=8, images=0),))
-        chat.turn(rudder={"force": True})
-        chat.say(4)
-        with pytest.warns(RudderWarning, match="no image"):
-            output = chat.turn(output_rudder=True)
-        assert torch.equal(output.rudder.push, torch.zeros(1, NEW))
+    text = Chat(chat.family, chat.model, (Row(seed=3, words=8, images=0),))
+    text.turn(rudder={"force": True})
+    text.say(4)
+    with pytest.warns(RudderWarning, match="no image"):
+        output = text.turn(output_rudder=True)
+    assert torch.equal(output.rudder.push, torch.zeros(1, NEW))
 
 
 def test_caches_are_not_kept_alive(chat: Chat) -> None:
@@ -401,34 +398,31 @@ def test_other_tokens_are_a_new_turn(chat: Chat, rows: Any, cropped: int, other:
     assert (output.rudder.gate[:, 0] == 0).all()
 
 
-def test_a_second_turn_with_beams_in_a_batch() -> None:
+def test_a_second_turn_with_beams_in_a_batch(chat: Chat) -> None:
     """Beams of a prompt share what its own earlier prompts were pooled to."""
-    model = FAMILIES["llava"].build()
-    with attach(model, settings()), no_warning():
-        greedy, chat = (Chat(FAMILIES["llava"], model, (ROW, OTHER_ROW)) for _ in range(2))
-        for each in (greedy, chat):
+    greedy, beams = (Chat(chat.family, chat.model, (ROW, OTHER_ROW)) for _ in range(2))
+    with no_warning():
+        for each in (greedy, beams):
             each.turn()
             each.say(4, seed=3)
         cards = greedy.turn(output_rudder=True).rudder.card
         # As transformers leaves it to the caller: rows of the cache for the beams of each prompt.
-        chat.cache.batch_repeat_interleave(2)
-        arguments = {"input_ids": chat.ids, "attention_mask": chat.mask, "past_key_values": chat.cache}
-        output = run(model, arguments, num_beams=2, num_return_sequences=2, output_rudder=True)
+        beams.cache.batch_repeat_interleave(2)
+        arguments = {"input_ids": beams.ids, "attention_mask": beams.mask, "past_key_values": beams.cache}
+        output = run(chat.model, arguments, num_beams=2, num_return_sequences=2, output_rudder=True)
     torch.testing.assert_close(output.rudder.card, cards.repeat_interleave(2, dim=0), rtol=0, atol=2e-6)
     assert (cards[0] - cards[1]).norm() > 0.05
 
 
-def test_a_second_turn_of_embeddings() -> None:
+def test_a_second_turn_of_embeddings(chat: Chat) -> None:
     """What the cache holds of them is not forwarded again; the last of the rest emits the first token."""
-    model = FAMILIES["llava"].build()
-    embed = model.get_input_embeddings()
+    model, embed = chat.model, chat.model.get_input_embeddings()
     ids = torch.arange(10, 24)[None]
     options: dict[str, Any] = {"rudder": {"force": True, "steer_first_token": True}, "output_rudder": True}
-    with attach(model, settings()):
-        cache = run(model, {"inputs_embeds": embed(ids[:, :6])}, max_new_tokens=1, **options).past_key_values
-        assert cache.get_seq_length() == 6
-        inputs = {"inputs_embeds": embed(ids), "attention_mask": torch.ones_like(ids), "past_key_values": cache}
-        output = run(model, inputs, **options)
+    cache = run(model, {"inputs_embeds": embed(ids[:, :6])}, max_new_tokens=1, **options).past_key_values
+    assert cache.get_seq_length() == 6
+    inputs = {"inputs_embeds": embed(ids), "attention_mask": torch.ones_like(ids), "past_key_values": cache}
+    output = run(model, inputs, **options)
     assert output.rudder.gate[0, 0] > 0
     assert output.rudder.gate.shape == (1, NEW)
 

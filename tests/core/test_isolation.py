@@ -1,8 +1,10 @@
-"""Generations do not reach into each other: threads, nesting, failures."""
+"""Generations and copies do not reach into each other: threads, nesting, failures, deep copies."""
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
@@ -13,16 +15,20 @@ import torch
 from transformers import StoppingCriteriaList
 
 from rudder_hf import RudderForConditionalGeneration, attach
+from rudder_hf.core.generate import handle_of
 from rudder_hf.core.state import GenerationState
 from tests.support.helpers import (
+    LAYER,
     OTHER_ROW,
     ROW,
     Listener,
+    assert_different,
     assert_same,
     family_of,
     fresh,
     in_threads,
     logits,
+    rudder_parts,
     run,
     settings,
     snapshot,
@@ -277,3 +283,84 @@ def test_failure_leaves_nothing_behind(name: str, error: type[BaseException]) ->
 def no_state_is_alive() -> bool:
     gc.collect()
     return not [each for each in gc.get_objects() if type(each) is GenerationState]
+
+
+# Copies
+
+
+@pytest.mark.parametrize("first", ["original", "copy"])
+@pytest.mark.parametrize("way", ["wrapper", "attach"])
+@pytest.mark.parametrize("name", ["llava", "llava-plain", "instructblip"])
+def test_a_deepcopy_is_independent(name: str, way: str, first: str) -> None:
+    """It has settings, weights and hooks of its own; removing RUDDER from either leaves the other steered."""
+    model, inputs = fresh(name)
+    vanilla, before = run(model, inputs), snapshot(model)
+    steered, _ = steered_by(way, model)
+    wanted = run(steered, inputs, output_rudder=True)
+    stronger = run(steered, inputs, rudder={"alpha_max": 12.0})
+    twin = copy.deepcopy(steered)
+    assert_same(run(twin, inputs, output_rudder=True), wanted)
+    copied = twin.model if way == "wrapper" else twin
+    config = twin.config if way == "wrapper" else handle_of(twin).config
+    config.alpha_max = 12.0
+    assert_same(run(twin, inputs), stronger)
+    assert_same(run(steered, inputs, output_rudder=True), wanted)
+
+    # The copy's own weights are steered, not the original's.
+    with torch.no_grad():
+        twin.get_output_embeddings().weight.neg_()
+    changed = run(twin, inputs)
+    assert_different(changed, stronger)
+    config.layer = 1
+    assert_different(run(twin, inputs), changed)
+    assert_same(run(steered, inputs, output_rudder=True), wanted)
+    config.layer = LAYER
+
+    handles = {"original": handle_of(model), "copy": handle_of(copied)}
+    handles.pop(first).remove()
+    (kept,) = handles.values()
+    if first == "original":
+        assert_same(run(twin, inputs), changed)
+    else:
+        assert_same(run(steered, inputs, output_rudder=True), wanted)
+    kept.remove()
+    assert_same(run(model, inputs), vanilla)
+    assert snapshot(model) == before
+    assert not rudder_parts(copied)
+    with torch.no_grad():
+        copied.get_output_embeddings().weight.neg_()
+    assert_same(run(copied, inputs), vanilla)
+
+
+def test_deepcopy_of_a_handle() -> None:
+    """It comes with a copy of the model, which it steers."""
+    model = FAMILIES["llava"].build()
+    with attach(model, settings()) as handle:
+        twin = copy.deepcopy(handle)
+        assert handle_of(twin.backbone.model) is twin
+        twin.remove()
+        assert not rudder_parts(twin.backbone.model)
+        assert handle_of(model) is handle
+
+
+def test_a_deepcopy_does_not_keep_its_moment() -> None:
+    """Made while steering is switched off, or in the middle of a generation, it is steered and can be cleaned."""
+    model, inputs = fresh()
+    wrapper = RudderForConditionalGeneration.from_base(model, settings())
+    wanted = run(wrapper, inputs)
+    with wrapper.rudder_disabled():
+        copies = [copy.deepcopy(wrapper)]
+    run(wrapper, inputs, streamer=Listener(3, lambda: copies.append(copy.deepcopy(wrapper))))
+    for twin in copies:
+        assert_same(run(twin, inputs), wanted)
+        assert not rudder_parts(twin.unwrap())
+
+
+@pytest.mark.parametrize("way", ["wrapper", "attach"])
+def test_a_steered_model_is_not_pickled(way: str) -> None:
+    model = FAMILIES["llava"].build()
+    steered, remove = steered_by(way, model)
+    with pytest.raises(TypeError, match="cannot be pickled: remove RUDDER first"):
+        pickle.dumps(steered)
+    remove()
+    pickle.dumps(model)

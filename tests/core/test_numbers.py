@@ -146,12 +146,10 @@ def test_double_keeps_its_precision() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_eager_and_sdpa_attention(name: str) -> None:
     """The attention implementation changes the last bits only, of CARD, gates and logits."""
-    family = family_of(name)
     outputs = []
     for implementation in ("sdpa", "eager"):
-        model = family.build()
+        model, inputs = fresh(name, ROW, OTHER_ROW)
         model.set_attn_implementation(implementation)
-        inputs = family.inputs(model, [ROW, OTHER_ROW])
         with attach(model, settings()):
             outputs.append(run(model, inputs, output_rudder=True))
     assert_near(outputs[1], outputs[0], 1e-4)
@@ -161,10 +159,8 @@ def test_eager_and_sdpa_attention(name: str) -> None:
 
 def test_eager_attention_weights_are_returned() -> None:
     """Attention weights, which the hooked module returns beside its update, come through as they are."""
-    family = FAMILIES["llava"]
-    model = family.build()
+    model, inputs = fresh()
     model.set_attn_implementation("eager")
-    inputs = family.inputs(model, [ROW])
     vanilla = run(model, inputs, output_attentions=True)
     with attach(model, settings()):
         output = run(model, inputs, output_attentions=True, rudder={"alpha_max": 0.0})

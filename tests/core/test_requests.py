@@ -195,20 +195,10 @@ def test_positional_ids_are_understood(steered: Any) -> None:
 
 
 @pytest.mark.parametrize("preset", ["qwen2.5-vl-7b", "llava-1.5-13b"])
-def test_uncalibrated_presets_say_so(preset: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_uncalibrated_presets_say_so(preset: str, llava: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="rudder_hf"):
-        RudderForConditionalGeneration.from_base(deep_enough(), preset)
+        attach(llava, preset, layer=1).remove()
     assert [record.message for record in caplog.records if "not calibrated" in record.message]
-
-
-def deep_enough() -> Any:
-    """A LLaVA of forty tiny layers, for presets of deep models."""
-    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
-
-    size = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
-    text = LlamaConfig(**size, num_hidden_layers=40, num_key_value_heads=2, vocab_size=40)
-    vision = CLIPVisionConfig(**size, num_hidden_layers=1, image_size=8, patch_size=4)
-    return LlavaForConditionalGeneration(LlavaConfig(text_config=text, vision_config=vision, image_token_index=3))
 
 
 def test_the_trace_of_an_unsteered_call(steered: Any) -> None:
@@ -318,11 +308,12 @@ def test_loading_a_model_as_settings_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_config_names_what_is_steered_and_its_revision(tmp_path: Path) -> None:
-    deep_enough().save_pretrained(tmp_path / "mine")
-    model = RudderForConditionalGeneration.from_base(str(tmp_path / "mine"), "llava-1.5-7b", revision="main")
+    FAMILIES["llava"].build().save_pretrained(tmp_path / "mine")
+    # A preset of layer 1.
+    model = RudderForConditionalGeneration.from_base(str(tmp_path / "mine"), "instructblip-vicuna-7b", revision="main")
     assert model.config.base_model_name_or_path == str(tmp_path / "mine")
     assert model.config.base_model_revision == "main"
     model.save_pretrained(tmp_path / "settings")
     again = RudderForConditionalGeneration.from_pretrained(tmp_path / "settings", revision="v1")
     assert again.config.base_model_revision == "main"
-    assert len(again.get_decoder().layers) == 40
+    assert len(again.get_decoder().layers) == 4
