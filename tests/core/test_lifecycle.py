@@ -45,30 +45,35 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize(("name", "way"), CASES)
-def test_before_during_after(name: str, way: str) -> None:
-    """Removal leaves every attribute, hook and method of every module as it was, and so the output."""
-    model, inputs = fresh(name)
-    vanilla = run(model, inputs)
-    before, weights = snapshot(model), {name: value.clone() for name, value in model.state_dict().items()}
+def comes_and_goes(way: str, model: Any, inputs: dict[str, Any]) -> None:
+    """Off, it is the base bit for bit; removal leaves every attribute, hook and method of every module as it was."""
+    vanilla, before = run(model, inputs), snapshot(model)
     steered, remove = steered_by(way, model)
     assert rudder_parts(model)
     output = run(steered, inputs)
-    assert_different(output, vanilla)
     assert_same(run(steered, inputs, rudder=False), vanilla)
-    assert_same(run(steered, inputs, rudder={"alpha_max": 0.0}), vanilla)
+    for mode in ("beta", "add"):
+        assert_same(run(steered, inputs, rudder={"alpha_max": 0.0, "mode": mode}), vanilla)
+        assert_different(run(steered, inputs, rudder={"mode": mode}), vanilla)
     for _ in range(2):
         remove()
         assert snapshot(model) == before
     assert not rudder_parts(model)
     assert_same(run(model, inputs), vanilla)
-    assert model.state_dict().keys() == weights.keys()
-    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     # And again: nothing of the first time is in the way.
     steered, remove = steered_by(way, model)
     assert_same(run(steered, inputs), output)
     remove()
     assert snapshot(model) == before
+
+
+@pytest.mark.parametrize(("name", "way"), CASES)
+def test_before_during_after(name: str, way: str) -> None:
+    model, inputs = fresh(name)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    comes_and_goes(way, model, inputs)
+    assert model.state_dict().keys() == weights.keys()
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
 
 
 def test_handle_can_be_installed_again() -> None:
