@@ -27,7 +27,7 @@ from tests.support.helpers import (
     settings,
     target_layer,
 )
-from tests.support.zoo import Family, Row
+from tests.support.zoo import FAMILIES, Row
 
 STEERED_LAYER = 1
 SAME_SHAPE = Row(seed=5, words=ROW.words)
@@ -73,16 +73,21 @@ def compiler() -> Iterator[Compiler]:
         yield each
 
 
-def short(family: Family, count: int = 2) -> Any:
-    """A model with the first few of its decoder layers, because compiling takes its time per layer."""
+def short(name: str = "llava", *batches: list[Row], layers: int = 2) -> list[Any]:
+    """A model with the first few of its decoder layers, as compiling takes its time per layer, and inputs for it."""
+    family = family_of(name)
     model = family.build()
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
-    del model.get_submodule(family.layers)[count:]
-    config.num_hidden_layers = count
+    del model.get_submodule(family.layers)[layers:]
+    config.num_hidden_layers = layers
     if kinds:
-        config.layer_types = kinds[:count]
-    return model
+        config.layer_types = kinds[:layers]
+    return [model, *(family.inputs(model, batch) for batch in batches or ([ROW],))]
+
+
+def wrapped(model: Any, layer: int = STEERED_LAYER) -> RudderForConditionalGeneration:
+    return RudderForConditionalGeneration.from_base(model, settings(layer=layer))
 
 
 def eager(model: Any, inputs: dict[str, Any], **options: Any) -> Any:
@@ -99,11 +104,10 @@ def assert_trace_near(output: Any, expected: Any) -> None:
 @pytest.mark.parametrize("name", ["llava", "qwen2_5_vl", "idefics2", "instructblip", "gemma3"])
 def test_compiled_equals_eager(name: str, compiler: Compiler) -> None:
     """A left-padded batch with settings per row and a trace: tokens, logits and trace are those of eager mode."""
-    family = family_of(name)
+    second = [SAME_SHAPE, Row(seed=6, words=OTHER_ROW.words)]
     # The third layer of Gemma 3 is the first that attends beyond the window.
-    model = short(family, 3 if name == "gemma3" else 2)
-    wrapper = RudderForConditionalGeneration.from_base(model, settings(layer=STEERED_LAYER))
-    inputs = family.inputs(model, [ROW, OTHER_ROW])
+    model, inputs, others = short(name, [ROW, OTHER_ROW], second, layers=3 if name == "gemma3" else 2)
+    wrapper = wrapped(model)
     options: dict[str, Any] = {"rudder": {"alpha_max": [6.0, 3.0]}, "output_rudder": True}
     output = run(wrapper, inputs, **options, **compiler.options())
     assert compiler.graphs
@@ -113,10 +117,9 @@ def test_compiled_equals_eager(name: str, compiler: Compiler) -> None:
     assert_different(output, eager(wrapper, inputs, rudder=False))
     # Another prompt and other settings meet the same graph, with a state of their own.
     graphs = compiler.graphs
-    inputs = family.inputs(model, [SAME_SHAPE, Row(seed=6, words=OTHER_ROW.words)])
     options["rudder"] = {"alpha_max": [9.0, 6.0], "k": [5.0, 2.0], "norm_cap": [None, 2.0]}
-    output = run(wrapper, inputs, **options, **compiler.options())
-    wanted = eager(wrapper, inputs, **options)
+    output = run(wrapper, others, **options, **compiler.options())
+    wanted = eager(wrapper, others, **options)
     assert_near(output, wanted)
     assert_trace_near(output, wanted)
     assert compiler.graphs == graphs
@@ -124,10 +127,8 @@ def test_compiled_equals_eager(name: str, compiler: Compiler) -> None:
 
 def test_no_recompilation(compiler: Compiler) -> None:
     """One graph serves every later generation in the same mode, whatever its prompt and settings."""
-    family = family_of("llava")
-    model = short(family)
-    wrapper = RudderForConditionalGeneration.from_base(model, settings(layer=STEERED_LAYER))
-    prompts = [family.inputs(model, [row]) for row in (ROW, SAME_SHAPE)]
+    model, *prompts = short("llava", [ROW], [SAME_SHAPE])
+    wrapper = wrapped(model)
     changes: dict[str, list[dict[str, Any]]] = {
         "beta": [
             {},
@@ -152,9 +153,7 @@ def test_no_recompilation(compiler: Compiler) -> None:
 
 def test_steered_vanilla_and_another_layer(compiler: Compiler) -> None:
     """Graphs of vanilla decoding and of each layer stand beside each other, and none is taken for another."""
-    family = family_of("llava")
-    model = short(family)
-    inputs = family.inputs(model, [ROW])
+    model, inputs = short()
     vanilla = run(model, inputs, **compiler.options())
     assert compiler.graphs == 1
     # The model was compiled before it is steered.
@@ -184,10 +183,8 @@ def test_steered_vanilla_and_another_layer(compiler: Compiler) -> None:
 
 def test_failure_under_a_compiled_graph(compiler: Compiler) -> None:
     """A compiled generation that breaks off, and one inside it, leave the graph usable."""
-    family = family_of("llava")
-    model = short(family)
-    wrapper = RudderForConditionalGeneration.from_base(model, settings(layer=STEERED_LAYER))
-    inputs, others = (family.inputs(model, [row]) for row in (ROW, SAME_SHAPE))
+    model, inputs, others = short("llava", [ROW], [SAME_SHAPE])
+    wrapper = wrapped(model)
     wanted, wanted_other = eager(wrapper, inputs), eager(wrapper, others)
 
     class Streamer:
@@ -211,9 +208,7 @@ def test_failure_under_a_compiled_graph(compiler: Compiler) -> None:
 
 def test_layers_that_take_no_keywords(compiler: Compiler) -> None:
     """Where the state cannot travel as an argument, it waits in the thread's slot, which graphs read too."""
-    family = family_of("llava-plain")
-    model = short(family)
-    inputs = family.inputs(model, [ROW])
+    model, inputs = short("llava-plain")
     vanilla = run(model, inputs, **compiler.options())
     torch._dynamo.reset()
     with attach(model, settings(layer=STEERED_LAYER)):
@@ -226,12 +221,10 @@ def test_layers_that_take_no_keywords(compiler: Compiler) -> None:
 @pytest.mark.parametrize("part", ["", "self_attn"])
 def test_layers_compiled_one_by_one(part: str, compiler: Compiler) -> None:
     """Regional compilation: right when it comes after attaching, and not used unsteered when it came before."""
-    family = family_of("llava")
-    model = short(family)
-    inputs = family.inputs(model, [ROW])
+    model, inputs = short()
     with attach(model, settings(layer=STEERED_LAYER)):
         wanted = eager(model, inputs)
-    layer = target_layer(family, model, STEERED_LAYER)
+    layer = target_layer(FAMILIES["llava"], model, STEERED_LAYER)
     layer.get_submodule(part).compile(backend=compiler.backend(), fullgraph=True)
     eager(model, inputs)
     assert compiler.graphs
@@ -246,17 +239,14 @@ def test_layers_compiled_one_by_one(part: str, compiler: Compiler) -> None:
             assert_near(eager(model, inputs), wanted)
 
 
-@pytest.mark.parametrize("name", ["llava"])
-def test_threads_share_a_compiled_graph(name: str, compiler: Compiler) -> None:
+def test_threads_share_a_compiled_graph(compiler: Compiler) -> None:
     """Threads that decode with one graph, each with a prompt and a strength of its own, get what they get alone."""
-    family = family_of(name)
-    model = short(family)
-    wrapper = RudderForConditionalGeneration.from_base(model, settings(layer=STEERED_LAYER))
-    jobs = []
-    for seed in range(6):
-        inputs = family.inputs(model, [Row(seed=seed, words=ROW.words)])
-        rudder = {"alpha_max": 2.0 + seed}
-        jobs.append(lambda i=inputs, r=rudder: run(wrapper, i, rudder=r, **compiler.options()))
+    model, *prompts = short("llava", *([Row(seed=seed, words=ROW.words)] for seed in range(6)))
+    wrapper = wrapped(model)
+    jobs = [
+        lambda i=inputs, a=2.0 + seed: run(wrapper, i, rudder={"alpha_max": a}, **compiler.options())
+        for seed, inputs in enumerate(prompts)
+    ]
     expected = [job() for job in jobs]
     for output, wanted in zip(in_threads(jobs), expected, strict=True):
         assert_same(output, wanted)
@@ -265,14 +255,13 @@ def test_threads_share_a_compiled_graph(name: str, compiler: Compiler) -> None:
 
 def test_threads_share_a_compiled_layer() -> None:
     """Where the hooks are compiled apart from each other, what passes between them still belongs to one thread."""
-    family = family_of("llava")
-    model = short(family)
+    model, *prompts = short("llava", *([Row(seed=seed, words=ROW.words)] for seed in range(4)))
     with Compiler() as compiler, attach(model, settings(layer=STEERED_LAYER)):
-        target_layer(family, model, STEERED_LAYER).compile(backend=compiler.backend())
-        jobs = []
-        for seed in range(4):
-            inputs = family.inputs(model, [Row(seed=seed, words=ROW.words)])
-            jobs.append(lambda i=inputs, a=2.0 + seed: eager(model, i, rudder={"alpha_max": a}))
+        target_layer(FAMILIES["llava"], model, STEERED_LAYER).compile(backend=compiler.backend())
+        jobs = [
+            lambda i=inputs, a=2.0 + seed: eager(model, i, rudder={"alpha_max": a})
+            for seed, inputs in enumerate(prompts)
+        ]
         expected = [job() for job in jobs]
         for output, wanted in zip(in_threads(jobs), expected, strict=True):
             assert_near(output, wanted)
@@ -281,9 +270,7 @@ def test_threads_share_a_compiled_layer() -> None:
 @pytest.mark.slow
 def test_compiled_forward(compiler: Compiler) -> None:
     """`model.forward = torch.compile(model.forward)`, as many examples have it: the prefill is compiled too."""
-    family = family_of("llava")
-    model = short(family)
-    inputs = family.inputs(model, [ROW])
+    model, inputs = short()
     with attach(model, settings(layer=STEERED_LAYER)):
         wanted = eager(model, inputs, output_rudder=True)
     model.forward = torch.compile(model.forward, backend=compiler.backend(), fullgraph=True)
@@ -337,9 +324,7 @@ def test_replays_that_write_over_outputs(copied: bool, monkeypatch: pytest.Monke
 
     if not copied:
         monkeypatch.setattr(GenerationState, "finish_forward", finish_without_copy)
-    family = family_of("llava")
-    model = short(family)
-    inputs = family.inputs(model, [ROW, OTHER_ROW])
+    model, inputs = short("llava", [ROW, OTHER_ROW])
     # Made and filled beforehand: a cache that the prefill makes would be a graph's output too.
     cache = StaticCache(model.config.get_text_config(), max_cache_len=64)
     with attach(model, settings(layer=STEERED_LAYER)):
@@ -359,10 +344,8 @@ def test_replays_that_write_over_outputs(copied: bool, monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_inductor(compiler: Compiler) -> None:
     """Code that inductor writes for the CPU gives the same tokens, steered and not."""
-    family = family_of("llava")
-    model = short(family, 1)
-    wrapper = RudderForConditionalGeneration.from_base(model, settings(layer=0))
-    inputs, others = (family.inputs(model, [row]) for row in (ROW, SAME_SHAPE))
+    model, inputs, others = short("llava", [ROW], [SAME_SHAPE], layers=1)
+    wrapper = wrapped(model, layer=0)
     options = compiler.options("inductor")
     assert_near(run(wrapper, inputs, **options), eager(wrapper, inputs), 1e-4)
     frames = copy.copy(torch._dynamo.utils.counters["stats"])

@@ -63,6 +63,8 @@ def test_bad_values_are_refused_by_name(name: str, value: Any, tmp_path: Path) -
     with pytest.raises(ValueError, match=name) as caught:
         RudderConfig(**{name: value})
     assert repr(value) in str(caught.value)
+    with pytest.raises(ValueError, match=name):
+        setattr(RudderConfig(), name, value)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "rudder", name: value}))
     with pytest.raises(ValueError, match=name):
         RudderConfig.from_pretrained(tmp_path)
@@ -91,6 +93,10 @@ def test_ranges_include_their_bounds_and_nothing_beyond(name: str, low: float, h
 def test_an_empty_gate_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"g_min=0\.8 and g_max=0\.2"):
         RudderConfig(g_min=0.8, g_max=0.2)
+    config = RudderConfig(layer=1)
+    config.g_min, config.g_max = 0.9, 0.8  # Each is allowed; the range is empty until both are set.
+    with pytest.raises(ValueError, match="g_min <= g_max"):
+        resolve_settings(config, None, 1)
 
 
 @hypothesis.settings(deadline=None)
@@ -179,16 +185,6 @@ BAD_OVERRIDES: list[tuple[Any, type[Exception], str]] = [
 def test_bad_overrides_are_refused(override: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         resolve_settings(RudderConfig(layer=1), override, 2)
-
-
-def test_settings_are_checked_when_they_are_set(tmp_path: Path) -> None:
-    config = RudderConfig(layer=1)
-    for name, value in (("alpha_max", "20"), ("layer", 1.5), ("mode", "Beta"), ("calibration", [])):
-        with pytest.raises(ValueError, match=name):
-            setattr(config, name, value)
-    config.g_min, config.g_max = 0.9, 0.8  # Each is allowed; the range is empty until both are set.
-    with pytest.raises(ValueError, match="g_min <= g_max"):
-        resolve_settings(config, None, 1)
 
 
 def test_numbers_too_large_for_a_float_are_refused_by_name() -> None:

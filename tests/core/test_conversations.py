@@ -105,6 +105,12 @@ class Chat:
         self.cache, self.unforwarded = output.past_key_values, 1
         return output
 
+    def go_on(self, ids: Tensor, cache: Any) -> None:
+        """Take over the answer to the first prompt that was made by another call than `turn`."""
+        self.ids, self.mask, self.cache, self.unforwarded = ids, torch.ones_like(ids), cache, 1
+        self.prompt = torch.ones_like(ids[:, :-1])
+        self.prompt[:, self.inputs["input_ids"].shape[1] :] = 0
+
     def crop(self, length: int) -> None:
         """Forget everything from a position on."""
         self.cache.crop(length - self.cache.get_seq_length())
@@ -200,7 +206,14 @@ def crop_into_the_prompt(chat: Chat) -> None:
     chat.crop(chat.ids.shape[1] - NEW - 2)
 
 
-@pytest.mark.parametrize("fill", [fill_unsteered, copy_the_cache, crop_into_the_prompt])
+def lose_a_row(chat: Chat) -> None:
+    pair = Chat(chat.family, chat.model, (ROW, Row(seed=5, words=ROW.words)))
+    pair.turn()
+    pair.cache.batch_select_indices(torch.tensor([0]))
+    chat.ids, chat.mask, chat.prompt, chat.cache = pair.ids[:1], pair.mask[:1], pair.prompt[:1], pair.cache
+
+
+@pytest.mark.parametrize("fill", [fill_unsteered, copy_the_cache, crop_into_the_prompt, lose_a_row])
 def test_an_unknown_cache_gives_a_warning_and_the_new_tokens_alone(fill: Callable[[Chat], None], chat: Chat) -> None:
     fill(chat)
     cached = chat.cache.get_seq_length()
@@ -261,11 +274,7 @@ def test_answers_of_one_prompt_go_on_as_a_batch(chat: Chat) -> None:
     arguments = chat.whole()
     output = run(chat.model, arguments, num_return_sequences=2, do_sample=True, top_k=20)
     pair = Chat(chat.family, chat.model, (ROW, ROW))
-    length = pair.ids.shape[1]
-    pair.ids, pair.mask, pair.cache = output.sequences, torch.ones_like(output.sequences), output.past_key_values
-    pair.prompt = torch.ones_like(pair.ids[:, :-1])
-    pair.prompt[:, length:] = 0
-    pair.unforwarded = 1
+    pair.go_on(output.sequences, output.past_key_values)
     pair.say(4)
     with no_warning():
         second = pair.turn(output_rudder=True)
@@ -273,35 +282,14 @@ def test_answers_of_one_prompt_go_on_as_a_batch(chat: Chat) -> None:
     assert second.rudder.gate[:, 1:].min() > 0
 
 
-def test_one_row_of_a_batch_goes_on_alone() -> None:
-    """A cache that lost rows since it was read is not known any more: a warning, and the new tokens alone."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    with attach(model, settings()):
-        pair = Chat(family, model, (ROW, Row(seed=5, words=ROW.words)))
-        output = pair.turn()
-        output.past_key_values.batch_select_indices(torch.tensor([0]))
-        chat = Chat(family, model)
-        chat.ids, chat.mask, chat.cache = pair.ids[:1], pair.mask[:1], output.past_key_values
-        chat.prompt = pair.prompt[:1]
-        chat.say(4)
-        cached = chat.cache.get_seq_length()
-        with pytest.warns(RudderWarning, match=UNREAD):
-            second = chat.turn(output_rudder=True, rudder={"force": True})
-        assert_card(second, chat.expected_card(since=cached))
-
-
-def test_force_is_not_remembered() -> None:
+def test_force_is_not_remembered(chat: Chat) -> None:
     """A first turn without a picture that was forced does not count as one with a picture."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    with attach(model, settings()):
-        chat = Chat(family, model, (Row(seed=3, words=8, images=0),))
-        chat.turn(rudder={"force": True})
-        chat.say(4)
-        with pytest.warns(RudderWarning, match="no image"):
-            output = chat.turn(output_rudder=True)
-        assert torch.equal(output.rudder.push, torch.zeros(1, NEW))
+    text = Chat(chat.family, chat.model, (Row(seed=3, words=8, images=0),))
+    text.turn(rudder={"force": True})
+    text.say(4)
+    with pytest.warns(RudderWarning, match="no image"):
+        output = text.turn(output_rudder=True)
+    assert torch.equal(output.rudder.push, torch.zeros(1, NEW))
 
 
 def test_caches_are_not_kept_alive(chat: Chat) -> None:
@@ -325,34 +313,47 @@ def test_nothing_is_written_onto_the_cache(chat: Chat) -> None:
 # An answer that goes on: stock transformers gives the same as in one call, and so does RUDDER.
 
 
-def go_on(model: Any, inputs: dict[str, Any], first: int, only_new: bool = False, **options: Any) -> tuple[Any, Any]:
-    """The first tokens of an answer, and the rest of it in a second call on their cache."""
-    start = run(model, inputs, max_new_tokens=first, **options)
-    cache, ids = start.past_key_values, start.sequences
-    mask = torch.cat([inputs["attention_mask"], torch.ones_like(ids[:, inputs["input_ids"].shape[1] :])], dim=1)
-    again = {"input_ids": ids[:, cache.get_seq_length() :] if only_new else ids, "attention_mask": mask}
-    types = {name: token_types(ids) for name in ("mm_token_type_ids", "token_type_ids") if name in inputs}
-    options.pop("cache_implementation", None)
-    return start, run(model, {**again, **types}, max_new_tokens=NEW - first, past_key_values=cache, **options)
+def whole_mask(ids: Tensor) -> dict[str, Any]:
+    """Ids without padding as inputs."""
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-@pytest.mark.parametrize("name", ["llava", "qwen2_5_vl", "idefics2", "gemma3"])
-@pytest.mark.parametrize("first", [1, 3])
+GOING_ON: list[tuple[str, int, str]] = [
+    *((name, first, "") for name in ("llava", "qwen2_5_vl", "idefics2", "gemma3") for first in (1, 3)),
+    ("llava", 2, "only the new ids"),
+    ("llava", 2, "a static cache"),
+    ("llava", 4, "a cropped cache"),
+]
+
+
+@pytest.mark.parametrize(("name", "first", "how"), GOING_ON)
 @pytest.mark.parametrize("mode", ["beta", "add"])
-def test_an_answer_that_goes_on_equals_one_call(name: str, first: int, mode: str) -> None:
+def test_an_answer_that_goes_on_equals_one_call(name: str, first: int, how: str, mode: str) -> None:
+    """What was cropped out of the cache is forwarded again, and steered again."""
     model = FAMILIES[name].build()
     inputs = FAMILIES[name].inputs(model, (ROW, OTHER_ROW))
     options: dict[str, Any] = {"output_rudder": True, "rudder": {"alpha_max": [6.0, 3.0], "mode": mode}}
+    cache = StaticCache(model.config, max_cache_len=64) if "static" in how else None
     with attach(model, settings()), no_warning():
         whole = run(model, inputs, **options)
-        start, rest = go_on(model, inputs, first, **options)
-        assert torch.equal(rest.sequences, whole.sequences)
-        torch.testing.assert_close(torch.stack(rest.logits), torch.stack(whole.logits[first:]), rtol=2e-5, atol=2e-5)
-        for part in ("similarity", "gate", "push"):
-            parts = [getattr(output.rudder, part) for output in (start, rest)]
-            torch.testing.assert_close(torch.cat(parts, dim=1), getattr(whole.rudder, part), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(rest.rudder.card, whole.rudder.card, rtol=0, atol=2e-6)
-        assert rest.rudder.gate.min() > 0
+        start = run(model, inputs, max_new_tokens=first, past_key_values=cache, **options)
+        ids, cache = start.sequences, start.past_key_values
+        answered = torch.ones_like(ids[:, inputs["input_ids"].shape[1] :])
+        types = {key: token_types(ids) for key in ("mm_token_type_ids", "token_type_ids") if key in inputs}
+        if "cropped" in how:
+            cache.crop(-2)
+        again = {
+            "input_ids": ids[:, cache.get_seq_length() :] if "new" in how else ids,
+            "attention_mask": torch.cat([inputs["attention_mask"], answered], dim=1),
+        }
+        rest = run(model, {**again, **types}, max_new_tokens=NEW - first, past_key_values=cache, **options)
+    assert torch.equal(rest.sequences[:, first - NEW :], whole.sequences[:, first - NEW :])
+    torch.testing.assert_close(torch.stack(rest.logits), torch.stack(whole.logits[first:]), rtol=2e-5, atol=2e-5)
+    for part in ("similarity", "gate", "push"):
+        parts = [getattr(output.rudder, part) for output in (start, rest)]
+        torch.testing.assert_close(torch.cat(parts, dim=1), getattr(whole.rudder, part), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(rest.rudder.card, whole.rudder.card, rtol=0, atol=2e-6)
+    assert rest.rudder.gate.min() > 0
 
 
 def test_an_answer_goes_on_again_and_again_and_then_a_turn_follows(chat: Chat) -> None:
@@ -361,47 +362,13 @@ def test_an_answer_goes_on_again_and_again_and_then_a_turn_follows(chat: Chat) -
         whole = run(model, inputs)
         output = run(model, inputs, max_new_tokens=1)
         for _ in range(NEW - 1):
-            ids = output.sequences
-            again = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            again = whole_mask(output.sequences)
             output = run(model, again, max_new_tokens=1, past_key_values=output.past_key_values)
         assert torch.equal(output.sequences, whole.sequences)
         # CARD of the next turn pools its prompt with the first one's, and none of the answer's tokens.
-        chat.ids, chat.cache, chat.unforwarded = output.sequences, output.past_key_values, 1
-        chat.mask = torch.ones_like(chat.ids)
-        chat.prompt = torch.ones_like(chat.ids[:, :-1])
-        chat.prompt[:, inputs["input_ids"].shape[1] :] = 0
+        chat.go_on(output.sequences, output.past_key_values)
         chat.say(3)
         assert_card(chat.turn(output_rudder=True), chat.expected_card())
-
-
-def test_an_answer_goes_on_from_a_cropped_cache(chat: Chat) -> None:
-    """Positions of the answer that were taken out of the cache are forwarded again, and steered again."""
-    model, inputs = chat.model, chat.inputs
-    with no_warning():
-        whole = run(model, inputs, output_rudder=True)
-        start = run(model, inputs, max_new_tokens=4)
-        start.past_key_values.crop(-2)
-        again = {"input_ids": start.sequences, "attention_mask": torch.ones_like(start.sequences)}
-        cache = start.past_key_values
-        rest = run(model, again, max_new_tokens=NEW - 4, past_key_values=cache, output_rudder=True)
-    assert torch.equal(rest.sequences, whole.sequences)
-    for part in ("similarity", "gate", "push"):
-        new, expected = getattr(rest.rudder, part), getattr(whole.rudder, part)[:, 4:]
-        torch.testing.assert_close(new, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(rest.rudder.card, whole.rudder.card, rtol=0, atol=2e-6)
-
-
-def test_new_ids_alone_and_a_static_cache(chat: Chat) -> None:
-    model, inputs = chat.model, chat.inputs
-    with no_warning():
-        whole = run(model, inputs)
-        _, rest = go_on(model, inputs, 2, only_new=True)
-        assert torch.equal(rest.sequences[:, -(NEW - 2) :], whole.sequences[:, -(NEW - 2) :])
-        cache = StaticCache(model.config, max_cache_len=64)
-        start = run(model, inputs, max_new_tokens=2, past_key_values=cache)
-        again = {"input_ids": start.sequences, "attention_mask": torch.ones_like(start.sequences)}
-        rest = run(model, again, max_new_tokens=NEW - 2, past_key_values=cache)
-        assert torch.equal(rest.sequences, whole.sequences)
 
 
 def test_one_of_the_returned_sequences_goes_on(chat: Chat) -> None:
@@ -409,10 +376,9 @@ def test_one_of_the_returned_sequences_goes_on(chat: Chat) -> None:
     model, inputs = chat.model, chat.inputs
     with no_warning():
         beams = run(model, inputs, max_new_tokens=3, num_beams=3, num_return_sequences=3, output_rudder=True)
-        best = {"input_ids": beams.sequences[:1], "attention_mask": torch.ones_like(beams.sequences[:1])}
         cache = beams.past_key_values
         cache.batch_select_indices(torch.tensor([0]))
-        output = run(model, best, past_key_values=cache, output_rudder=True)
+        output = run(model, whole_mask(beams.sequences[:1]), past_key_values=cache, output_rudder=True)
     torch.testing.assert_close(output.rudder.card, beams.rudder.card[:1])
     assert output.rudder.gate.min() > 0  # the first new token's position included: it is no prompt
     plain = run(model, inputs, max_new_tokens=3, output_rudder=True)
@@ -428,50 +394,44 @@ def test_other_tokens_are_a_new_turn(chat: Chat, rows: Any, cropped: int, other:
         start.past_key_values.crop(-cropped)
     ids = start.sequences.clone()
     ids[-1, other] = (ids[-1, other] + 1) % 100
-    again = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    output = run(model, again, past_key_values=start.past_key_values, output_rudder=True)
+    output = run(model, whole_mask(ids), past_key_values=start.past_key_values, output_rudder=True)
     assert (output.rudder.gate[:, 0] == 0).all()
 
 
-def test_a_second_turn_with_beams_in_a_batch() -> None:
+def test_a_second_turn_with_beams_in_a_batch(chat: Chat) -> None:
     """Beams of a prompt share what its own earlier prompts were pooled to."""
-    model = FAMILIES["llava"].build()
-    with attach(model, settings()), no_warning():
-        greedy, chat = (Chat(FAMILIES["llava"], model, (ROW, OTHER_ROW)) for _ in range(2))
-        for each in (greedy, chat):
+    greedy, beams = (Chat(chat.family, chat.model, (ROW, OTHER_ROW)) for _ in range(2))
+    with no_warning():
+        for each in (greedy, beams):
             each.turn()
             each.say(4, seed=3)
         cards = greedy.turn(output_rudder=True).rudder.card
         # As transformers leaves it to the caller: rows of the cache for the beams of each prompt.
-        chat.cache.batch_repeat_interleave(2)
-        arguments = {"input_ids": chat.ids, "attention_mask": chat.mask, "past_key_values": chat.cache}
-        output = run(model, arguments, num_beams=2, num_return_sequences=2, output_rudder=True)
+        beams.cache.batch_repeat_interleave(2)
+        arguments = {"input_ids": beams.ids, "attention_mask": beams.mask, "past_key_values": beams.cache}
+        output = run(chat.model, arguments, num_beams=2, num_return_sequences=2, output_rudder=True)
     torch.testing.assert_close(output.rudder.card, cards.repeat_interleave(2, dim=0), rtol=0, atol=2e-6)
     assert (cards[0] - cards[1]).norm() > 0.05
 
 
-def test_a_second_turn_of_embeddings() -> None:
+def test_a_second_turn_of_embeddings(chat: Chat) -> None:
     """What the cache holds of them is not forwarded again; the last of the rest emits the first token."""
-    model = FAMILIES["llava"].build()
-    embed = model.get_input_embeddings()
+    model, embed = chat.model, chat.model.get_input_embeddings()
     ids = torch.arange(10, 24)[None]
     options: dict[str, Any] = {"rudder": {"force": True, "steer_first_token": True}, "output_rudder": True}
-    with attach(model, settings()):
-        cache = run(model, {"inputs_embeds": embed(ids[:, :6])}, max_new_tokens=1, **options).past_key_values
-        assert cache.get_seq_length() == 6
-        inputs = {"inputs_embeds": embed(ids), "attention_mask": torch.ones_like(ids), "past_key_values": cache}
-        output = run(model, inputs, **options)
+    cache = run(model, {"inputs_embeds": embed(ids[:, :6])}, max_new_tokens=1, **options).past_key_values
+    assert cache.get_seq_length() == 6
+    inputs = {"inputs_embeds": embed(ids), "attention_mask": torch.ones_like(ids), "past_key_values": cache}
+    output = run(model, inputs, **options)
     assert output.rudder.gate[0, 0] > 0
     assert output.rudder.gate.shape == (1, NEW)
 
 
 def test_a_turn_that_returns_a_plain_tensor_is_remembered(chat: Chat) -> None:
     cache = DynamicCache(config=chat.model.config)
-    chat.cache = cache
     ids = chat.model.generate(**chat.inputs, past_key_values=cache, max_new_tokens=NEW, do_sample=False)
     assert isinstance(ids, Tensor)
-    chat.prompt = torch.cat([chat.mask, torch.zeros_like(ids[:, chat.ids.shape[1] : -1])], dim=1)
-    chat.ids, chat.mask, chat.unforwarded = ids, torch.ones_like(ids), 1
+    chat.go_on(ids, cache)
     chat.say(3)
     with no_warning():
         assert_card(chat.turn(output_rudder=True), chat.expected_card())

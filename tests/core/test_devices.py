@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,6 +35,7 @@ from tests.support.helpers import (
 )
 from tests.support.pretend import FIRST, SECOND, MixedDevicesError, PretendedDevices
 from tests.support.repos import inputs_for, make_base, make_settings, picture
+from tests.support.serving import free_port, with_package
 from tests.support.toy import toy_processor
 from tests.support.zoo import FAMILIES, Family
 
@@ -46,40 +45,41 @@ from tests.support.zoo import FAMILIES, Family
 Dispatch = Callable[[Family, Any, Path], Any]
 
 
-def to_cpu(family: Family, model: Any, folder: Path) -> Any:
-    """All weights wait on the CPU and are fetched for each module's forward."""
-    return cpu_offload(model, execution_device=torch.device("cpu"))
+def placed(family: Family, model: Any, of_layer: Callable[[int], str], before: str, behind: str) -> dict[str, str]:
+    """A device map: decoder layers where `of_layer` says, what is before and behind them on these devices."""
+    places: dict[str, str] = {}
 
+    def place(path: str, late: bool) -> bool:
+        if path.startswith(f"{family.layers}."):
+            places[path] = of_layer(int(path.rsplit(".", 1)[1]))
+            return True
+        if not f"{family.layers}.".startswith(f"{path}." if path else ""):
+            places[path] = behind if late else before
+            return late
+        module = model.get_submodule(path)
+        names = [name for name, _ in module.named_parameters(recurse=False)]
+        names += [name for name, _ in module.named_children()]
+        for name in names:
+            late = place(f"{path}.{name}".lstrip("."), late)
+        return late
 
-def to_disk(family: Family, model: Any, folder: Path) -> Any:
-    """All weights wait on disk."""
-    return disk_offload(model, str(folder), execution_device=torch.device("cpu"))
+    place("", False)
+    return places
 
 
 def device_map(family: Family, model: Any) -> dict[str, str]:
     """The target layer and the one before it on disk, everything else on the CPU."""
-    places: dict[str, str] = {}
-
-    def place(path: str) -> None:
-        if not f"{family.layers}.".startswith(f"{path}." if path else ""):
-            places[path] = "disk" if path in (f"{family.layers}.{LAYER - 1}", f"{family.layers}.{LAYER}") else "cpu"
-            return
-        module = model.get_submodule(path)
-        places.update({f"{path}.{name}".lstrip("."): "cpu" for name, _ in module.named_parameters(recurse=False)})
-        for name, _ in module.named_children():
-            place(f"{path}.{name}".lstrip("."))
-
-    place("")
-    return places
+    return placed(family, model, lambda layer: "disk" if layer in (LAYER - 1, LAYER) else "cpu", "cpu", "cpu")
 
 
-def mixed(family: Family, model: Any, folder: Path) -> Any:
-    """A device map with two layers on disk."""
-    places = device_map(family, model)
-    return dispatch_model(model, places, main_device="cpu", offload_dir=str(folder), force_hooks=True)
-
-
-WAYS: dict[str, Dispatch] = {"cpu": to_cpu, "disk": to_disk, "mixed": mixed}
+CPU = torch.device("cpu")
+WAYS: dict[str, Dispatch] = {
+    "cpu": lambda family, model, folder: cpu_offload(model, execution_device=CPU),
+    "disk": lambda family, model, folder: disk_offload(model, str(folder), execution_device=CPU),
+    "mixed": lambda family, model, folder: dispatch_model(
+        model, device_map(family, model), main_device="cpu", offload_dir=str(folder), force_hooks=True
+    ),
+}
 
 
 def is_offloaded(module: torch.nn.Module) -> bool:
@@ -188,24 +188,9 @@ CUTS = {"from the layer on": LAYER, "before the layer": LAYER - 1, "behind the l
 
 def spread(family: Family, model: Any, cut: int) -> Any:
     """Decoder layers from `cut` on, and what follows them, on the second device; the rest on the first."""
-    places: dict[str, str] = {}
-
-    def place(path: str, late: bool) -> bool:
-        if path.startswith(f"{family.layers}."):
-            places[path] = str(SECOND if int(path.rsplit(".", 1)[1]) >= cut else FIRST)
-            return True
-        if not f"{family.layers}.".startswith(f"{path}." if path else ""):
-            places[path] = str(SECOND if late else FIRST)
-            return late
-        module = model.get_submodule(path)
-        names = [name for name, _ in module.named_parameters(recurse=False)]
-        names += [name for name, _ in module.named_children()]
-        for name in names:
-            late = place(f"{path}.{name}".lstrip("."), late)
-        return late
-
-    place("", False)
-    return dispatch_model(model, places, main_device=str(FIRST), skip_keys="past_key_values", force_hooks=True)
+    first, second = str(FIRST), str(SECOND)
+    places = placed(family, model, lambda layer: second if layer >= cut else first, first, second)
+    return dispatch_model(model, places, main_device=first, skip_keys="past_key_values", force_hooks=True)
 
 
 def on_first(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -274,24 +259,16 @@ def test_the_simulation_notices_a_missing_move(monkeypatch: pytest.MonkeyPatch) 
 # A model whose weights two processes share (tensor parallel, FSDP2): both steer it as one process does
 
 
-ROOT = Path(__file__).parent.parent.parent
 PROCESSES = 2
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def in_processes(way: str, folder: Path) -> list[dict[str, torch.Tensor]]:
     """What each of the processes generated."""
     shared = {"WORLD_SIZE": str(PROCESSES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     running = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.parallel", way, str(folder)],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": paths},
+            env={**with_package(), **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

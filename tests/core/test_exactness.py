@@ -15,9 +15,6 @@ from tests.support.zoo import FAMILIES
 from tests.support.zoo.base import MISSING, Family, Row
 from tests.support.zoo.batches import left_pad, random_pixels, text_ids
 
-# Tokens and scores of the package against the slow float64 reference, over families and ways of decoding
-
-
 NAMED = ("llava", "idefics2", "instructblip", "qwen2_5_vl")
 OTHERS = ("gemma3", "blip-2", "mllama", "lfm2_vl", "glm4v", "qwen3_vl_moe", "chameleon-swin", "molmo2", "llava_next")
 SAMPLE = tuple(name for name in NAMED + OTHERS if name not in MISSING)
@@ -28,6 +25,14 @@ BATCH = (Row(1, 4), Row(2, 9), Row(3, 6))
 ALONE = (Row(2, 9),)
 NEW_TOKENS = 7
 SETTINGS: dict[str, Any] = {"alpha_max": 6.0, "k": 5.0}
+FIRST_TOKEN = {"steer_first_token": True}
+PER_ROW = {
+    "alpha_max": [0.0, 4.0, 9.0],
+    "k": [1.0, 5.0, 9.0],
+    "c": [1.0, 0.5, 1.5],
+    "g_min": [0.05, 0.2, 0.0],
+    "g_max": [1.0, 0.8, 0.9],
+}
 
 
 @functools.cache
@@ -46,20 +51,29 @@ def rows_for(family: Family) -> tuple[Row, ...]:
     return ALONE if "padding" in family.notes else BATCH
 
 
-def steered(name: str, rows: tuple[Row, ...], settings: dict[str, Any], **options: Any) -> Any:
-    family, model = FAMILIES[name], built(name)
-    config = RudderConfig(layer=middle_layer(family), **(SETTINGS | settings))
-    with attach(model, config):
-        return model.generate(
-            **family.inputs(model, rows),
+Prompts = tuple[Row, ...] | dict[str, Any]
+
+
+def inputs_of(name: str, prompts: Prompts) -> dict[str, Any]:
+    """The inputs of rows; inputs are taken as they are."""
+    return prompts if isinstance(prompts, dict) else FAMILIES[name].inputs(built(name), prompts)
+
+
+def steered(name: str, prompts: Prompts, settings: dict[str, Any], **options: Any) -> Any:
+    """What the package generates; settings with a value for each row are those of the call."""
+    per_row = {key: value for key, value in settings.items() if isinstance(value, list)}
+    shared = {key: value for key, value in (SETTINGS | settings).items() if key not in per_row}
+    with attach(built(name), RudderConfig(layer=middle_layer(FAMILIES[name]), **shared)):
+        return built(name).generate(
+            **inputs_of(name, prompts),
             max_new_tokens=NEW_TOKENS,
             return_dict_in_generate=True,
             output_scores=True,
-            **options,
+            **{"rudder": per_row, **options},
         )
 
 
-def slow(name: str, rows: tuple[Row, ...], settings: dict[str, Any], **options: Any) -> tuple[Any, Reference]:
+def slow(name: str, prompts: Prompts, settings: dict[str, Any], **options: Any) -> tuple[Any, Reference]:
     family, model = FAMILIES[name], built(name)
     text = model.config.get_text_config()
     reference = Reference(
@@ -68,13 +82,13 @@ def slow(name: str, rows: tuple[Row, ...], settings: dict[str, Any], **options: 
         use_cache="no_cache" in family.notes,
         image_tokens=tuple(
             getattr(model.config, key)
-            for key in ("image_token_id", "image_token_index")
+            for key in ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
             if isinstance(getattr(model.config, key, None), int)
         ),
         **(SETTINGS | settings),
     )
-    inputs = family.inputs(model, rows)
-    return reference_generate(family, model, inputs, reference, max_new_tokens=NEW_TOKENS, **options), reference
+    options["max_new_tokens"] = NEW_TOKENS
+    return reference_generate(family, model, inputs_of(name, prompts), reference, **options), reference
 
 
 def assert_same(fast: Any, slow: Any, atol: float = 5e-3) -> None:
@@ -85,8 +99,18 @@ def assert_same(fast: Any, slow: Any, atol: float = 5e-3) -> None:
         torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=atol)
 
 
-def runnable_without_cache(names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if "no_cache" not in FAMILIES[name].notes]
+class Forced:
+    """A logits processor that lets given tokens through alone, and keeps the scores that they would have had."""
+
+    def __init__(self, tokens: torch.Tensor) -> None:
+        self.tokens = tokens
+        self.scores: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        chosen = torch.full_like(scores, -torch.inf)
+        chosen[torch.arange(len(self.tokens)), self.tokens[:, len(self.scores)]] = 0.0
+        self.scores.append(scores.double().clone())
+        return chosen
 
 
 @pytest.mark.parametrize("name", STEERED)
@@ -157,17 +181,10 @@ def test_spans_equal_reference(name: str, span: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_settings_per_row_equal_reference_and_separate_runs(name: str) -> None:
-    columns = {
-        "alpha_max": [0.0, 4.0, 9.0],
-        "k": [1.0, 5.0, 9.0],
-        "c": [1.0, 0.5, 1.5],
-        "g_min": [0.05, 0.2, 0.0],
-        "g_max": [1.0, 0.8, 0.9],
-    }
-    together = steered(name, BATCH, {}, rudder=columns)
-    assert_same(together, slow(name, BATCH, columns)[0])
+    together = steered(name, BATCH, PER_ROW)
+    assert_same(together, slow(name, BATCH, PER_ROW)[0])
     for index in range(len(BATCH)):
-        run = steered(name, BATCH, {}, rudder={key: values[index] for key, values in columns.items()})
+        run = steered(name, BATCH, {}, rudder={key: values[index] for key, values in PER_ROW.items()})
         assert together.sequences[index].tolist() == run.sequences[index].tolist()
         for ours, theirs in zip(together.scores, run.scores, strict=True):
             # Experts are computed over all tokens routed to them, so other rows can shift the last bits.
@@ -175,136 +192,75 @@ def test_settings_per_row_equal_reference_and_separate_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLE if "beams" not in FAMILIES[name].notes])
-@pytest.mark.parametrize("settings", [{}, {"steer_first_token": True}], ids=["default", "first token"])
+@pytest.mark.parametrize("settings", [{}, FIRST_TOKEN, PER_ROW], ids=["default", "first token", "rows"])
 def test_beam_search_equals_reference(name: str, settings: dict[str, Any]) -> None:
-    fast = steered(name, BATCH, settings, num_beams=3, num_return_sequences=2, output_rudder=True)
-    expected, _ = slow(name, BATCH, settings, num_beams=3, num_return_sequences=2)
+    beams = {"num_beams": 3, "num_return_sequences": 2}
+    fast = steered(name, BATCH, settings, **beams, output_rudder=True)
+    expected, _ = slow(name, BATCH, settings, **beams)
     assert fast.sequences.tolist() == expected.sequences.tolist()
     torch.testing.assert_close(
         fast.sequences_scores.double(), expected.sequences_scores.double(), rtol=1e-3, atol=2e-3
     )
     assert fast.rudder.gate.shape == (6, NEW_TOKENS)
-    # The trace follows each returned sequence through the beams: replaying the sequence shows the same gates.
-    check_gates_by_replay(name, fast, settings)
-    uncached = steered(name, BATCH, settings, num_beams=3, num_return_sequences=2, output_rudder=True, use_cache=False)
-    torch.testing.assert_close(uncached.rudder.gate, fast.rudder.gate, rtol=1e-3, atol=1e-3)
-
-
-def check_gates_by_replay(name: str, output: Any, settings: dict[str, Any]) -> None:
-    """Force the returned tokens one by one in a greedy run and compare its gates."""
-    family, model = FAMILIES[name], built(name)
+    # The trace follows each returned sequence through the beams: a greedy run that is forced along it has the same.
     rows = tuple(row for row in BATCH for _ in range(2))
-    forced = output.sequences[:, -NEW_TOKENS:]
-
-    class Force(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.step = 0
-
-        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            chosen = torch.full_like(scores, -torch.inf)
-            chosen[torch.arange(len(forced)), forced[:, self.step]] = 0.0
-            self.step += 1
-            return chosen
-
-    config = RudderConfig(layer=middle_layer(family), **(SETTINGS | settings))
-    with attach(model, config):
-        replay = model.generate(
-            **family.inputs(model, rows),
-            max_new_tokens=NEW_TOKENS,
-            logits_processor=[Force()],
-            return_dict_in_generate=True,
-            output_rudder=True,
-        )
-    torch.testing.assert_close(output.rudder.gate, replay.rudder.gate, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(output.rudder.similarity, replay.rudder.similarity, rtol=1e-3, atol=1e-3)
+    doubled = {key: [value[n // 2] for n in range(6)] if key in PER_ROW else value for key, value in settings.items()}
+    forced = Forced(fast.sequences[:, -NEW_TOKENS:])
+    replay = steered(name, rows, doubled, logits_processor=[forced], output_rudder=True)
+    for part in ("card", "gate", "similarity"):
+        torch.testing.assert_close(getattr(fast.rudder, part), getattr(replay.rudder, part), rtol=1e-3, atol=1e-3)
+    uncached = steered(name, BATCH, settings, **beams, output_rudder=True, use_cache=False)
+    torch.testing.assert_close(uncached.rudder.gate, fast.rudder.gate, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_sampling_with_return_sequences_equals_its_rows_alone(name: str) -> None:
     """The scores of a sampled path equal those of the reference forced along the same path."""
+    options = {"do_sample": True, "temperature": 0.7, "top_k": 0, "num_return_sequences": 2}
     torch.manual_seed(7)
-    fast = steered(name, BATCH, {}, do_sample=True, temperature=0.7, top_k=0, num_return_sequences=2)
+    fast = steered(name, BATCH, {}, **options)
     torch.manual_seed(7)
-    again = steered(name, BATCH, {}, do_sample=True, temperature=0.7, top_k=0, num_return_sequences=2)
-    assert torch.equal(fast.sequences, again.sequences)
+    assert torch.equal(fast.sequences, steered(name, BATCH, {}, **options).sequences)
     paths = fast.sequences[:, -NEW_TOKENS:]
     assert len({tuple(path) for path in paths.tolist()}) > len(BATCH), "the two samples of a prompt should differ"
     doubled = tuple(row for row in BATCH for _ in range(2))
-    expected = forced_scores(name, doubled, paths)
-    for ours, theirs in zip(fast.scores, expected, strict=True):
+    slow(name, doubled, {}, logits_processor=[forced := Forced(paths)])
+    for ours, theirs in zip(fast.scores, forced.scores, strict=True):
         torch.testing.assert_close(ours.double(), theirs / 0.7, rtol=2e-3, atol=1e-2)
 
 
-def forced_scores(name: str, rows: tuple[Row, ...], paths: torch.Tensor) -> list[torch.Tensor]:
-    """Raw scores of the reference along given tokens."""
-    recorded: list[torch.Tensor] = []
-
-    def force(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        chosen = torch.full_like(scores, -torch.inf)
-        chosen[torch.arange(len(paths)), paths[:, len(recorded)]] = 0.0
-        recorded.append(scores.double().clone())
-        return chosen
-
-    slow(name, rows, {}, logits_processor=[force])
-    return recorded
-
-
-@pytest.mark.parametrize("name", [name for name in SAMPLE if "static" not in FAMILIES[name].notes])
-def test_static_cache_equals_dynamic(name: str) -> None:
-    expected = steered(name, BATCH, {}, output_rudder=True)
-    static = steered(name, BATCH, {}, cache_implementation="static", output_rudder=True)
-    assert_same(static, expected)
-    torch.testing.assert_close(static.rudder.gate, expected.rudder.gate, rtol=1e-3, atol=1e-3)
+# A note of a family's names the way of decoding that it does not have.
+OTHER_WAYS: dict[str, tuple[tuple[str, ...], tuple[Row, ...], dict[str, Any]]] = {
+    "static": (SAMPLE, BATCH, {"cache_implementation": "static"}),
+    "no_cache": (SAMPLE, BATCH, {"use_cache": False}),
+    "lookup": (
+        tuple(name for name in STEERED if not FAMILIES[name].loop),
+        ALONE,
+        {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 1},
+    ),
+    # The assistant is the model itself, unsteered: it often proposes what steering then rejects.
+    "assisted": (("llava", "idefics2", "qwen2_5_vl", "gemma3"), ALONE, {}),
+}
 
 
-@pytest.mark.parametrize("name", runnable_without_cache(SAMPLE))
-@pytest.mark.parametrize("settings", [{}, {"steer_first_token": True}], ids=["default", "first token"])
-def test_without_cache_equals_with_cache(name: str, settings: dict[str, Any]) -> None:
-    expected = steered(name, BATCH, settings, output_rudder=True)
-    uncached = steered(name, BATCH, settings, use_cache=False, output_rudder=True)
-    assert_same(uncached, expected)
-    torch.testing.assert_close(uncached.rudder.gate, expected.rudder.gate, rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [(way, name) for way, (names, *_) in OTHER_WAYS.items() for name in names if way not in FAMILIES[name].notes],
+)
+@pytest.mark.parametrize("settings", [{}, FIRST_TOKEN], ids=["default", "first token"])
+def test_other_ways_to_decode_equal_greedy(way: str, name: str, settings: dict[str, Any]) -> None:
+    _, rows, options = OTHER_WAYS[way]
+    expected = steered(name, rows, settings, output_rudder=True)
+    options = options or {"assistant_model": FAMILIES[name].build()}
+    output = steered(name, rows, settings, **options, output_rudder=True)
+    assert_same(output, expected)
+    torch.testing.assert_close(output.rudder.gate, expected.rudder.gate, rtol=1e-3, atol=1e-3)
 
 
-def lookup_families() -> list[str]:
-    return [name for name in STEERED if "lookup" not in FAMILIES[name].notes and not FAMILIES[name].loop]
-
-
-@pytest.mark.parametrize("name", lookup_families())
-@pytest.mark.parametrize("settings", [{}, {"steer_first_token": True}], ids=["default", "first token"])
-def test_prompt_lookup_equals_greedy(name: str, settings: dict[str, Any]) -> None:
-    expected = steered(name, ALONE, settings, output_rudder=True)
-    lookup = steered(name, ALONE, settings, prompt_lookup_num_tokens=3, max_matching_ngram_size=1, output_rudder=True)
-    assert_same(lookup, expected)
-    torch.testing.assert_close(lookup.rudder.gate, expected.rudder.gate, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", ["llava", "idefics2", "qwen2_5_vl", "gemma3"])
-def test_assisted_decoding_equals_greedy(name: str) -> None:
-    """The assistant is the model itself, unsteered: it often proposes what steering then rejects."""
-    expected = steered(name, ALONE, {}, output_rudder=True)
-    assistant = FAMILIES[name].build()
-    assisted = steered(name, ALONE, {}, assistant_model=assistant, output_rudder=True)
-    assert_same(assisted, expected)
-    torch.testing.assert_close(assisted.rudder.gate, expected.rudder.gate, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", SAMPLE)
-def test_streaming_gets_the_same_tokens(name: str) -> None:
-    received: list[int] = []
-
-    class Collect:
-        def put(self, value: torch.Tensor) -> None:
-            received.extend(value.flatten().tolist())
-
-        def end(self) -> None:
-            received.append(-1)
-
-    expected = steered(name, ALONE, {})
-    streamed = steered(name, ALONE, {}, streamer=Collect())
-    assert torch.equal(streamed.sequences, expected.sequences)
-    assert received == [*expected.sequences[0].tolist(), -1]
+@pytest.mark.parametrize("name", [name for name in STEERED if "multi_image" not in FAMILIES[name].notes])
+def test_several_images_in_one_prompt_equal_reference(name: str) -> None:
+    rows = (Row(1, 5, images=2),)
+    assert_same(steered(name, rows, {}), slow(name, rows, {})[0], atol=2e-2)
 
 
 # Video frames in a prompt: steered like images, exactly as the slow reference steers them
@@ -332,24 +288,12 @@ def llava_video(model: Any) -> dict[str, Any]:
     return batch
 
 
+@pytest.mark.parametrize("span", ["prompt", "image"])
 @pytest.mark.parametrize(
     ("name", "inputs"), [("qwen2_5_vl", qwen_video), ("qwen2_vl", qwen_video), ("video_llava", llava_video)]
 )
-def test_video_prompts_equal_reference(name: str, inputs: Callable[[Any], dict[str, Any]]) -> None:
-    family = FAMILIES[name]
-    model = family.build()
-    batch = inputs(model)
-    options: dict[str, Any] = {"max_new_tokens": 6}
-    expected = reference_generate(family, model, batch, Reference(layer=1, alpha_max=6.0), **options)
-    options |= {"return_dict_in_generate": True, "output_scores": True}
-    with attach(model, RudderConfig(layer=1, alpha_max=6.0)):
-        out = model.generate(**batch, **options)
-        plain = model.generate(**batch, **options, rudder=False)
-        image_span = model.generate(**batch, **options, rudder={"span": "image"})
-    assert out.sequences.tolist() == expected.sequences.tolist()
-    for ours, theirs in zip(out.scores, expected.scores, strict=True):
-        torch.testing.assert_close(ours.double(), theirs.double(), rtol=2e-3, atol=5e-3)
-    assert not torch.allclose(out.scores[1], plain.scores[1], atol=1e-2)
-    reference = Reference(layer=1, alpha_max=6.0, span="image", image_tokens=(VIDEO,))
-    expected = reference_generate(family, model, batch, reference, max_new_tokens=6)
-    assert image_span.sequences.tolist() == expected.sequences.tolist()
+def test_video_prompts_equal_reference(name: str, inputs: Callable[[Any], dict[str, Any]], span: str) -> None:
+    batch = inputs(built(name))
+    out = steered(name, batch, {"span": span})
+    assert_same(out, slow(name, batch, {"span": span})[0])
+    assert not torch.allclose(out.scores[1], steered(name, batch, {}, rudder=False).scores[1], atol=1e-2)

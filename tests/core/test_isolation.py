@@ -1,8 +1,10 @@
-"""Generations do not reach into each other: threads, nesting, failures."""
+"""Generations and copies do not reach into each other: threads, nesting, failures, deep copies."""
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
@@ -13,15 +15,20 @@ import torch
 from transformers import StoppingCriteriaList
 
 from rudder_hf import RudderForConditionalGeneration, attach
+from rudder_hf.core.generate import handle_of
 from rudder_hf.core.state import GenerationState
 from tests.support.helpers import (
+    LAYER,
     OTHER_ROW,
     ROW,
     Listener,
+    assert_different,
     assert_same,
     family_of,
     fresh,
     in_threads,
+    logits,
+    rudder_parts,
     run,
     settings,
     snapshot,
@@ -141,40 +148,27 @@ def test_nesting_three_deep_and_on_another_model() -> None:
             assert_same(outputs[index], wanted[index])
 
 
-@pytest.mark.parametrize("name", ["llava", "llava-plain"])
-def test_decoder_used_by_itself_while_a_generation_runs(name: str) -> None:
-    """A forward of the decoder between two tokens, past the model around it, is the stock one."""
+@pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
+@pytest.mark.parametrize("name", ["llava", "llava-plain", "instructblip"])
+def test_a_part_used_by_itself_while_a_generation_runs(name: str, rudder: Any) -> None:
+    """The decoder, past the model around it, and the language model in InstructBLIP are stock between two tokens."""
     family = family_of(name)
     model, inputs = fresh(family)
-    decoder = model.get_submodule(family.layers.removesuffix(".layers"))
-    ids = torch.arange(10, 15)[None]
-    seen: list[torch.Tensor] = []
-
-    def call() -> None:
-        seen.append(decoder(input_ids=ids).last_hidden_state)
-
-    with torch.no_grad():
-        call()
-    with attach(model, settings()):
-        wanted = run(model, inputs)
-        assert_same(run(model, inputs, streamer=Listener(3, call)), wanted)
-    assert torch.equal(seen[1], seen[0])
-
-
-@pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
-def test_language_model_of_a_running_generation(rudder: Any) -> None:
-    """The language model in InstructBLIP can be used by itself, also while InstructBLIP generates."""
-    model, inputs = fresh("instructblip")
     text = {"input_ids": torch.tensor([[11, 12, 13, 14]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
-    wanted_text = run(model.language_model, text)
+
+    def use() -> torch.Tensor:
+        if name == "instructblip":
+            return logits(run(model.language_model, text))
+        with torch.no_grad():
+            return model.get_submodule(family.layers.removesuffix(".layers"))(**text).last_hidden_state
+
+    wanted_alone = use()
     with attach(model, settings()):
         wanted = run(model, inputs, rudder=rudder)
-        assert_same(run(model.language_model, text), wanted_text)
-        nested: list[Any] = []
-        listener = Listener(3, lambda: nested.append(run(model.language_model, text)))
-        output = run(model, inputs, rudder=rudder, streamer=listener)
-    assert_same(nested[0], wanted_text)
-    assert_same(output, wanted)
+        seen = [use()]
+        assert_same(run(model, inputs, rudder=rudder, streamer=Listener(3, lambda: seen.append(use()))), wanted)
+    assert len(seen) == 2
+    assert all(torch.equal(each, wanted_alone) for each in seen)
 
 
 # Failures
@@ -280,16 +274,93 @@ def test_failure_leaves_nothing_behind(name: str, error: type[BaseException]) ->
                 assert torch.equal(decoder(ids, use_cache=False).last_hidden_state, wanted)
         with hooked(attention.o_proj, Fuse(error, 3)), pytest.raises(error):
             run(model, inputs)
-        gc.collect()
-        assert not [each for each in gc.get_objects() if type(each) is GenerationState]
-
-
-def test_finished_generation_leaves_nothing_behind() -> None:
-    """The state of a generation dies with it."""
-    family = FAMILIES["llava"]
-    model = family.build()
-    with attach(model, settings()):
-        output = run(model, family.inputs(model, [ROW]), output_rudder=True)
+        assert no_state_is_alive()
+        output = run(model, inputs, output_rudder=True)
         assert output.rudder.card.shape == (1, 32)
-        gc.collect()
-        assert not [each for each in gc.get_objects() if type(each) is GenerationState]
+        assert no_state_is_alive(), "the state of a finished generation"
+
+
+def no_state_is_alive() -> bool:
+    gc.collect()
+    return not [each for each in gc.get_objects() if type(each) is GenerationState]
+
+
+# Copies
+
+
+@pytest.mark.parametrize("first", ["original", "copy"])
+@pytest.mark.parametrize("way", ["wrapper", "attach"])
+@pytest.mark.parametrize("name", ["llava", "llava-plain", "instructblip"])
+def test_a_deepcopy_is_independent(name: str, way: str, first: str) -> None:
+    """It has settings, weights and hooks of its own; removing RUDDER from either leaves the other steered."""
+    model, inputs = fresh(name)
+    vanilla, before = run(model, inputs), snapshot(model)
+    steered, _ = steered_by(way, model)
+    wanted = run(steered, inputs, output_rudder=True)
+    stronger = run(steered, inputs, rudder={"alpha_max": 12.0})
+    twin = copy.deepcopy(steered)
+    assert_same(run(twin, inputs, output_rudder=True), wanted)
+    copied = twin.model if way == "wrapper" else twin
+    config = twin.config if way == "wrapper" else handle_of(twin).config
+    config.alpha_max = 12.0
+    assert_same(run(twin, inputs), stronger)
+    assert_same(run(steered, inputs, output_rudder=True), wanted)
+
+    # The copy's own weights are steered, not the original's.
+    with torch.no_grad():
+        twin.get_output_embeddings().weight.neg_()
+    changed = run(twin, inputs)
+    assert_different(changed, stronger)
+    config.layer = 1
+    assert_different(run(twin, inputs), changed)
+    assert_same(run(steered, inputs, output_rudder=True), wanted)
+    config.layer = LAYER
+
+    handles = {"original": handle_of(model), "copy": handle_of(copied)}
+    handles.pop(first).remove()
+    (kept,) = handles.values()
+    if first == "original":
+        assert_same(run(twin, inputs), changed)
+    else:
+        assert_same(run(steered, inputs, output_rudder=True), wanted)
+    kept.remove()
+    assert_same(run(model, inputs), vanilla)
+    assert snapshot(model) == before
+    assert not rudder_parts(copied)
+    with torch.no_grad():
+        copied.get_output_embeddings().weight.neg_()
+    assert_same(run(copied, inputs), vanilla)
+
+
+def test_deepcopy_of_a_handle() -> None:
+    """It comes with a copy of the model, which it steers."""
+    model = FAMILIES["llava"].build()
+    with attach(model, settings()) as handle:
+        twin = copy.deepcopy(handle)
+        assert handle_of(twin.backbone.model) is twin
+        twin.remove()
+        assert not rudder_parts(twin.backbone.model)
+        assert handle_of(model) is handle
+
+
+def test_a_deepcopy_does_not_keep_its_moment() -> None:
+    """Made while steering is switched off, or in the middle of a generation, it is steered and can be cleaned."""
+    model, inputs = fresh()
+    wrapper = RudderForConditionalGeneration.from_base(model, settings())
+    wanted = run(wrapper, inputs)
+    with wrapper.rudder_disabled():
+        copies = [copy.deepcopy(wrapper)]
+    run(wrapper, inputs, streamer=Listener(3, lambda: copies.append(copy.deepcopy(wrapper))))
+    for twin in copies:
+        assert_same(run(twin, inputs), wanted)
+        assert not rudder_parts(twin.unwrap())
+
+
+@pytest.mark.parametrize("way", ["wrapper", "attach"])
+def test_a_steered_model_is_not_pickled(way: str) -> None:
+    model = FAMILIES["llava"].build()
+    steered, remove = steered_by(way, model)
+    with pytest.raises(TypeError, match="cannot be pickled: remove RUDDER first"):
+        pickle.dumps(steered)
+    remove()
+    pickle.dumps(model)

@@ -61,7 +61,7 @@ def hub_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def snippets(text: str) -> list[str]:
-    # That for VLMEvalKit needs a stand-in for the package: tests/integrations/test_vlmevalkit.py has one.
+    # That for VLMEvalKit needs a stand-in for the package: tests/integrations/test_toolkits.py has one.
     return [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "vlmeval" not in code]
 
 

@@ -170,21 +170,6 @@ def test_any_schedule_steers_each_request_as_if_alone(seed: int, pool: str, cach
     assert len(engine.planner._free) == SLOTS
 
 
-def test_single_tokens_of_a_prompt_are_read() -> None:
-    engine = SmallEngine()
-    engine.admit(job := Job("slow", tuple(range(9)), 6))
-    engine.run(job, *[1] * 9)
-
-
-def test_cached_blocks_count_as_read() -> None:
-    engine = SmallEngine(cached=True)
-    shared = tuple(range(12))
-    engine.admit(first := Job("first", (*shared, 20, 21, 22, 23), 14, {"rudder": False}, [5, 2, 9, 7]))
-    engine.run(first, 10, 6)
-    engine.admit(second := Job("second", (*shared, 30, 31, 32, 33), 13, None, [5, 2, 9, 11]), hits=12)
-    engine.run(second, 1, 3)
-
-
 def test_blocks_that_are_filled_in_the_same_forward() -> None:
     """vLLM may let a request begin behind blocks which another one computes in that very forward."""
     engine = SmallEngine(cached=True)

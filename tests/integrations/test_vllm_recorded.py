@@ -12,8 +12,7 @@ import pytest
 
 from rudder_hf.integrations.vllm import TESTED
 from tests.vllm.engines import CONFIGURATIONS
-from tests.vllm.environment import code, meaning
-from tests.vllm.tables import PAGE, TABLES, recorded
+from tests.vllm.records import PAGE, TABLES, code, meaning, recorded
 
 
 def check(result: dict[str, object], part: str, release: str) -> None:

@@ -1,9 +1,12 @@
-"""Settings of a vLLM engine and its requests. vLLM itself is tested by `python -m tests.vllm`."""
+"""Settings of a vLLM engine and its requests, and its entry point. vLLM itself is tested by `python -m tests.vllm`."""
 
 from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +31,9 @@ from rudder_hf.integrations.vllm.settings import (
     request_settings,
 )
 from rudder_hf.runtime.environment import files_digest
+from tests.support.serving import ROOT, with_package
 
+LLAVA = "llava-hf/llava-1.5-7b-hf"
 ENGINE = engine_settings({"layer": 3, "alpha_max": 8.0, "k": 4.0})
 
 
@@ -93,32 +98,27 @@ def test_keys_of_others_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("served", "fits"),
+    ("base", "served", "fits"),
     [
-        ("llava-hf/llava-1.5-7b-hf", True),
-        ("/models/llava-1.5-7b-hf", True),
-        ("/cache/hub/models--llava-hf--llava-1.5-7b-hf/snapshots/0123", True),
-        ("llava-hf/llava-1.5-13b-hf", False),
-        ("HuggingFaceM4/idefics2-8b", False),
-        ("/models", False),
+        (LLAVA, LLAVA, True),
+        (LLAVA, "/models/llava-1.5-7b-hf", True),
+        (LLAVA, "/cache/hub/models--llava-hf--llava-1.5-7b-hf/snapshots/0123", True),
+        (LLAVA, "llava-hf/llava-1.5-13b-hf", False),
+        (LLAVA, "HuggingFaceM4/idefics2-8b", False),
+        (LLAVA, "/models", False),
+        ("/models/base", "/models/base/weights/..", True),
+        ("/models/base", "/models/other", False),
+        (None, "anything", True),
     ],
 )
-def test_settings_of_another_model(served: str, fits: bool, tmp_path: Path) -> None:
-    write_repo(RudderConfig(layer=2, base_model_name_or_path="llava-hf/llava-1.5-7b-hf"), tmp_path)
+def test_settings_of_another_model(base: str | None, served: str, fits: bool, tmp_path: Path) -> None:
+    write_repo(RudderConfig(layer=2, base_model_name_or_path=base), tmp_path)
     if fits:
         check_base(engine_settings(str(tmp_path)), served)
     else:
-        with pytest.raises(ValueError, match=r"are for 'llava-hf/llava-1.5-7b-hf', but the engine serves"):
+        with pytest.raises(ValueError, match=f"are for '{base}', but the engine serves"):
             check_base(engine_settings(str(tmp_path)), served)
     check_base(engine_settings({"settings": str(tmp_path), "other_base": True}), served)
-
-
-def test_settings_of_a_folder_and_settings_of_no_model(tmp_path: Path) -> None:
-    write_repo(RudderConfig(layer=2, base_model_name_or_path=str(tmp_path / "base")), tmp_path / "settings")
-    check_base(engine_settings(str(tmp_path / "settings")), str(tmp_path / "settings" / ".." / "base"))
-    with pytest.raises(ValueError, match="the engine serves"):
-        check_base(engine_settings(str(tmp_path / "settings")), str(tmp_path / "other"))
-    check_base(ENGINE, "anything")
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,6 @@ def test_settings_of_a_folder_and_settings_of_no_model(tmp_path: Path) -> None:
         ({}, "needs the layer"),
         ({"layer": 1, "alpha": 3}, "'alpha' is not a RUDDER setting"),
         ({"layer": 1, "alpha_max": True}, "`alpha_max` is True"),
-        ({"layer": 1, "alpha_max": -3}, "`alpha_max` is -3"),
-        ({"layer": 1.5}, "`layer` is 1.5"),
         ({"layer": 1, "g_min": 0.8, "g_max": 0.2}, "g_min <= g_max"),
         ({"layer": 1, "steer_by_default": "yes"}, "steer_by_default"),
         ({"layer": 1, "other_base": 1}, "other_base"),
@@ -191,13 +189,11 @@ def test_flat_and_nested_settings_mean_the_same(
     [
         ({"rudder_alpha": 3}, "'alpha' is not a RUDDER setting of a request"),
         ({"rudder": {"alpha": 3}}, "'alpha' is not a RUDDER setting of a request"),
-        ({"rudderless": 1}, "'rudderless' in the request is not understood"),
         ({"rudder": 7}, "`rudder` is 7"),
         ({"rudder": None}, "`rudder` is None"),
         ({"rudder": [False]}, "`rudder` is"),
         ({"rudder_alpha_max": "8"}, "`alpha_max` is '8'"),
         ({"rudder_alpha_max": math.nan}, "`alpha_max` is nan"),
-        ({"rudder_k": -1}, "`k` is -1"),
         ({"rudder_g_min": 0.9, "rudder_g_max": 0.5}, "g_min <= g_max"),
         ({"rudder": False, "rudder_g_min": 2}, "`g_min` is 2"),
         ({"rudder_layer": 1}, "for the whole engine"),
@@ -278,21 +274,45 @@ def test_other_files_than_those_of_the_record(tmp_path: Path) -> None:
     base = tmp_path / "snapshots" / "0123"
     base.mkdir(parents=True)
     (base / "config.json").write_text("{}")
-    name = "llava-hf/llava-1.5-7b-hf"
 
     def told(recorded: str | None, commit: str | None, served: str = str(base), digest: str | None = None) -> str:
-        record = None if digest is None else {"model": {"name": name, "revision": digest}}
-        config = RudderConfig(base_model_name_or_path=name, base_model_revision=recorded, calibration=record)
+        record = None if digest is None else {"model": {"name": LLAVA, "revision": digest}}
+        config = RudderConfig(base_model_name_or_path=LLAVA, base_model_revision=recorded, calibration=record)
         return other_files(config, served, commit)
 
     digest = files_digest(base)
     assert told(None, None, digest=digest) == ""
     (base / "config.json").write_text('{"changed": 1}')
-    assert f"found with {name} at {digest}, but {base} is at files-sha256:" in told(None, None, digest=digest)
+    assert f"found with {LLAVA} at {digest}, but {base} is at files-sha256:" in told(None, None, digest=digest)
     one, two = "1" * 40, "2" * 40
-    assert told(one, one, served=name) == ""
-    assert f"but {name} is at {two}" in told(one, two, served=name)
+    assert told(one, one, served=LLAVA) == ""
+    assert f"but {LLAVA} is at {two}" in told(one, two, served=LLAVA)
     assert "is at 0123" in told(one, None)
     # Where nothing is recorded, or nothing can be compared, nothing is said.
-    assert told(None, two, served=name) == told(one, None, served="/models/x") == ""
-    assert told(None, one, served=name, digest="unknown") == ""
+    assert told(None, two, served=LLAVA) == told(one, None, served="/models/x") == ""
+    assert told(None, one, served=LLAVA, digest="unknown") == ""
+
+
+# How vLLM finds the plugin: nothing is imported before the entry point is called, and errors are raised
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], env=with_package(), capture_output=True, text=True)
+
+
+def test_the_entry_point_imports_nothing() -> None:
+    """vLLM goes on without a plugin that cannot be imported, which would be to answer unsteered."""
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    module, function = points["vllm.general_plugins"]["rudder_hf"].split(":")
+    done = python(
+        f"import sys; old = set(sys.modules); from {module} import {function}; print(set(sys.modules) - old)"
+    )
+    assert done.stdout.strip() == str({module}), done.stderr
+
+
+def test_errors_of_importing_are_raised_by_the_call() -> None:
+    moved = "import sys; sys.modules['transformers'] = None; from rudder_hf_vllm import register; print('loaded')"
+    done = python(f"{moved}; register()")
+    assert done.stdout == "loaded\n"
+    assert done.stderr.strip().splitlines()[-1].startswith("RuntimeError: RUDDER cannot be imported beside this vLLM")
+    assert "pip uninstall rudder-hf" in done.stderr

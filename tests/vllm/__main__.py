@@ -53,7 +53,7 @@ def main() -> int:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part == "table":
-        from tests.vllm.tables import put_tables
+        from tests.vllm.records import put_tables
 
         put_tables()
         return 0
@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> bool:
     from tests.support.toy import words
     from tests.vllm.cases import make_cases
     from tests.vllm.checkpoints import CHECKPOINTS
-    from tests.vllm.environment import release
+    from tests.vllm.records import release
 
     options.out.mkdir(parents=True, exist_ok=True)
 
@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace) -> bool:
 
 def _stamp() -> dict[str, Any]:
     """What a result holds for."""
-    from tests.vllm.environment import code, versions
+    from tests.vllm.records import code, versions
 
     return {**versions(), **code()}
 
@@ -130,7 +130,7 @@ def _parity(options: argparse.Namespace, checkpoint: Any, store: Path) -> bool:
     """Every configuration in turn; a result is on disk as soon as it is there."""
     from tests.support.toy import words
     from tests.vllm.engines import CONFIGURATIONS, compare, wanted
-    from tests.vllm.environment import release
+    from tests.vllm.records import release
 
     if unknown := sorted(set(options.names) - set(CONFIGURATIONS)):
         print(f"No such configuration: {', '.join(unknown)}. There are {', '.join(CONFIGURATIONS)}.", file=sys.stderr)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import (
-    PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2_5_VLProcessor,
@@ -20,7 +18,7 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from tests.support.toy import VOCABULARY, toy_model, toy_processor, words
+from tests.support.toy import VOCABULARY, toy_model, toy_processor, word_tokenizer, words
 
 # Folders inside of the LLaVA's: a LoRA adapter, and the model that it is merged into.
 ADAPTER, MERGED = "adapter", "merged"
@@ -120,21 +118,10 @@ def qwen2_5_vl(folder: Path, seed: int = 0, initializer_range: float = 0.15) -> 
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
     model.save_pretrained(folder)
-    vocabulary = {word: index for index, word in enumerate([*_SPECIAL, *words()][:VOCABULARY])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     pixels = {"shortest_edge": 32 * 32, "longest_edge": 32 * 32}
     Qwen2_5_VLProcessor(
         Qwen2VLImageProcessorPil(patch_size=patch, merge_size=2, size=pixels),
-        PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer,
-            pad_token="<pad>",
-            bos_token="<s>",
-            eos_token="</s>",
-            unk_token="<unk>",
-            additional_special_tokens=_SPECIAL[3:7],
-        ),
+        word_tokenizer([*_SPECIAL, *words()][:VOCABULARY], _SPECIAL[3:7]),
         Qwen2VLVideoProcessor(patch_size=patch, merge_size=2, size=pixels),
     ).save_pretrained(folder)
     return folder

@@ -1,4 +1,4 @@
-"""Half and double precision, and the attention implementations."""
+"""The numbers that are computed and shown: half and double precision, attention implementations, the trace."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.generation import BaseStreamer
 
-from rudder_hf import RudderWarning, attach
+from rudder_hf import attach
+from rudder_hf.core.state import after_end
+from rudder_hf.demo.engine import newest_observation
 from tests.support.helpers import (
     LAYER,
+    NEW,
     OTHER_ROW,
     ROW,
     assert_different,
@@ -142,12 +146,10 @@ def test_double_keeps_its_precision() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_eager_and_sdpa_attention(name: str) -> None:
     """The attention implementation changes the last bits only, of CARD, gates and logits."""
-    family = family_of(name)
     outputs = []
     for implementation in ("sdpa", "eager"):
-        model = family.build()
+        model, inputs = fresh(name, ROW, OTHER_ROW)
         model.set_attn_implementation(implementation)
-        inputs = family.inputs(model, [ROW, OTHER_ROW])
         with attach(model, settings()):
             outputs.append(run(model, inputs, output_rudder=True))
     assert_near(outputs[1], outputs[0], 1e-4)
@@ -157,10 +159,8 @@ def test_eager_and_sdpa_attention(name: str) -> None:
 
 def test_eager_attention_weights_are_returned() -> None:
     """Attention weights, which the hooked module returns beside its update, come through as they are."""
-    family = FAMILIES["llava"]
-    model = family.build()
+    model, inputs = fresh()
     model.set_attn_implementation("eager")
-    inputs = family.inputs(model, [ROW])
     vanilla = run(model, inputs, output_attentions=True)
     with attach(model, settings()):
         output = run(model, inputs, output_attentions=True, rudder={"alpha_max": 0.0})
@@ -187,7 +187,65 @@ def test_autocast_does_not_reach_the_equations(mode: str) -> None:
         torch.testing.assert_close(trace.similarity[:, token].double(), similarity, rtol=0, atol=1e-5)
 
 
-def test_a_push_that_half_precision_cannot_hold_is_warned_of() -> None:
-    _, model, inputs = cast("llava", torch.float16)
-    with attach(model, settings()), pytest.warns(RudderWarning, match="more than twice as long"):
-        run(model, inputs, rudder={"alpha_max": 70000.0})
+# The trace: its numbers against what a bare hook sees, token by token for a streamer, and where an answer has ended
+
+
+@pytest.mark.parametrize(
+    ("change", "gate"),
+    [({}, None), ({"norm_cap": 2.0}, None), ({"mode": "add"}, 1.0), ({"mode": "add", "norm_cap": 2.0}, 2.0 / 6.0)],
+)
+def test_push_is_relative_to_the_hidden_state(change: dict[str, Any], gate: float | None) -> None:
+    model, inputs = fresh("llava", ROW, OTHER_ROW)
+    spy = Spy(FAMILIES["llava"], model)
+    with attach(model, settings(**change)):
+        trace = run(model, inputs, output_rudder=True).rudder
+    for token, h in enumerate((each[:, -1] for each in spy.entering[1:]), start=1):
+        similarity = torch.cosine_similarity(h.double(), trace.card.double())
+        torch.testing.assert_close(trace.similarity[:, token].double(), similarity, rtol=0, atol=1e-5)
+        length = 6.0 * trace.gate[:, token].double()
+        torch.testing.assert_close(trace.push[:, token].double(), length / h.double().norm(dim=-1), rtol=1e-5, atol=0)
+        if gate is not None:
+            torch.testing.assert_close(trace.gate[:, token], torch.full((2,), gate))
+        elif "norm_cap" in change:
+            assert (length <= 2.0 + 1e-5).all()
+    assert trace.push[:, 1:].min() > 0
+
+
+class Watcher(BaseStreamer):
+    """What a streamer sees of RUDDER, token by token; first come the ids of the prompt."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Tensor, ...] | None] = []
+
+    def put(self, value: Tensor) -> None:
+        self.seen.append(newest_observation())
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_streamer_sees_the_newest_token_of_a_traced_generation() -> None:
+    model, inputs = fresh()
+    traced, untraced = Watcher(), Watcher()
+    with attach(model, settings()):
+        trace = run(model, inputs, streamer=traced, output_rudder=True).rudder
+        run(model, inputs, streamer=untraced)
+    assert traced.seen[0] is None
+    for token, observed in enumerate(traced.seen[1:]):
+        assert observed is not None
+        for values, name in zip(observed, ("similarity", "gate", "push"), strict=True):
+            assert torch.equal(values, getattr(trace, name)[:, token])
+    assert untraced.seen == [None] * (NEW + 1)
+    assert newest_observation() is None
+
+
+def test_where_an_answer_has_ended() -> None:
+    ids = torch.tensor([[5, 9, 5, 9], [5, 5, 5, 9], [5, 9, 0, 0], [5, 0, 5, 0]])
+    none = torch.zeros_like(ids, dtype=torch.bool)
+    # Without a token that ends answers there is no padding, whatever the last tokens are.
+    assert torch.equal(after_end(ids, [], 0), none)
+    assert after_end(ids, [9], None).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]]
+    # Padding without it follows where a stopping criterion ended the row.
+    assert after_end(ids, [9], 0).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]]
+    # The same token for both: the one that ends the row is part of it.
+    assert after_end(ids, [9, 7], 9).tolist() == [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 0]]

@@ -1,21 +1,35 @@
-"""The paper's tables: every row is there, and every row that cannot run says why."""
+"""The programs of `benchmarks/` and their results; those that draw figures of an analysis are in test_gallery.py."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from benchmarks import speed
+from benchmarks.embedded import run as embedded
+from benchmarks.embedded import tables
 from benchmarks.paper import run as paper
+from rudder_hf.benchmark import BenchmarkReport
+from rudder_hf.calibrate import Rule
 from rudder_hf.evaluate.result import Result
 from rudder_hf.methods import NAMES
+from rudder_hf.runtime.environment import CODE, versions
 from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import loaded
+from tools.stale import stale_results
+
+# The paper's tables: every row is there, and every row that cannot run says why
+
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"
 
@@ -137,3 +151,116 @@ def test_rows_have_the_published_settings_of_their_task(tmp_path: Path) -> None:
         _, how = paper.run_row(tested, machine, loaded(), tmp_path / task)
         assert how == {"chair": "6 of 500 images, lineage pattern", "pope": "6 images only, parser robust"}[task]
         assert Result.load(tmp_path / task).method("vista").settings["strength"] == strength
+
+
+# The test bed: everything about one model, from tuning to its page, and the pictures of the README
+
+
+@pytest.mark.slow
+def test_a_model_is_tuned_judged_and_has_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A model with random weights writes nothing worth a limit.
+    loose = Rule("f1", recall_floor=0.0, distinct_drop=1.0, repeated_rise=1.0, confidence=0.0, bootstrap=20)
+    original = embedded.CompareOptions
+
+    def small(**given: Any) -> Any:
+        costs = replace(given["costs"], new_tokens=3, rounds=1, warmup=0)
+        return original(**given | {"rule": loose, "max_new_tokens": 6, "costs": costs, "bootstrap": 50})
+
+    monkeypatch.setattr(embedded, "CompareOptions", small)
+    monkeypatch.setattr(embedded, "load_model", lambda source: replace(loaded(), name=source))
+    methods = ["vanilla", "rudder-beta", "vcd", "rudder-mean"]
+    results = tmp_path / "results"
+    given = {"out": tmp_path / "runs", "results": results, "limit": 4, "batch_size": 50, "methods": methods}
+    embedded.measure_model("llava", "embedded:llava", argparse.Namespace(**given, greedy=False))
+    assert sorted(path.name for path in results.iterdir()) == ["llava.json", "results.md"]
+    stored = tables.stored_results(results)["llava"]
+    assert list(stored) == ["greedy", "pope", "beam", "nucleus"]
+    greedy = stored["greedy"]
+    assert [row.name for row in greedy.methods] == methods
+    assert greedy.data["split"] == "evaluation4"
+    assert greedy.method("rudder-mean").steered_minus["chair_s"].p_value >= 0
+    assert [row.name for row in stored["nucleus"].methods][-1] == "plausibility"
+    asked = [row.name for row in stored["pope"].methods]
+    assert asked == ["vanilla", "rudder-beta", "rudder-beta, first token steered"]
+    text = (results / "results.md").read_text()
+    assert "RUDDER-Beta minus its controls" in text
+    assert "| vanilla, cut to its recall |" in text
+    # A method that is added later is timed beside vanilla, and the rest is as it was.
+    costs = json.loads((tmp_path / "runs" / "llava" / "costs.json").read_text())
+    given["methods"] = [*methods, "rudder-random"]
+    embedded.measure_model("llava", "embedded:llava", argparse.Namespace(**given, greedy=True))
+    later = json.loads((tmp_path / "runs" / "llava" / "costs.json").read_text())
+    assert {name: later[name] for name in ("rudder-beta", "vcd")} == {n: costs[n] for n in ("rudder-beta", "vcd")}
+    later = tables.stored_results(results)["llava"]
+    assert {row.name for row in later["greedy"].methods} == set(given["methods"])
+    assert later["beam"] == stored["beam"]
+
+
+def test_the_page_shows_the_results() -> None:
+    assert (tables.FOLDER / "results.md").read_text() == embedded.page(tables.FOLDER)
+
+
+@pytest.mark.slow
+def test_the_pictures_are_those_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn again, they are the stored ones, and the output that the README shows stays word for word."""
+    pytest.importorskip("matplotlib", reason="matplotlib, of the extra plots, is not installed")
+    from benchmarks.embedded import pictures
+
+    stored, before = pictures.OUT, pictures.README.read_text()
+    shutil.copy(pictures.README, tmp_path / "README.md")
+    monkeypatch.setattr(pictures, "README", tmp_path / "README.md")
+    monkeypatch.setattr(pictures, "OUT", tmp_path / "images")
+    monkeypatch.setattr(sys, "argv", ["pictures.py"])
+    pictures.main()
+    assert (tmp_path / "README.md").read_text() == before
+    drawn = sorted(path.name for path in (tmp_path / "images").iterdir())
+    assert {"answers-dark.png", "answers-light.png"} <= set(drawn) <= {path.name for path in stored.iterdir()}
+    for name in drawn:
+        with Image.open(tmp_path / "images" / name) as new, Image.open(stored / name) as old:
+            assert (new.size, getattr(new, "text", {})) == (old.size, getattr(old, "text", {}))
+
+
+# The costs on random shapes: their file is a report of `rudder benchmark`
+
+
+def test_costs_on_random_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "speed.json"
+    options = ["--rounds", "1", "--new-tokens", "3", "--prompt-tokens", "20", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["speed.py", "--shape", "tiny", "deep", *options])
+    speed.main()
+    tiny, deep = BenchmarkReport.load(out).cases
+    assert [(case.name, case.prompt_tokens, case.model["shape"]["layers"]) for case in (tiny, deep)] == [
+        ("tiny", 20, 4),
+        ("deep", 20, 32),
+    ]
+    for name, operators in (("rudder-beta", 12), ("rudder-add", 1)):
+        assert deep.cost(name).operators_per_token - deep.cost("vanilla").operators_per_token == operators
+        assert deep.cost(name).forwards_per_token == 1.0
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        speed.main()
+
+
+def test_a_prompt_without_room_for_the_image_is_refused() -> None:
+    model = speed.build_model(speed.SHAPES["tiny"], speed.torch.float32, 0)
+    with pytest.raises(SystemExit, match="at least 18"):
+        speed.random_prompt(model, 17, 0)
+
+
+# Recorded results that were measured with other code are named
+
+
+def test_results_of_other_code_are_named(tmp_path: Path) -> None:
+    now = versions()
+    assert len(str(now[CODE])) == 16
+    results = {"new": {"a": [{"versions": now}]}, "other": {"versions": {**now, CODE: "0" * 16}}}
+    results["old"] = {"runs": [{"versions": {"rudder_hf": "0.1.0"}}]}
+    for name, result in results.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
+    stale = stale_results(tmp_path)
+    assert set(stale) == {"other.json", "old.json"}
+    assert stale["old.json"] == "0.1.0 (code unknown)"
+
+
+def test_the_committed_results_say_what_they_were_measured_with() -> None:
+    for measured in stale_results().values():
+        assert measured[0].isdigit()

@@ -1,4 +1,8 @@
-"""The model class for lmms-eval: against itself where it is installed, else against its published interface."""
+"""The evaluation toolkits of others, lmms-eval and VLMEvalKit.
+
+The model class for lmms-eval runs against itself where that is installed, else against its published interface; the
+snippet for VLMEvalKit runs against the interface of its models.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,10 +115,8 @@ def test_manifest_names_the_class(integration: types.ModuleType) -> None:
     assert manifest.model_id == "rudder_hf"
     module, name = manifest.chat_class_path.rsplit(".", 1)
     assert getattr(sys.modules[module], name) is integration.RudderHF
-    project = (Path(__file__).parent.parent.parent / "pyproject.toml").read_text()
-    assert (
-        '[project.entry-points."lmms_eval.models"]\nrudder_hf = "rudder_hf.integrations.lmms_eval:manifest"' in project
-    )
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert points["lmms_eval.models"] == {"rudder_hf": "rudder_hf.integrations.lmms_eval:manifest"}
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"temperature": 1.0, "top_p": 0.9}])
@@ -215,3 +219,37 @@ def test_the_real_evaluation_runs(model: str, options: str, before: str, tmp_pat
     answers = [json.loads(line)["filtered_resps"] for line in written[0].read_text().splitlines()]
     assert len(answers) == 2
     assert all(str(answer) for answer in answers)
+
+
+# The snippet for VLMEvalKit on the page
+
+
+class BaseModel:
+    """What VLMEvalKit's class does with the parts of a message, each with a type and a value."""
+
+    def generate(self, message: list[dict[str, str]], dataset: str | None = None) -> str:
+        answer: str = self.generate_inner(message, dataset)  # type: ignore[attr-defined]
+        return answer
+
+
+def test_the_snippet_answers_as_the_settings_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models: dict[str, Any] = {}
+    contents = {"vlmeval": {}, "vlmeval.config": {"supported_VLM": models}, "vlmeval.vlm": {}}
+    for name, values in {**contents, "vlmeval.vlm.base": {"BaseModel": BaseModel}}.items():
+        module = types.ModuleType(name)
+        vars(module).update(values)
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules["vlmeval"].config = sys.modules["vlmeval.config"]  # type: ignore[attr-defined]
+    settings = make_settings(tmp_path / "settings", make_base(tmp_path / "base"))
+    page = (ROOT / "docs" / "evaluation.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (code,) = [block for block in blocks if "vlmeval" in block]
+    exec(code.replace("SETTINGS_REPO", str(settings)), {"__name__": "rudder_run"})
+    model = models["rudder"]()
+    image = tmp_path / "image.png"
+    synthetic_image(size=40).save(image)
+    message = [{"type": "image", "value": str(image)}, {"type": "text", "value": "what is this"}]
+    steered = model.generate(message, "POPE")
+    assert steered
+    model.model.config.alpha_max = 0.0
+    assert model.generate(message) != steered
