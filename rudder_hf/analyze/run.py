@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
-from ..calibrate.layers import stored_layer_statistics
+from ..calibrate.search import layer_statistics
 from ..core.attach import attach
 from ..core.backbones import attention_update, find_backbone, resolve_layer
 from ..core.call import Call
@@ -128,9 +128,8 @@ def analyze(out: Path, study: Study, progress: Progress = no_progress) -> dict[s
     present = study.present()  # before hours are spent
     with store:
         traces = _gather(study, store, progress)
-        layers = stored_layer_statistics(
-            out / "layers.json", study.loaded, study.task, samples, progress, study.batch_size
-        )
+        parts = followed(batches(samples, study.batch_size), "layer statistics", progress)
+        layers = layer_statistics(study.loaded.model, (encode_samples(study.loaded, study.task, p) for p in parts))
     steered_layer = resolve_layer(find_backbone(study.loaded.model), study.config.layer)
     text = [row.text_card for row in traces if row.text_card is not None]
     cards = unpacked(row.card for row in traces), unpacked(text) if len(text) == len(traces) else None

@@ -19,7 +19,7 @@ from rudder_hf.calibrate import CalibrationOptions, Grid, Rule
 from rudder_hf.calibrate.choice import OBJECTIVES, choose
 from rudder_hf.calibrate.search import control, describe, search, tie_break_key
 from rudder_hf.evaluate.run import Run, RunOptions
-from rudder_hf.methods import Generate, Method, Sources, get, method_class
+from rudder_hf.methods import Generate, Method, get, method_class
 from rudder_hf.methods.rudder import Attached
 from rudder_hf.metrics.statistics import Counts
 from rudder_hf.runtime.decoding import Decoding
@@ -253,5 +253,5 @@ def test_a_control_has_the_settings_of_what_it_is_a_control_of() -> None:
     pushed = get("rudder-beta", layer=1, alpha_max=3.0, k=2.0)
     for name, own in (("contrast-negated", contrast), ("rudder-random", pushed)):
         assert isinstance(own, Attached)
-        made = control(method_class(name), own, loaded(), Sources()).settings()
+        made = control(method_class(name), own, loaded(), list).settings()
         assert {key: made[key] for key in own.settings()} == own.settings()

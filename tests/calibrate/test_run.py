@@ -135,7 +135,6 @@ def test_contrasts_alone_need_no_layers(tmp_path: Path) -> None:
     outcome = calibrate(loaded(), images(), tmp_path, options(grid=grid, layers=None, probe=2))
     assert outcome.tried == [Contrast(contrast=4.0), Contrast(contrast=9.0)]
     assert outcome.record["layers"] == []
-    assert not (tmp_path / "layers.json").exists()
 
 
 def test_layers_come_from_a_short_sweep(tmp_path: Path) -> None:
@@ -243,9 +242,6 @@ def test_folders_of_other_work_are_refused(tmp_path: Path, monkeypatch: pytest.M
         assert found(calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,)))) == found(first)
     with pytest.raises(InputError, match=r"holds other work \(.*samples is 3 there and 2 here"):
         calibrate(loaded(), images(2, 1), tmp_path / "out", options(layers=(2,)))
-    (tmp_path / "out" / "layers.json").write_text("[{}]")
-    with pytest.raises(InputError, match=r"layers\.json is damaged"):
-        calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,)))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "plan.json").write_text("{}")
     with pytest.raises(InputError, match="holds a run of another command"):

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.null_calibration import SCENES, no_effect, quarter_removed, simulate, table
 from rudder_hf import RudderConfig, methods
 from rudder_hf.calibrate import Rule
-from rudder_hf.calibrate.verdict import differences, images_needed, refusal, shown_by, shown_in_words
+from rudder_hf.calibrate.choice import differences, images_needed, refusal, shown_by, shown_in_words
 from rudder_hf.evaluate.methods import settings_record
 from rudder_hf.evaluate.scoring import Scored
 from rudder_hf.hub.card import Provenance, render_card
