@@ -8,10 +8,8 @@ found = search(run, {"vcd": [methods.get("vcd", alpha=alpha) for alpha in (0.25,
 found["vcd"].best  # place of the chosen one in the list, None if none beats vanilla within the limits
 ```
 
-Strengths are relative to what every layer's attention adds to the residual stream, gathered for all layers in one
-plain pass. The paper chooses the layer by how well CARD is aligned with what the model does later, and looks at the
-length of the updates, absolute and relative to the hidden state. All of it is read from the unsteered model, while it
-reads the prompts and writes the first tokens of its answers.
+Strengths are relative to the hidden states of a layer. Their length, and that of what attention adds to them, is read
+for all layers in one pass, while the unsteered model reads the prompts and writes the first tokens of its answers.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from torch import Tensor, nn
 
 from ..core.backbones import attention_update, find_backbone, steerable_layers
 from ..core.settings import CONTRAST_DEFAULTS, check_setting
-from ..core.steering import pool_updates, similarity, unit
 from ..evaluate.methods import Prompts
 from ..evaluate.run import Batch, Run, RunOptions, Variant, batches, encode_samples
 from ..evaluate.scoring import Scoring
@@ -181,7 +178,7 @@ def best_layers(
 
     Args:
         run: As for `search`.
-        statistics: Of every layer; they rank layers that are equally good.
+        statistics: Of every layer; of layers that are equally good the earlier one is taken.
         options: Grid, rule, how many layers, and how many images.
         progress: Is called with how many answers there are.
     """
@@ -189,7 +186,7 @@ def best_layers(
     quick = replace(options.rule, bootstrap=1, confidence=0.0)
     best = {name: found.score for name, found in search(run, probes, quick, progress, options.probe).items()}
     sign = -1 if OBJECTIVES[options.rule.objective].higher_is_better else 1
-    ranked = sorted(statistics, key=lambda s: (sign * best[str(s.layer)], -s.rank_score))[: options.shortlist]
+    ranked = sorted(statistics, key=lambda s: sign * best[str(s.layer)])[: options.shortlist]
     values = ", ".join(f"layer {s.layer} ({best[str(s.layer)]:.4f})" for s in ranked)
     return [s.layer for s in ranked], (
         f"{in_words(options.rule.objective)} in a sweep of {len(next(iter(probes.values())))} candidates for each "
@@ -208,17 +205,6 @@ class LayerStatistics:
     update_norm: float  # mean length of the attention update over prompt positions, ||delta||
     leverage: float  # mean of ||delta|| / ||h|| over prompt positions
     hidden_norm: float  # median length of the hidden state at answer positions: strengths are relative to it
-    alignment: float  # mean cosine of CARD and the hidden state at answer positions, s_t as the gate sees it
-    specificity: float  # 1 - mean cosine between CARDs of different images: how much of CARD is about the image
-
-    @property
-    def rank_score(self) -> float:
-        """What layers are ranked by without decoding anything.
-
-        The paper's criterion, alignment of CARD with the states that it will be added to, is weighed with how much of
-        CARD is about the image: a direction that is the same for every image is aligned with everything.
-        """
-        return max(self.alignment, 0.0) * self.specificity
 
 
 def stored_layer_statistics(
@@ -264,26 +250,12 @@ def layer_statistics(model: Any, batches: Iterable[dict[str, Any]]) -> list[Laye
         for reader in readers:
             for hook in reader.hooks:
                 hook.remove()
-    if not readers[0].cards:
+    if not readers[0].prompts:
         raise ValueError("no image to look at")
     found = []
     for reader in readers:
-        cards = torch.cat(reader.cards).double()
-        count = len(cards)
-        # All pairs of images, without those of an image with itself.
-        between = float(cards.sum(0).square().sum() - count) / max(1, count * (count - 1))
         update_norm, leverage = torch.cat(reader.prompts, dim=1).double().mean(1).tolist()
-        cosines, lengths = torch.cat(reader.answers, dim=1)
-        found.append(
-            LayerStatistics(
-                layer=reader.index,
-                update_norm=update_norm,
-                leverage=leverage,
-                hidden_norm=float(lengths.median()),
-                alignment=float(cosines.mean()),
-                specificity=1 - between if count > 1 else 0.0,
-            )
-        )
+        found.append(LayerStatistics(reader.index, update_norm, leverage, float(torch.cat(reader.answers).median())))
     return found
 
 
@@ -293,38 +265,33 @@ class _LayerReader:
     def __init__(self, index: int, layer: nn.Module) -> None:
         update = attention_update(layer)
         self.index, self._multiplier = index, update.multiplier
-        self.cards: list[Tensor] = []  # of the prompts, (rows, hidden size) for each batch
         self.prompts: list[Tensor] = []  # length and relative length of their updates, (2, rows) for each batch
-        self.answers: list[Tensor] = []  # cosine with CARD and length of hidden states, (2, positions) for each step
+        self.answers: list[Tensor] = []  # length of hidden states, (positions,) for each step
         before = layer.register_forward_pre_hook(self._before, with_kwargs=True)
         self.hooks = (before, update.module.register_forward_hook(self._after))
 
     def begin(self, mask: Tensor | None) -> None:
         """Begin a batch; `mask` marks the real positions of its prompts."""
         self._mask = mask
-        self._card: Tensor | None = None
-        self._steps: list[Tensor] = []
+        self._steps: list[Tensor] | None = None  # None until the prompts are read
 
     def end(self, running: Tensor) -> None:
         """End a batch; `running` says for each row and step whether its answer goes on."""
-        assert self._card is not None
-        self.cards.append(self._card.cpu())
-        for step, seen in enumerate(self._steps):
-            self.answers.append(seen.cpu()[:, running[:, min(step, running.shape[1] - 1)]])
+        for step, lengths in enumerate(self._steps or ()):
+            self.answers.append(lengths.cpu()[running[:, min(step, running.shape[1] - 1)]])
 
     def _before(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         self._h: Tensor = args[0] if args else kwargs["hidden_states"]
 
     def _after(self, module: Any, args: Any, output: Any) -> None:
         h = self._h.float()
-        if self._card is not None:
-            cosines = similarity(h[:, -1:], self._card.unsqueeze(-1)).flatten()
-            self._steps.append(torch.stack([cosines, h[:, -1].norm(dim=-1)]))
+        if self._steps is not None:
+            self._steps.append(h[:, -1].norm(dim=-1))
             return
+        self._steps = []
         update = self._multiplier * (output[0] if isinstance(output, tuple) else output).float()
         mask = self._mask if self._mask is not None and self._mask.shape == update.shape[:2] else None
         weights = torch.ones(update.shape[:2], device=update.device) if mask is None else (mask > 0).float()
         lengths, total = update.norm(dim=-1) * weights, weights.sum(1)
         relative = torch.where(weights > 0, lengths / h.norm(dim=-1).clamp_min(1e-12), 0.0)
-        self._card = unit(pool_updates(update, mask))
         self.prompts.append(torch.stack([lengths.sum(1) / total, relative.sum(1) / total]).cpu())

@@ -205,7 +205,7 @@ def compare(
             costs=CostSettings(rounds=8, seed=seed),
             run=RunOptions(batch_size, seed, command=command_line()),
         )
-        check_folder(out)
+        check_folder(out, options)
         found = find_images(DataOptions(data, split=split, seed=seed), options)
         loaded = load_model(model, dtype, choose_device(device))
     with reporting_failure(), ProgressBar() as bar:

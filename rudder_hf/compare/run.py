@@ -8,12 +8,9 @@ OUT/table.md  the tables
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from ..benchmark.costs import CostSettings, measure_costs
 from ..calibrate.choice import Choice, Rule, in_words
@@ -38,7 +35,6 @@ from ..runtime.store import RESULT_FILE, write_over
 
 POPE = "pope"
 _LAYERS = 2
-_LOCK = ".lock"
 NOTHING_BETTER = "no setting within the limits is better than vanilla"
 
 
@@ -108,38 +104,14 @@ class Tuned:
     notes: list[str]  # what the settings were chosen by, and which methods are left out
 
 
-def check_folder(out: Path) -> None:
+def check_folder(out: Path, options: CompareOptions) -> None:
     """See that a folder is new or that of a comparison, and nobody works in it, before a model is loaded.
 
     Raises:
         InputError: It is something else.
         BlockingIOError: Another comparison is at work there.
     """
-    check_runs(out, "tuning")
-    if out.exists():
-        with alone(out):
-            pass
-
-
-@contextmanager
-def alone(out: Path) -> Iterator[None]:
-    """Keep other comparisons out of a folder: two at once would time each other.
-
-    Raises:
-        BlockingIOError: Another comparison is at work there.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / _LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise BlockingIOError(f"Another comparison works in {out}: wait for it, or choose another folder.") from None
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # Windows keeps open files
-            (out / _LOCK).unlink()
-        lock.release()
+    check_runs(out, "tuning", *options.decodings, POPE)
 
 
 def compare(
@@ -161,20 +133,21 @@ def compare(
         InputError: The folder belongs to another comparison.
         BlockingIOError: Another comparison is at work there.
     """
-    with alone(out):
-        tuned = tune(loaded, data.calibration, out, options, progress)
-        costs = _stored_costs(out, tuned.methods)
-        if costs is None:
-            task = data.calibration.choosing
-            inputs = encode_samples(loaded, task, task.samples[:1])
+    check_folder(out, options)
+    tuned = tune(loaded, data.calibration, out, options, progress)
+    costs = _stored_costs(out, tuned.methods)
+    if costs is None:
+        task = data.calibration.choosing
+        inputs = encode_samples(loaded, task, task.samples[:1])
+        with Run(out / "tuning"):  # so that no other comparison begins here: both would time each other
             costs = throughputs(loaded, tuned.methods, inputs, options.costs, progress)
-        results = {
-            name: measure(loaded, task, name, tuned.methods, tuned.notes, out / name, options, costs, progress)
-            for name, task in data.tasks.items()
-        }
-        text, path = markdown(list(results.values())), out / TABLE_FILE
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            write_over(path, text)
+    results = {
+        name: measure(loaded, task, name, tuned.methods, tuned.notes, out / name, options, costs, progress)
+        for name, task in data.tasks.items()
+    }
+    text, path = markdown(list(results.values())), out / TABLE_FILE
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_over(path, text)
     return results
 
 

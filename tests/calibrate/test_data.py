@@ -59,11 +59,10 @@ def test_layer_statistics_equal_a_slow_reference() -> None:
         for hook in hooks:
             hook.remove()
     for statistics, (h, update) in zip(found, seen, strict=True):
-        mean = update[:, :prompt].mean(1)
         lengths = update[0, :prompt].norm(dim=-1)
-        cosines = torch.cosine_similarity(h[:, prompt:], mean[:, None], dim=-1)
         assert statistics.update_norm == pytest.approx(float(lengths.mean()), rel=1e-4)
-        assert statistics.alignment == pytest.approx(float(cosines.mean()), abs=1e-4)
+        relative = lengths / h[0, :prompt].norm(dim=-1)
+        assert statistics.leverage == pytest.approx(float(relative.mean()), rel=1e-4)
         assert statistics.hidden_norm == pytest.approx(float(h[0, prompt:].norm(dim=-1).median()), rel=1e-4)
 
 

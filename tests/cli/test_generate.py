@@ -14,7 +14,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from typer.testing import Result
 
 from rudder_hf import RudderConfig, RudderForConditionalGeneration
-from rudder_hf.demo.engine import Engine
+from rudder_hf.demo.serve import Engine
 from rudder_hf.demo.view import View
 from rudder_hf.evaluate.run import RunOptions, answer_batch
 from rudder_hf.evaluate.tasks import DataOptions, make_task

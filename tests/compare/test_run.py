@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from rudder_hf.benchmark.costs import CostSettings
 from rudder_hf.calibrate import Rule
@@ -94,8 +93,8 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
         k: r.methods for k, r in results.items()
     }
     # Two at once would time each other.
-    with FileLock(out / ".lock"), pytest.raises(BlockingIOError, match="Another comparison works in"):
-        compare(loaded(), data, out, OPTIONS)
+    with Run(out / "beam"), pytest.raises(BlockingIOError, match="Another run is writing to"):
+        check_folder(out, OPTIONS)
 
 
 def test_few_files_and_no_method_without_a_gain(tmp_path: Path) -> None:
@@ -125,7 +124,7 @@ def test_layers_are_swept_only_for_methods_that_have_one(tmp_path: Path) -> None
 def test_folders_of_other_work_are_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(InputError, match="holds a run of another command"):
-        check_folder(tmp_path)
+        check_folder(tmp_path, OPTIONS)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from rudder_hf import RudderConfig
 from rudder_hf.analyze.examples import RULES, Examples, answer_examples, ask
 from rudder_hf.analyze.tokens import TracedAnswer, mark_differences, token_view
 from rudder_hf.demo import serve
-from rudder_hf.demo.engine import Engine
+from rudder_hf.demo.serve import Engine
 from rudder_hf.demo.view import (
     LONGEST_PROMPT,
     PRESETS,
