@@ -108,10 +108,15 @@ def test_what_is_not_shown_is_not_called_calibrated(
 
 
 def test_a_dry_run_says_how_long_and_writes_nothing(saved_model: Path, tmp_path: Path) -> None:
-    result = rudder(*command(saved_model, None, tmp_path / "out", "--dry-run"))
+    swept = [part for part in command(saved_model, None, tmp_path / "out") if part not in ("--layers", "2")]
+    result = rudder(*swept, "--dry-run")
     assert result.exit_code == 0, result.output
-    # Four candidates and vanilla on seven images, and three on ten.
-    assert f"17 images, 4 settings: {5 * 7 + 3 * 10} answers of about {NEW} tokens" in result.stdout
+    # Two candidates at four layers, four at three of them, and vanilla on seven images, and three on ten.
+    needed = (2 * 4 + 4 * 3 + 1) * 7 + 3 * 10
+    said = (
+        f"17 images, 12 settings after a sweep over layers: {needed} answers of about {NEW} tokens, {needed * NEW} in "
+    )
+    assert said in result.stdout
     assert "Next: the same command without --dry-run" in result.stdout
     assert not (tmp_path / "out").exists()
 

@@ -25,7 +25,7 @@ from rudder_hf.calibrate import (
     save_outcome,
 )
 from rudder_hf.calibrate.report import report, summary
-from rudder_hf.calibrate.run import check_folder, dry_run
+from rudder_hf.calibrate.run import check_folder
 from rudder_hf.calibrate.search import describe
 from rudder_hf.evaluate.run import Run, RunOptions, Variant
 from rudder_hf.evaluate.tasks import DataOptions
@@ -246,15 +246,6 @@ def test_folders_of_other_work_are_refused(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "run" / "plan.json").write_text("{}")
     with pytest.raises(InputError, match="holds a run of another command"):
         check_folder(tmp_path / "run")
-
-
-def test_a_dry_run_counts_what_is_to_be_done(tmp_path: Path) -> None:
-    said = dry_run(loaded(), images(6, 4), options(layers=None, probe=3, shortlist=2))
-    # Two candidates at four layers on three images, eight and vanilla on six, and three on those held out.
-    needed = 4 * 2 * 3 + 9 * 6 + 3 * 4
-    assert said.startswith(
-        f"10 images, 8 settings after a sweep over layers: {needed} answers of about {NEW} tokens, {needed * NEW} in "
-    )
 
 
 def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
