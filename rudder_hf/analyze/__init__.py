@@ -10,7 +10,7 @@ numbers = analyze(Path("analysis"), Study(loaded, find_images(DataOptions(limit=
 numbers["geometry"]["rotation"]["mean"]  # degrees
 ```
 
-`run` asks the model, `numbers` computes, `report` draws from the numbers alone. Needs the extra `plots`.
+`run` asks the model and computes, `report` draws from the numbers alone. Needs the extra `plots`.
 """
 
 from ..calibrate.run import find_images

@@ -213,17 +213,16 @@ def choose_device(device: str) -> str:
     return device
 
 
-def require_extra(extra: str, **packages: str) -> None:
-    """See that the packages of an extra, each named by its module, are installed before anything large is loaded.
+def require_extra(extra: str, package: str) -> None:
+    """See that the package of an extra is installed before anything large is loaded.
 
     Raises:
-        ImportError: Some are not installed, with the command that installs them.
+        ImportError: It is not, with the command that installs it.
     """
     import importlib.util
 
-    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
-    if missing:
-        raise ImportError(f"This needs {' and '.join(missing)}: pip install 'rudder-hf[{extra}]'.")
+    if importlib.util.find_spec(package) is None:
+        raise ImportError(f"This needs {package}: pip install 'rudder-hf[{extra}]'.")
 
 
 def parse_numbers(option: str, text: str, kind: type[float] = float) -> tuple[float, ...]:

@@ -59,7 +59,7 @@ def analyze(
     with refusing_bad_input():
         from ..analyze import Study, check_folder, find_images
 
-        require_extra("plots", matplotlib="matplotlib")
+        require_extra("plots", "matplotlib")
         check_folder(out)
 
         from ..evaluate.tasks import DataOptions
@@ -99,7 +99,7 @@ def demo(
     with refusing_bad_input():
         from ..demo.serve import check_port, serving
 
-        require_extra("demo", gradio="gradio")
+        require_extra("demo", "gradio")
         check_port(port)
         wanted = shared.given_settings(given)
     with reporting_failure():

@@ -185,9 +185,9 @@ def compare(
     with refusing_bad_input():
         from ..benchmark.costs import CostSettings
         from ..calibrate import Rule
+        from ..calibrate.run import check_folder
         from ..compare import CompareOptions, find_images
         from ..compare import compare as run
-        from ..compare.run import check_folder
         from ..evaluate.methods import parse_names
         from ..evaluate.run import RunOptions
         from ..evaluate.tasks import DataOptions
@@ -205,7 +205,7 @@ def compare(
             costs=CostSettings(rounds=8, seed=seed),
             run=RunOptions(batch_size, seed, command=command_line()),
         )
-        check_folder(out, options)
+        check_folder(out, "tuning", *options.decodings, "pope")
         found = find_images(DataOptions(data, split=split, seed=seed), options)
         loaded = load_model(model, dtype, choose_device(device))
     with reporting_failure(), ProgressBar() as bar:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ..benchmark.costs import CostSettings, measure_costs
+from ..benchmark.timing import Ratio
 from ..calibrate.choice import Choice, Rule, in_words
-from ..calibrate.run import CalibrationData, find_data
-from ..calibrate.run import check_folder as check_runs
+from ..calibrate.run import CalibrationData, check_folder, find_data
 from ..calibrate.search import CalibrationOptions, best_layers, control, search, stored_layer_statistics
 from ..evaluate.methods import make_methods
 from ..evaluate.result import Result
@@ -104,16 +104,6 @@ class Tuned:
     notes: list[str]  # what the settings were chosen by, and which methods are left out
 
 
-def check_folder(out: Path, options: CompareOptions) -> None:
-    """See that a folder is new or that of a comparison, and nobody works in it, before a model is loaded.
-
-    Raises:
-        InputError: It is something else.
-        BlockingIOError: Another comparison is at work there.
-    """
-    check_runs(out, "tuning", *options.decodings, POPE)
-
-
 def compare(
     loaded: LoadedModel, data: ComparisonData, out: Path, options: CompareOptions, progress: Progress = no_progress
 ) -> dict[str, Result]:
@@ -133,7 +123,7 @@ def compare(
         InputError: The folder belongs to another comparison.
         BlockingIOError: Another comparison is at work there.
     """
-    check_folder(out, options)
+    check_folder(out, "tuning", *data.tasks)
     tuned = tune(loaded, data.calibration, out, options, progress)
     costs = _stored_costs(out, tuned.methods)
     if costs is None:
@@ -245,15 +235,12 @@ def throughputs(
 ) -> dict[str, dict[str, float]]:  # fmt: skip
     """Throughput of each method relative to vanilla's, with its interval, under greedy search."""
     costs, _ = measure_costs(loaded.model, methods, inputs, settings, progress)
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for cost in costs:
-        ratio = {"median": 1.0, "low": 1.0, "high": 1.0} if cost.ratio is None else vars(cost.ratio)
-        found[cost.method] = {
-            THROUGHPUT: round(ratio["median"], 4),
-            "low": round(ratio["low"], 4),
-            "high": round(ratio["high"], 4),
-            "forwards_per_token": round(cost.forwards_per_token or 0.0, 4),
-        }
+        ratio = cost.ratio or Ratio(1.0, 1.0, 1.0, (1.0, 1.0))
+        values = {THROUGHPUT: ratio.median, "low": ratio.low, "high": ratio.high}
+        values["forwards_per_token"] = cost.forwards_per_token
+        found[cost.method] = {name: round(value, 4) for name, value in values.items()}
     return found
 
 

@@ -20,8 +20,15 @@ from typer.testing import Result
 from rudder_hf import RudderConfig, attach
 from rudder_hf.analyze import Study, analyze, find_images
 from rudder_hf.analyze import run as analysis
-from rudder_hf.analyze.numbers import SHOWN, gate_numbers, geometry_numbers, rotation
-from rudder_hf.analyze.run import ImageTraces, read_images, unpacked
+from rudder_hf.analyze.run import (
+    SHOWN,
+    ImageTraces,
+    gate_numbers,
+    geometry_numbers,
+    read_images,
+    rotation,
+    unpacked,
+)
 from rudder_hf.analyze.tokens import escape
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.chair import chair

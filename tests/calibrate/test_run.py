@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +25,10 @@ from rudder_hf.calibrate import (
 from rudder_hf.calibrate.report import report, summary
 from rudder_hf.calibrate.run import check_folder
 from rudder_hf.calibrate.search import describe
-from rudder_hf.evaluate.run import Run, RunOptions, Variant
+from rudder_hf.evaluate.run import Run, RunOptions, Variant, answer_batch
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.hub.card import Provenance, render_card
-from rudder_hf.methods import Generate, get
+from rudder_hf.methods import get
 from rudder_hf.methods.contrast import Contrast
 from rudder_hf.methods.rudder import RudderBeta
 from rudder_hf.runtime.environment import Process
@@ -154,35 +152,16 @@ class Killed(BaseException):
     """Stands for a kill: nothing catches it."""
 
 
-@dataclass(frozen=True)
-class Counted(RudderBeta):
-    """A candidate that writes down what it answers."""
-
-    @contextmanager
-    def applied(self, model: Any) -> Iterator[Generate]:
-        with super().applied(model) as generate:
-
-            def counting(*args: Any, sample_ids: list[str], **kwargs: Any) -> Any:
-                DECODED.extend((self.alpha_max, self.k, sample) for sample in sample_ids)
-                return generate(*args, sample_ids=sample_ids, **kwargs)
-
-            yield counting
-
-
-DECODED: list[tuple[Any, ...]] = []
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Grows by what candidates answer: strength, k and sample."""
-    monkeypatch.setattr("rudder_hf.calibrate.search.RudderBeta", Counted)
-    DECODED.clear()
-    return DECODED
-
-
 def test_an_interrupted_run_goes_on_and_a_larger_grid_decodes_only_what_is_new(
-    tmp_path: Path, decoded: list[tuple[Any, ...]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    decoded: list[tuple[str, str]] = []
+
+    def counting(task: Any, loaded: Any, method: Any, samples: Any, *more: Any) -> Any:
+        decoded.extend((Variant.of(method).key, sample.id) for sample in samples)
+        return answer_batch(task, loaded, method, samples, *more)
+
+    monkeypatch.setattr("rudder_hf.evaluate.run.answer_batch", counting)
     wanted, choosing = options(run=RunOptions(2), layers=(1,)), {sample.id for sample in images().choosing.samples}
     whole = calibrate(loaded(), images(), tmp_path / "whole", wanted)
 
@@ -198,19 +177,17 @@ def test_an_interrupted_run_goes_on_and_a_larger_grid_decodes_only_what_is_new(
         file.write('{"key": "')  # a line torn by the kill
     decoded.clear()
     assert found(calibrate(loaded(), images(), tmp_path / "killed", wanted)) == found(whole)
-    keys = {(m.settings()["alpha_max"], m.settings()["k"]): Variant.of(m).key for m in whole.tried}
-    again = {(keys[alpha, k], sample) for alpha, k, sample in decoded if sample in choosing}
-    assert again
-    assert not again & kept
+    assert decoded
+    assert not set(decoded) & kept
     decoded.clear()
     calibrate(loaded(), images(), tmp_path / "killed", wanted)
     assert decoded == []
 
     larger = replace(wanted, grid=replace(GRID, strengths=(0.5, 1.0, 1.5)))
     grown = calibrate(loaded(), images(), tmp_path / "killed", larger)
-    new = {(alpha, k) for alpha, k, sample in decoded if sample in choosing}
+    new = {key for key, sample in decoded if sample in choosing}
     assert len(new) == 2
-    assert not new & keys.keys()
+    assert not new & {Variant.of(method).key for method in whole.tried}
     assert found(grown) == found(calibrate(loaded(), images(), tmp_path / "larger", larger))
 
 
@@ -242,10 +219,6 @@ def test_folders_of_other_work_are_refused(tmp_path: Path, monkeypatch: pytest.M
         assert found(calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,)))) == found(first)
     with pytest.raises(InputError, match=r"holds other work \(.*samples is 3 there and 2 here"):
         calibrate(loaded(), images(2, 1), tmp_path / "out", options(layers=(2,)))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "plan.json").write_text("{}")
-    with pytest.raises(InputError, match="holds a run of another command"):
-        check_folder(tmp_path / "run")
 
 
 def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from typer.testing import Result
 
 from rudder_hf import RudderConfig, RudderForConditionalGeneration
+from rudder_hf.analyze.examples import Examples
 from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.hub.pipeline import encode_prompts
 from rudder_hf.metrics import chair_parsers as marks
@@ -56,32 +57,18 @@ def test_without_arguments_all_scenes_are_counted_and_a_rule_shows_some() -> Non
     assert embedded.NOTE in result.stdout
     scenes, answers = embedded.examples(), answer_json()["answers"]
     assert len(answers) == len(scenes) == 48
-    wrong, named = [], {"vanilla": 0, "steered": 0}
-    for scene, answer in zip(scenes, answers, strict=True):
-        said = {name: set(captions.named_categories(answer[name])) for name in named}
-        wrong.append([len(names - set(scene.names)) for names in said.values()])
-        named = {name: named[name] + len(names) for name, names in said.items()}
-    counts = ", ".join(
-        f"{name} {sum(n)} of {named[name]}" for name, n in zip(named, zip(*wrong, strict=True), strict=True)
+    found = Examples(
+        [scene.names for scene in scenes], *([a[name] for a in answers] for name in ("vanilla", "steered"))
     )
-    assert f"Absent objects named in all 48 scenes: {counts} objects" in result.stdout
-    fewer, more = sum(s < v for v, s in wrong), sum(s > v for v, s in wrong)
-    assert f"with RUDDER fewer in {fewer} scenes, more in {more}." in result.stdout
-    assert re.search(r"name an object twice: vanilla \d+, steered \d+\.", result.stdout)
+    assert found.summary() in result.stdout
     # The first scene that each rule holds for, whatever it shows.
-    expected = [
-        next((n for n, holds in enumerate(rule) if holds), None)
-        for rule in (
-            [v > 0 and s == 0 for v, s in wrong],
-            [s > v for v, s in wrong],
-            [answer["vanilla"] == answer["steered"] for answer in answers],
-        )
-    ]
     shown = [int(title.removeprefix("scene ").split(",")[0]) - 1 for title in lines_of(result.stdout, "image:")]
-    assert shown == [place for place in expected if place is not None]
-    assert len(lines_of(result.stdout, "First scene ")) == len(shown)
+    assert shown == list(found.chosen())
+    assert [f"First scene {rule}" for rule in lines_of(result.stdout, "First scene ")] == [
+        f"{rule}:" for rule in found.chosen().values()
+    ]
     told = lines_of(result.stdout, "not in the image:")
-    for name in named:
+    for name in ("vanilla", "steered"):
         texts = lines_of(result.stdout, f"{name}:")
         assert [text.replace(marks.MARK, "") for text in texts] == [answers[place][name] for place in shown]
         for place, text, line in zip(shown, texts, told, strict=True):
@@ -236,7 +223,7 @@ def test_bad_settings_are_refused(option: str, value: object, word: str) -> None
     refused(generate(option, value), word)
 
 
-def test_options_that_do_not_go_together_are_refused(examples: list[Path]) -> None:
+def test_what_does_not_go_together_is_refused(examples: list[Path]) -> None:
     refused(generate("--k", 2, "--set", "k=3"), "k is given twice")
     refused(generate(examples[0], "--example", 2), "--example is for the examples")
 

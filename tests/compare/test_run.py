@@ -11,7 +11,6 @@ import pytest
 from rudder_hf.benchmark.costs import CostSettings
 from rudder_hf.calibrate import Rule
 from rudder_hf.compare import CompareOptions, ComparisonData, compare, find_images
-from rudder_hf.compare.run import check_folder
 from rudder_hf.evaluate.result import Result
 from rudder_hf.evaluate.run import Run, RunOptions
 from rudder_hf.evaluate.tables import THROUGHPUT, markdown
@@ -94,7 +93,7 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
     }
     # Two at once would time each other.
     with Run(out / "beam"), pytest.raises(BlockingIOError, match="Another run is writing to"):
-        check_folder(out, OPTIONS)
+        compare(loaded(), data, out, OPTIONS)
 
 
 def test_few_files_and_no_method_without_a_gain(tmp_path: Path) -> None:
@@ -119,12 +118,6 @@ def test_layers_are_swept_only_for_methods_that_have_one(tmp_path: Path) -> None
     result = compare(loaded(), few_images(few), tmp_path / "c", few)["greedy"]
     assert len(Run(tmp_path / "c" / "tuning").variants()) == 1 + BUDGET
     assert not any("layers" in note for note in result.notes)
-
-
-def test_folders_of_other_work_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(InputError, match="holds a run of another command"):
-        check_folder(tmp_path, OPTIONS)
 
 
 @pytest.fixture(scope="module")
