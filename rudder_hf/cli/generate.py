@@ -106,8 +106,6 @@ def generate(
             _print_counted(found, answers, trace)
             if not wanted and (held_out := _held_out(steered.config.calibration or {})):
                 typer.echo(held_out)
-        if warning := _repetition(answers):
-            typer.echo(warning, err=True)
         if not as_json:
             known = "photo.jpg --model ID" if model is None else f"--model {model} --trace"
             next_steps(f"rudder generate {known}", f"rudder calibrate --model {model or 'ID'} --out FOLDER --dry-run")
@@ -134,23 +132,6 @@ def _held_out(record: dict[str, Any]) -> str:
         return ""
     shown = ", ".join(f"{label} {change_in_points(changes[name])}" for name, label in labels.items())
     return f"Change on {len(record['held_out_images'])} held-out scenes, in points with 95 % intervals: {shown}."
-
-
-def _repetition(answers: list[Answer]) -> str:
-    """A warning if steered answers repeat themselves much more than vanilla's: the strength is too high."""
-    from ..metrics.fluency import repetition
-
-    shares = []
-    for texts in zip(*((answer.vanilla, answer.steered) for answer in answers), strict=True):
-        found = repetition(texts, [str(number) for number in range(len(answers))]).total()
-        shares.append(float(found["distinct_2"] / found["sequences_2"]) if found["sequences_2"] else 1.0)
-    vanilla, steered = shares
-    if steered >= min(0.7, vanilla - 0.2):
-        return ""
-    return (
-        f"Warning: steered answers repeat themselves (distinct pairs of words {steered:.0%}, vanilla "
-        f"{vanilla:.0%}): alpha_max or contrast is too high for this model."
-    )
 
 
 def _print_answer(image: _NamedImage, answer: Answer, trace: bool, rule: str = "") -> None:

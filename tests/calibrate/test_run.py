@@ -1,4 +1,4 @@
-"""Calibration from beginning to end on a tiny model: the choice, files, resuming, several processes."""
+"""Calibration from beginning to end on a tiny model: images, layers, choice, files, resuming, several processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rudder_hf import RudderConfig
 from rudder_hf.calibrate import (
@@ -20,12 +21,14 @@ from rudder_hf.calibrate import (
     calibrate,
     config_of,
     find_data,
+    layer_statistics,
     save_outcome,
 )
 from rudder_hf.calibrate.report import report, summary
 from rudder_hf.calibrate.run import check_folder
 from rudder_hf.calibrate.search import describe
-from rudder_hf.evaluate.run import Run, RunOptions, Variant, answer_batch
+from rudder_hf.core.backbones import find_backbone
+from rudder_hf.evaluate.run import Run, RunOptions, Variant, answer_batch, encode_samples
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.hub.card import Provenance, render_card
 from rudder_hf.methods import get
@@ -36,6 +39,7 @@ from rudder_hf.runtime.errors import InputError
 from tests.support.evaluating import loaded
 from tests.support.helpers import in_threads
 from tests.support.planting import GRID, NEW, answer, planted, planted_scenes
+from tests.support.zoo import FAMILIES, Row
 
 # A model with random weights writes nothing worth a limit of fluency.
 LOOSE = Rule(length_floor=0.0, distinct_drop=1.0, repeated_rise=1.0, confidence=0.0, bootstrap=50)
@@ -242,3 +246,69 @@ def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
     assert not Provenance(config).calibrated
     assert "they are **not calibrated**: the criterion without labels" in render_card(config)
     assert "no measurement" in report(outcome)
+
+
+# Images and layers
+
+
+def ids_of(data: CalibrationData) -> list[list[str]]:
+    assert data.checking is not None
+    return [[sample.id for sample in task.samples] for task in (data.choosing, data.checking)]
+
+
+def test_images_to_choose_and_to_check_are_apart() -> None:
+    data = find_data(DataOptions(), 20, 30)
+    ids = ids_of(data)
+    assert (len(ids[0]), len(ids[1])) == (20, 30)
+    assert not set(ids[0]) & set(ids[1])
+    assert ids_of(find_data(DataOptions(), 20, 30)) == ids
+    files = {sample.image for sample in data.choosing.samples}
+    assert not {name for part in ids_of(find_data(DataOptions(), 20, 30, exclude=files)) for name in part} & set(
+        ids[0]
+    )
+    assert find_data(DataOptions(), 20, 0).checking is None
+    with pytest.raises(InputError, match="lower --limit"):
+        find_data(DataOptions(), 400, 10)
+    with pytest.raises(InputError, match="is for evaluation"):
+        find_data(DataOptions(split="evaluation"), 5, 5)
+
+
+def test_layer_statistics_equal_a_slow_reference() -> None:
+    """One image, all layers, by hand: a plain forward over prompt and answer with bare hooks."""
+    data = find_data(DataOptions(), 2, 0)
+    model: Any = loaded().model
+    inputs = encode_samples(loaded(), data.choosing, data.choosing.samples[:1])
+    found = layer_statistics(model, [inputs])
+    prompt = inputs["input_ids"].shape[1]
+    with torch.no_grad():
+        written = model.generate(**inputs, max_new_tokens=16, do_sample=False)
+        seen: list[tuple[Any, Any]] = []
+        hooks = []
+        for layer in model.model.language_model.layers:
+            hooks.append(layer.register_forward_pre_hook(lambda m, a, k: seen.append((a[0], None)), with_kwargs=True))
+            hooks.append(
+                layer.self_attn.register_forward_hook(lambda m, a, o: seen.__setitem__(-1, (seen[-1][0], o[0])))
+            )
+        rest = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+        model(input_ids=written[:, :-1], **rest, use_cache=False)
+        for hook in hooks:
+            hook.remove()
+    for statistics, (h, update) in zip(found, seen, strict=True):
+        lengths = update[0, :prompt].norm(dim=-1)
+        assert statistics.update_norm == pytest.approx(float(lengths.mean()), rel=1e-4)
+        relative = lengths / h[0, :prompt].norm(dim=-1)
+        assert statistics.leverage == pytest.approx(float(relative.mean()), rel=1e-4)
+        assert statistics.hidden_norm == pytest.approx(float(h[0, prompt:].norm(dim=-1).median()), rel=1e-4)
+
+
+def test_layer_statistics_are_of_what_is_added_to_the_residual_stream() -> None:
+    """Granite halves the attention output when it adds it."""
+    family = FAMILIES["granite4_vision"]
+    model = family.build()
+    inputs = family.inputs(model, [Row(1, 4)])
+    found = layer_statistics(model, [inputs])
+    layer = find_backbone(model).layers[found[0].layer]
+    assert layer.residual_multiplier == 0.5
+    layer.residual_multiplier = 1.0
+    # The first layer's update depends on no layer before it.
+    assert found[0].update_norm == pytest.approx(layer_statistics(model, [inputs])[0].update_norm / 2, rel=1e-4)
