@@ -154,7 +154,4 @@ def test_command_on_the_embedded_models(name: str, monkeypatch: pytest.MonkeyPat
     result = rudder("verify", *options)
     assert result.exit_code == 1
     assert "| the hook adds what it says | **FAILED** |" in result.stdout
-
-
-def test_command_refuses_bad_input() -> None:
     refused(rudder("verify", "--model", "embedded:none"), "embedded")

@@ -9,6 +9,7 @@ import math
 import socket
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image, recognise_example, write_examples
 from tests.support.analyzing import traced
 from tests.support.command import refused, rudder
+from tests.support.helpers import in_threads
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 OWN = {name: getattr(RudderConfig, name) for name in SETTINGS} | {"alpha_max": 12.5}
@@ -166,16 +168,7 @@ def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
         (9, opening(engine, 9, alpha_max=strength / 8, k=1.0)),
     ]
     alone = [last(engine, number, view) for number, view in wanted]
-    together: list[Frame | None] = [None] * len(wanted)
-
-    def visit(place: int) -> None:
-        together[place] = last(engine, *wanted[place])
-
-    visitors = [threading.Thread(target=visit, args=(place,)) for place in range(len(wanted))]
-    for visitor in visitors:
-        visitor.start()
-    for visitor in visitors:
-        visitor.join()
+    together = in_threads([partial(last, engine, *visit) for visit in wanted])
     assert together == alone
     assert len({said(frame.vanilla) for frame in alone}) == len(alone)
 
