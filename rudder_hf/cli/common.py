@@ -85,6 +85,10 @@ MethodsOption = Annotated[
         show_default="vanilla, rudder-beta, rudder-add",
     ),
 ]
+VanillaMethodsOption = Annotated[
+    str,
+    typer.Option(help="Methods by commas, or groups: all, rudder, contrast, peers, controls; vanilla is always run."),
+]
 LineageOption = Annotated[
     Literal["pattern", "wordnet", "strict"],
     typer.Option(metavar="NAME", help="Lineage of CHAIR: pattern, wordnet or strict."),

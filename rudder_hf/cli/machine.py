@@ -37,12 +37,7 @@ EXAMPLES = {
 
 def benchmark(
     model: shared.ModelOption = None,
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Methods by commas, or groups: all, rudder, contrast, peers, controls; vanilla is always run."
-        ),
-    ] = "rudder",
+    methods: shared.VanillaMethodsOption = "rudder",
     new_tokens: Annotated[int, typer.Option(min=2, help="Length of each answer.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 15,
     batch_size: shared.BatchSizeOption = 1,

@@ -160,12 +160,7 @@ def compare(
     model: shared.ModelOption = None,
     data: Annotated[Path | None, typer.Option(help="COCO's folder.", show_default="the embedded scenes")] = None,
     split: shared.SplitOption = None,
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Methods by commas, or groups: all, rudder, contrast, peers, controls; vanilla is always run."
-        ),
-    ] = "all",
+    methods: shared.VanillaMethodsOption = "all",
     decodings: Annotated[str, typer.Option(help="Decodings by commas: greedy, beam, nucleus.")] = "greedy",
     limit: Annotated[int, typer.Option(min=1, help="Images to evaluate captions on.")] = 500,
     pope_limit: Annotated[int, typer.Option(min=0, help="Images that yes/no questions are asked about.")] = 40,
