@@ -35,8 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rudder_hf.calibrate import Rule
-from rudder_hf.calibrate.choice import choose
-from rudder_hf.calibrate.verdict import differences, refusal
+from rudder_hf.calibrate.choice import choose, differences, refusal
 from rudder_hf.evaluate.scoring import Scored
 from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS, CaptionDetail
 from rudder_hf.metrics.chair_parsers import Mention

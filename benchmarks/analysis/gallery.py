@@ -25,8 +25,7 @@ from sklearn.manifold import TSNE
 from sklearn.metrics import roc_auc_score, silhouette_score
 from sklearn.model_selection import StratifiedKFold
 
-from rudder_hf.analyze.numbers import units
-from rudder_hf.analyze.run import unpacked
+from rudder_hf.analyze.run import units, unpacked
 from rudder_hf.analyze.tokens import TracedAnswer, answer_mentions
 from rudder_hf.metrics.statistics import percentile_interval
 from rudder_hf.runtime.figures import BLUE, DARK, LIGHT, SKY, new_figure, save_figure, styled

@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.embedded.tables import COLUMNS, LABELS, MARKS, SHIPPED, method_table, stored_results
 from rudder_hf.benchmark.costs import CostSettings
-from rudder_hf.calibrate.data import find_data
+from rudder_hf.calibrate import find_data
 from rudder_hf.compare.run import CompareOptions, Tuned, measure, throughputs, tune
 from rudder_hf.evaluate.result import Result
 from rudder_hf.evaluate.run import RunOptions, encode_samples

@@ -10,10 +10,10 @@ numbers = analyze(Path("analysis"), Study(loaded, find_images(DataOptions(limit=
 numbers["geometry"]["rotation"]["mean"]  # degrees
 ```
 
-`run` asks the model, `numbers` computes, `report` draws from the numbers alone. Needs the extra `plots`.
+`run` asks the model and computes, `report` draws from the numbers alone. Needs the extra `plots`.
 """
 
-from ..calibrate.data import find_images
+from ..calibrate.run import find_images
 from .run import Study, analyze, check_folder
 
 __all__ = ["Study", "analyze", "check_folder", "find_images"]

@@ -13,11 +13,9 @@ save_outcome(outcome, Path("calibration"), "llava-hf/llava-1.5-7b-hf", loaded.re
 """
 
 from .choice import Rule
-from .data import CalibrationData, find_data
-from .layers import layer_statistics
 from .report import config_of, save_outcome
-from .run import Outcome, calibrate
-from .search import CalibrationOptions, Grid
+from .run import CalibrationData, Outcome, calibrate, find_data
+from .search import CalibrationOptions, Grid, layer_statistics
 
 __all__ = [
     "CalibrationData",

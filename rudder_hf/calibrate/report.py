@@ -10,10 +10,9 @@ from ..evaluate.tables import full_table, notes, short_table
 from ..hub.push import write_repo
 from ..runtime.report import Table, change_in_points
 from ..runtime.store import numbered_path, write_over
-from .choice import METRICS, in_words
+from .choice import METRICS, in_words, shown_in_words
 from .run import Outcome
 from .search import describe
-from .verdict import shown_in_words
 
 REPORT = "report.md"
 _MAIN = ("chair_s", "chair_i", "recall", "f1", "grounding")
@@ -97,7 +96,7 @@ def report(outcome: Outcome) -> str:
     data = ", ".join(f"{key} {value}" for key, value in record["data"].items())
     parts.append(
         f"## Where this comes from\n\nPrompt: {record['prompt']!r}, greedy, at most {record['max_new_tokens']} new "
-        f"tokens. Data: {data}. Layers: {outcome.reason}. Answers and all numbers: `choosing/`, `checking/` "
-        "and `layers.json` beside this folder."
+        f"tokens. Data: {data}. Layers: {outcome.reason}. Answers and all numbers: `choosing/` and "
+        "`checking/` beside this folder."
     )
     return "\n\n".join(parts) + "\n"

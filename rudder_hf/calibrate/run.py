@@ -1,15 +1,15 @@
-"""A calibration from beginning to end: layers, candidates, choice, check.
+"""A calibration from beginning to end: images, layers, candidates, choice, check.
 
-OUT/choosing/     a run of all candidates on the images to choose with
-OUT/checking/     a run of vanilla, the choice and its control on other images
-OUT/layers.json   statistics of every layer
+OUT/choosing/     a run of all candidates on the images to choose with, and statistics of every layer
+OUT/checking/     a run of vanilla, the choice and its control on other images, which no evaluation draws either
 OUT/result-001/   the settings repository, with a report
 """
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,10 @@ from ..evaluate.result import Result
 from ..evaluate.run import Run, Variant, donor_prompts, encode_samples
 from ..evaluate.scoring import Scoring
 from ..evaluate.tables import save_result
-from ..methods import Method, Sources
+from ..evaluate.tasks import DataOptions, Task, make_task
+from ..evaluate.tasks.captions import IMAGES as EVALUATED
+from ..evaluate.tasks.captions import has_annotations, images_task
+from ..methods import Method
 from ..methods.contrast import Contrast, RudderContrast
 from ..methods.controls import ShuffledCard, ShuffledContrast, ShuffledContrastCard
 from ..methods.rudder import Attached
@@ -30,14 +33,92 @@ from ..runtime.errors import InputError
 from ..runtime.models import LoadedModel
 from ..runtime.progress import Progress, no_progress
 from ..runtime.store import PLAN_FILE
-from .choice import Choice
-from .data import CalibrationData
-from .layers import stored_layer_statistics
-from .search import VANILLA, CalibrationOptions, best_layers, control, describe, search, tie_break_key
-from .verdict import differences, refusal
+from .choice import Choice, differences, refusal
+from .search import (
+    VANILLA,
+    CalibrationOptions,
+    best_layers,
+    control,
+    describe,
+    search,
+    stored_layer_statistics,
+    tie_break_key,
+)
 
 _STATISTICS_IMAGES = 100
 _DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """Images to choose with, and others to check the choice on."""
+
+    choosing: Task  # its kind is "chair" if there are annotations, else "images"
+    checking: Task | None  # of the same kind; looked at once, after the choice
+    record: dict[str, Any]  # where the images come from, for the config
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it is known what is in the images."""
+        return self.choosing.kind == "chair"
+
+
+def find_images(options: DataOptions) -> Task:
+    """Images to describe: the embedded scenes, annotated images in COCO's form, or a folder of images.
+
+    Raises:
+        InputError: There are none.
+    """
+    if options.data is not None and options.data.is_dir() and not has_annotations(options.data):
+        return images_task(options)
+    return make_task("scenes" if options.data is None else "chair", options)
+
+
+def find_data(options: DataOptions, limit: int, check: int, exclude: Collection[str] = ()) -> CalibrationData:
+    """Find images and draw those to choose with and up to so many to check with.
+
+    Args:
+        options: Where they are: no data means the embedded scenes' calibration split; COCO's folder or an
+            `instances_*.json`; else a folder of images without annotations. `limit` and `wanted` are not used.
+        limit: How many to choose with.
+        check: How many to check with.
+        exclude: Files of images that must not be used.
+
+    Raises:
+        InputError: There are too few, or some cannot be read.
+    """
+    if limit < 2:
+        raise InputError(f"--limit is {limit}; give at least 2 images to choose with, better 100")
+    task, left_out = _all_images(options)
+    usable = [sample for sample in task.samples if sample.id not in left_out and sample.image not in exclude]
+    if len(usable) < limit + min(check, 1):
+        raise InputError(
+            f"there are {len(usable)} images to calibrate on ({len(task.samples) - len(usable)} are left out because "
+            f"evaluations draw them), but {limit} to choose with and {check} to check with were asked for: lower "
+            "--limit or --check-limit, or give more data"
+        )
+    random.Random(options.seed).shuffle(usable)
+    drawn = usable[: limit + check]
+    replace(task, samples=drawn).check_images()
+    return CalibrationData(
+        choosing=replace(task, samples=drawn[:limit]),
+        checking=replace(task, samples=drawn[limit:]) if drawn[limit:] else None,
+        record={"task": task.name, **task.data, "seed": options.seed, "left_out_for_evaluation": len(left_out)},
+    )
+
+
+def _all_images(options: DataOptions) -> tuple[Task, set[str]]:
+    """Everything there is, and the ids that the default evaluation would draw from the same data."""
+    if options.data is None:
+        split = options.split or "calibration"
+        if split.startswith("evaluation"):
+            raise InputError(f"--split {split} is for evaluation; the scenes to calibrate on are --split calibration")
+        return find_images(DataOptions(split=split, prompt=options.prompt)), set()
+    task = find_images(replace(options, limit=2**31, wanted=None))
+    # A split that is hardly larger than an evaluation cannot spare what evaluations draw; its ids are stored.
+    if task.kind != "chair" or len(task.samples) <= 2 * EVALUATED:
+        return task, set()
+    return task, set(map(str, DataOptions().choose([sample.image_id for sample in task.samples], EVALUATED)))
 
 
 @dataclass(frozen=True)
@@ -88,15 +169,18 @@ def calibrate(
         InputError: The options do not fit the data, or the folder belongs to other work.
     """
     options = options or CalibrationOptions()
-    given = None if options.layers is None else _resolved(loaded, options.layers)
+    backbone = find_backbone(loaded.model)
+    try:
+        given = list(dict.fromkeys(resolve_layer(backbone, layer) for layer in options.layers or ()))
+    except ValueError as error:
+        raise InputError(str(error)) from error
     decoding = Decoding("greedy", options.max_new_tokens or data.choosing.max_new_tokens)
     likelihood = "none" if options.rule.labelled else "other"
     run_options = replace(options.run, likelihood=likelihood)
     run = Run(out / "choosing", process).begin(data.choosing, loaded, decoding, run_options)
     layers, reason, norms = list[int](), "none, because no push was asked for", dict[int, float]()
     if options.grid.pushes:
-        seen = data.choosing.samples[:_STATISTICS_IMAGES]
-        statistics = stored_layer_statistics(out / "layers.json", loaded, data.choosing, seen, progress)
+        statistics = stored_layer_statistics(run, data.choosing.samples[:_STATISTICS_IMAGES], progress)
         norms = {entry.layer: entry.hidden_norm for entry in statistics}
         layers, reason = (given, "given by the user") if given else best_layers(run, statistics, options, progress)
     tried = [method for layer in layers for method in options.grid.candidates(layer, norms[layer])]
@@ -134,9 +218,8 @@ def _check(run: Run, best: Attached, options: CalibrationOptions, progress: Prog
         # Another image's CARD, or, without a push, another image's values.
         kinds: dict[type, type[Method]] = {Contrast: ShuffledContrast, RudderContrast: ShuffledContrastCard}
         kind = kinds.get(type(best), ShuffledCard)
-        sources = Sources(prompts=lambda: donor_prompts(run.loaded, run.task))
         named[f"with another image's {'values' if kind is ShuffledContrast else 'CARD'}"] = control(
-            kind, best, run.loaded, sources
+            kind, best, run.loaded, lambda: donor_prompts(run.loaded, run.task)
         )
     run.answer(list(named.values()), progress, wait=True)
     variants = [Variant.of(method, label) for label, method in named.items()]
@@ -165,15 +248,6 @@ def _record(
         "versions": {name: version for name, version in versions().items() if version},
         "date": timestamp(),
     }
-
-
-def _resolved(loaded: LoadedModel, layers: Sequence[int]) -> list[int]:
-    """Layers that the user gave, from 0 on."""
-    backbone = find_backbone(loaded.model)
-    try:
-        return list(dict.fromkeys(resolve_layer(backbone, layer) for layer in layers))
-    except ValueError as error:
-        raise InputError(str(error)) from error
 
 
 def dry_run(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> str:

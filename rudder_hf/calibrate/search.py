@@ -7,29 +7,41 @@ run = Run(folder).begin(task, loaded, Decoding("greedy", 64), RunOptions(likelih
 found = search(run, {"vcd": [methods.get("vcd", alpha=alpha) for alpha in (0.25, 0.5, 1.0)]}, Rule())
 found["vcd"].best  # place of the chosen one in the list, None if none beats vanilla within the limits
 ```
+
+Strengths are relative to the hidden states of a layer. Their length, and that of what attention adds to them, is read
+for all layers in one pass, while the unsteered model reads the prompts and writes the first tokens of its answers.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from ..core.backbones import attention_update, find_backbone, steerable_layers
 from ..core.settings import CONTRAST_DEFAULTS, check_setting
-from ..evaluate.run import Run, RunOptions, Variant
+from ..evaluate.methods import Prompts
+from ..evaluate.run import Batch, Run, RunOptions, Variant, batches, encode_samples
 from ..evaluate.scoring import Scoring
+from ..evaluate.tasks import Sample
 from ..methods import Method, Sources, get
 from ..methods.contrast import Contrast, RudderContrast
 from ..methods.rudder import Attached, RudderAdd, RudderBeta, absolute_strength
+from ..runtime.answers import end_ids, without_prompt
 from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.progress import Progress, followed, no_progress
 from .choice import OBJECTIVES, Choice, Rule, choose, in_words
-from .layers import LayerStatistics
 
 VANILLA = get("vanilla")
+_ANSWER_TOKENS = 16
+_BATCH = 20
+_KEY = "layers"  # by which a run keeps their statistics
 
 
 @dataclass(frozen=True)
@@ -104,12 +116,14 @@ def describe(method: Method) -> str:
     return method.rudder_config().expression().removeprefix("RudderConfig(").removesuffix(")")
 
 
-def control(kind: type[Method], own: Attached, loaded: LoadedModel, sources: Sources) -> Method:
-    """A control with the settings of the method that it is a control of."""
+def control(kind: type[Method], own: Attached, loaded: LoadedModel, prompts: Prompts) -> Method:
+    """A control with the settings of the method that it is a control of; `prompts` gives inputs with other images."""
     config = own.rudder_config()
     given = {"config": config, "mode": config.mode, **{name: getattr(config, name) for name in CONTRAST_DEFAULTS}}
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind.for_model(loaded.model, sources, **{name: value for name, value in given.items() if name in names})
+    return kind.for_model(
+        loaded.model, Sources(prompts=prompts), **{name: value for name, value in given.items() if name in names}
+    )
 
 
 @dataclass(frozen=True)
@@ -164,7 +178,7 @@ def best_layers(
 
     Args:
         run: As for `search`.
-        statistics: Of every layer; they rank layers that are equally good.
+        statistics: Of every layer; of layers that are equally good the earlier one is taken.
         options: Grid, rule, how many layers, and how many images.
         progress: Is called with how many answers there are.
     """
@@ -172,9 +186,112 @@ def best_layers(
     quick = replace(options.rule, bootstrap=1, confidence=0.0)
     best = {name: found.score for name, found in search(run, probes, quick, progress, options.probe).items()}
     sign = -1 if OBJECTIVES[options.rule.objective].higher_is_better else 1
-    ranked = sorted(statistics, key=lambda s: (sign * best[str(s.layer)], -s.rank_score))[: options.shortlist]
+    ranked = sorted(statistics, key=lambda s: sign * best[str(s.layer)])[: options.shortlist]
     values = ", ".join(f"layer {s.layer} ({best[str(s.layer)]:.4f})" for s in ranked)
     return [s.layer for s in ranked], (
         f"{in_words(options.rule.objective)} in a sweep of {len(next(iter(probes.values())))} candidates for each "
         f"layer on {min(options.probe, len(run.task.samples))} images: {values}"
     )
+
+
+# Layers
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """What is known of a layer, averaged over images."""
+
+    layer: int  # its index
+    update_norm: float  # mean length of the attention update over prompt positions, ||delta||
+    leverage: float  # mean of ||delta|| / ||h|| over prompt positions
+    hidden_norm: float  # median length of the hidden state at answer positions: strengths are relative to it
+
+
+def stored_layer_statistics(
+    run: Run, samples: Sequence[Sample], progress: Progress = no_progress
+) -> list[LayerStatistics]:
+    """Statistics of every layer: from a run's folder, else from one pass over the samples by its first process."""
+
+    def found() -> list[Any]:
+        return [batch.settings["layers"] for batch in run.batches(Batch) if batch.key == _KEY]
+
+    if not found() and run.process.rank:
+        run.wait(lambda: not found())
+    elif not found():
+        parts = followed(batches(samples, _BATCH), "layer statistics", progress)
+        statistics = layer_statistics(run.loaded.model, (encode_samples(run.loaded, run.task, part) for part in parts))
+        with run:
+            run.append(asdict(Batch(_KEY, "", {"layers": [asdict(entry) for entry in statistics]}, 0.0, [])))
+    # Also the process that computed them reads them back: all go on from the same numbers.
+    return [LayerStatistics(**entry) for entry in found()[0]]
+
+
+@torch.no_grad()
+def layer_statistics(model: Any, batches: Iterable[dict[str, Any]]) -> list[LayerStatistics]:
+    """Gather the statistics of every layer with self-attention.
+
+    Args:
+        model: The stock model.
+        batches: Inputs of `generate`, left-padded.
+    """
+    ends = torch.tensor(sorted(end_ids(model)), dtype=torch.long)
+    backbone = find_backbone(model)
+    readers = [_LayerReader(index, backbone.layers[index]) for index in steerable_layers(backbone)]
+    try:
+        for inputs in batches:
+            for reader in readers:
+                reader.begin(inputs.get("attention_mask"))
+            written = model.generate(**inputs, max_new_tokens=_ANSWER_TOKENS, do_sample=False, num_beams=1)
+            new = without_prompt(written, inputs["input_ids"]).cpu()
+            for reader in readers:
+                # The forward at step t reads token t: it counts while the answer goes on.
+                reader.end(torch.isin(new, ends).cumsum(1) == 0)
+    finally:
+        for reader in readers:
+            for hook in reader.hooks:
+                hook.remove()
+    if not readers[0].prompts:
+        raise ValueError("no image to look at")
+    found = []
+    for reader in readers:
+        update_norm, leverage = torch.cat(reader.prompts, dim=1).double().mean(1).tolist()
+        found.append(LayerStatistics(reader.index, update_norm, leverage, float(torch.cat(reader.answers).median())))
+    return found
+
+
+class _LayerReader:
+    """Hooks on one layer."""
+
+    def __init__(self, index: int, layer: nn.Module) -> None:
+        update = attention_update(layer)
+        self.index, self._multiplier = index, update.multiplier
+        self.prompts: list[Tensor] = []  # length and relative length of their updates, (2, rows) for each batch
+        self.answers: list[Tensor] = []  # length of hidden states, (positions,) for each step
+        before = layer.register_forward_pre_hook(self._before, with_kwargs=True)
+        self.hooks = (before, update.module.register_forward_hook(self._after))
+
+    def begin(self, mask: Tensor | None) -> None:
+        """Begin a batch; `mask` marks the real positions of its prompts."""
+        self._mask = mask
+        self._steps: list[Tensor] | None = None  # None until the prompts are read
+
+    def end(self, running: Tensor) -> None:
+        """End a batch; `running` says for each row and step whether its answer goes on."""
+        for step, lengths in enumerate(self._steps or ()):
+            self.answers.append(lengths.cpu()[running[:, min(step, running.shape[1] - 1)]])
+
+    def _before(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        self._h: Tensor = args[0] if args else kwargs["hidden_states"]
+
+    def _after(self, module: Any, args: Any, output: Any) -> None:
+        h = self._h.float()
+        if self._steps is not None:
+            self._steps.append(h[:, -1].norm(dim=-1))
+            return
+        self._steps = []
+        update = self._multiplier * (output[0] if isinstance(output, tuple) else output).float()
+        mask = self._mask if self._mask is not None and self._mask.shape == update.shape[:2] else None
+        weights = torch.ones(update.shape[:2], device=update.device) if mask is None else (mask > 0).float()
+        lengths, total = update.norm(dim=-1) * weights, weights.sum(1)
+        relative = torch.where(weights > 0, lengths / h.norm(dim=-1).clamp_min(1e-12), 0.0)
+        self.prompts.append(torch.stack([lengths.sum(1) / total, relative.sum(1) / total]).cpu())

@@ -1,1 +1,1 @@
-"""The `rudder` command line, one file per command. Heavy imports are inside the commands."""
+"""The `rudder` command line: a function for every command. Heavy imports are inside the functions."""

@@ -1,4 +1,4 @@
-"""`rudder evaluate`: hallucination measured, on COCO, POPE, MME or the embedded scenes."""
+"""`rudder evaluate` and `rudder score`: hallucination measured, on COCO, POPE, MME or the embedded scenes."""
 
 from __future__ import annotations
 
@@ -7,30 +7,36 @@ from typing import Annotated, Literal
 
 import typer
 
-from . import options
+from . import common as shared
 from .common import (
     choose_device,
     command_line,
-    copyable,
     next_steps,
     print_result,
     refusing_bad_input,
     reporting_failure,
 )
 
-EXAMPLES = copyable(
-    "rudder evaluate --out results/scenes",
-    "rudder evaluate --task scenes-pope --decoding nucleus --out results/pope",
-    "rudder evaluate --methods all --decoding beam --out results/all-beam",
-    "rudder evaluate --set rudder-add.alpha_max=5 --out results/weaker",
-    "rudder evaluate --model ID --task chair --data coco --out results/chair",
-    "rudder evaluate --model ID --task pope --data FILES --images DIR --out X",
-)
+EXAMPLES = {
+    "evaluate": (
+        "rudder evaluate --out results/scenes",
+        "rudder evaluate --task scenes-pope --decoding nucleus --out results/pope",
+        "rudder evaluate --methods all --decoding beam --out results/all-beam",
+        "rudder evaluate --set rudder-add.alpha_max=5 --out results/weaker",
+        "rudder evaluate --model ID --task chair --data coco --out results/chair",
+        "rudder evaluate --model ID --task pope --data FILES --images DIR --out X",
+    ),
+    "score": (
+        "rudder score results/chair --lineage wordnet",
+        "rudder score results/a:vanilla results/b:rudder-beta",
+        "rudder score results/greedy results/beam --table",
+    ),
+}
 
 
 def evaluate(
-    out: options.OutOption,
-    model: options.ModelOption = None,
+    out: shared.OutOption,
+    model: shared.ModelOption = None,
     task: Annotated[
         Literal["scenes", "scenes-pope", "chair", "pope", "mme"],
         typer.Option(metavar="NAME", help="Task: scenes, scenes-pope, chair, pope or mme; the scenes need no data."),
@@ -41,25 +47,25 @@ def evaluate(
             help="chair: COCO's folder or instances_*.json; pope: folder of questions, or COCO; mme: its folder."
         ),
     ] = None,
-    images: options.ImagesOption = None,
-    split: options.SplitOption = None,
+    images: shared.ImagesOption = None,
+    split: shared.SplitOption = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Number of images, drawn with the seed.", show_default="500, MME: all")
     ] = None,
-    methods: options.MethodsOption = "vanilla,rudder-beta,rudder-add",
-    settings: options.MethodSettingsOption = None,
-    prompt: options.PromptOption = None,
-    max_new_tokens: options.MaxNewTokensOption = None,
+    methods: shared.MethodsOption = "vanilla,rudder-beta,rudder-add",
+    settings: shared.MethodSettingsOption = None,
+    prompt: shared.PromptOption = None,
+    max_new_tokens: shared.MaxNewTokensOption = None,
     decoding: Annotated[
         Literal["greedy", "beam", "nucleus"],
         typer.Option(metavar="NAME", help="Decoding: greedy, beam (5 beams) or nucleus (p 0.9)."),
     ] = "greedy",
-    batch_size: options.BatchSizeOption = 8,
-    seed: options.SeedOption = 0,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
-    lineage: options.LineageOption = "pattern",
-    parser: options.ParserOption = "robust",
+    batch_size: shared.BatchSizeOption = 8,
+    seed: shared.SeedOption = 0,
+    device: shared.DeviceOption = "auto",
+    dtype: shared.DtypeOption = "auto",
+    lineage: shared.LineageOption = "pattern",
+    parser: shared.ParserOption = "robust",
 ) -> None:
     """Measure hallucination with and without RUDDER: CHAIR, POPE, MME, with fluency and intervals beside every score.
 
@@ -111,3 +117,41 @@ def evaluate(
     again = f"rudder score {out} {'--lineage strict' if result.kind == 'chair' else '--table'}"
     other = next((name for name in ("vcd", "pai", "dola") if name not in {m.method for m in result.methods}), "vti")
     next_steps(again, f"add a method: the same command with --methods {other}")
+
+
+def score(
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="RESULTS...", help="Folders of `rudder evaluate`, or FOLDER:METHOD."),
+    ],
+    table: Annotated[
+        bool, typer.Option("--table", help="Print Markdown with all metrics, intervals and p-values.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for result.json, table.md and table.tex.", show_default="they are printed only"),
+    ] = None,
+    lineage: shared.LineageOption = "pattern",
+    parser: shared.ParserOption = "robust",
+) -> None:
+    """Score saved answers again, with another lineage or parser, or methods of several runs.
+
+    Several runs have to be on the same images: every method is compared with the first, image by image.
+    """
+    with refusing_bad_input():
+        from ..evaluate import tables
+        from ..evaluate.score import score_runs
+        from ..evaluate.scoring import Scoring
+        from ..runtime.store import check_folder
+
+        if out is not None:
+            check_folder(out, own=False)
+        result = score_runs(sources, Scoring(lineage, parser))
+        if out is not None:
+            tables.save_result(result, out)
+    if table:
+        typer.echo(tables.markdown([result]))
+        return
+    print_result(result, out)
+    keep = [] if out is not None else ["keep this: with --out FOLDER"]
+    next_steps("all metrics, intervals and p-values: the same command with --table", *keep)

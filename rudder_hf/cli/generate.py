@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import options
-from .common import choose_device, copyable, next_steps, refusing_bad_input, reporting_failure
+from . import common as shared
+from .common import choose_device, next_steps, refusing_bad_input, reporting_failure
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ..analyze.examples import Answer
 
-EXAMPLES = copyable(
-    "rudder generate",
-    "rudder generate --contrast 0.6",
-    "rudder generate --example 3 --trace",
-    "rudder generate --alpha-max 8 --set span=text",
-    "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
-    "rudder generate photos --model FOLDER --layer 20 --alpha-max 5 --json",
-)
+EXAMPLES = {
+    "generate": (
+        "rudder generate",
+        "rudder generate --contrast 0.6",
+        "rudder generate --example 3 --trace",
+        "rudder generate --alpha-max 8 --set span=text",
+        "rudder generate photo.jpg --model llava-hf/llava-1.5-7b-hf",
+        "rudder generate photos --model FOLDER --layer 20 --alpha-max 5 --json",
+    )
+}
 PROMPT = "Please help me describe the image in detail"
 SHOWN = 3  # of the examples, by a model that does not know them
 COUNTED = 48  # examples that a model that knows them answers in one batch
@@ -37,22 +39,22 @@ def generate(
     images: Annotated[
         list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders or URLs; none shows examples.")
     ] = None,
-    model: options.ModelOption = None,
+    model: shared.ModelOption = None,
     prompt: Annotated[str, typer.Option(help="Question about each image.")] = PROMPT,
-    layer: options.LayerOption = None,
-    mode: options.ModeOption = None,
-    alpha_max: options.AlphaMaxOption = None,
-    k: options.SensitivityOption = None,
-    contrast: options.ContrastOption = None,
-    settings: options.SettingsOption = None,
+    layer: shared.LayerOption = None,
+    mode: shared.ModeOption = None,
+    alpha_max: shared.AlphaMaxOption = None,
+    k: shared.SensitivityOption = None,
+    contrast: shared.ContrastOption = None,
+    settings: shared.SettingsOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N images.")] = None,
     example: Annotated[int | None, typer.Option(min=1, help="Show only the example with this number.")] = None,
-    batch_size: options.BatchSizeOption = 8,
+    batch_size: shared.BatchSizeOption = 8,
     trace: Annotated[bool, typer.Option("--trace", help="Show similarity, gate and push of every token.")] = False,
-    as_json: options.JsonOption = False,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
+    as_json: shared.JsonOption = False,
+    device: shared.DeviceOption = "auto",
+    dtype: shared.DtypeOption = "auto",
 ) -> None:
     """Answer a question about images, without and with RUDDER, and mark objects that are not there.
 
@@ -63,7 +65,7 @@ def generate(
         if images and example is not None:
             raise ValueError("--example is for the examples, which are shown where no image is given.")
         found = _read_images(images, limit) if images else _examples(example)
-        wanted = options.given_settings(given)
+        wanted = shared.given_settings(given)
     with reporting_failure():
         with refusing_bad_input():
             from ..analyze.examples import ask

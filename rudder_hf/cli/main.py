@@ -7,23 +7,22 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import analyze, benchmark, calibrate, compare, demo, env, evaluate, generate, push, score, search, verify
-from .common import copyable, interruptible
-from .options import for_help
+from . import evaluate, generate, hub, machine, pages, tune
+from .common import copyable, for_help, interruptible
 
-MODULES = (generate, evaluate, score, calibrate, compare, analyze, benchmark, demo, push, search, verify, env)
+MODULES = (generate, evaluate, tune, pages, machine, hub)
 app = typer.Typer(
     name="rudder",
     help="Steer vision-language models towards what is in the image (RUDDER).",
-    epilog=copyable(*(module.EXAMPLES.split("\n\n")[1] for module in MODULES)),  # the first one of each
+    epilog=copyable(*(examples[0] for module in MODULES for examples in module.EXAMPLES.values())),
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 for module in MODULES:
-    name = module.__name__.rpartition(".")[2]
-    command = for_help(getattr(module, name))
-    app.command(name, epilog=module.EXAMPLES)(interruptible(command))
+    for name, examples in module.EXAMPLES.items():
+        command = for_help(getattr(module, name))
+        app.command(name, epilog=copyable(*examples))(interruptible(command))
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,9 +1,8 @@
 """A comparison from beginning to end: choose settings, run everything on other images, time it.
 
-OUT/tuning/           a run of all candidates of all methods on the calibration images
+OUT/tuning/   a run of all candidates of all methods on the calibration images
 OUT/greedy/, beam/, nucleus/, pope/   a run for each decoding, and of yes/no questions, with its result
-OUT/layers.json       statistics of every layer, which strengths are relative to
-OUT/table.md          the tables
+OUT/table.md  the tables
 """
 
 from __future__ import annotations
@@ -18,18 +17,19 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ..benchmark.costs import CostSettings, measure_costs
+from ..benchmark.timing import Ratio
 from ..calibrate.choice import Choice, Rule, in_words
-from ..calibrate.data import CalibrationData, find_data
-from ..calibrate.layers import stored_layer_statistics
+from ..calibrate.run import CalibrationData, find_data
 from ..calibrate.run import check_folder as check_runs
-from ..calibrate.search import VANILLA, CalibrationOptions, best_layers, control, search
-from ..evaluate.methods import sources_of
+from ..calibrate.search import CalibrationOptions, best_layers, control, search, stored_layer_statistics
+from ..evaluate.methods import make_methods
 from ..evaluate.result import Result
 from ..evaluate.run import Run, RunOptions, Variant, batches, encode_samples
 from ..evaluate.scoring import Scoring
 from ..evaluate.tables import TABLE_FILE, THROUGHPUT, markdown, save_result
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..methods import BUDGET, CONTROL_OF, NAMES, Method, method_class
+from ..methods.base import Inputs
 from ..methods.rudder import Attached
 from ..metrics.statistics import SAMPLES
 from ..runtime.decoding import DECODING_NAMES, Decoding
@@ -117,7 +117,9 @@ def check_folder(out: Path) -> None:
         InputError: It is something else.
         BlockingIOError: Another comparison is at work there.
     """
-    check_runs(out, "tuning")
+    if _only_read(out):
+        return
+    check_runs(out, "tuning", *DECODING_NAMES, POPE)
     if out.exists():
         with alone(out):
             pass
@@ -131,9 +133,6 @@ def alone(out: Path) -> Iterator[None]:
         BlockingIOError: Another comparison is at work there.
     """
     out.mkdir(parents=True, exist_ok=True)
-    if not os.access(out, os.W_OK):  # of a finished comparison, which is only read
-        yield
-        return
     lock = FileLock(out / _LOCK)
     try:
         lock.acquire(timeout=0)
@@ -166,6 +165,8 @@ def compare(
         InputError: The folder belongs to another comparison.
         BlockingIOError: Another comparison is at work there.
     """
+    if _only_read(out):
+        return _stored_results(out, options)
     with alone(out):
         tuned = tune(loaded, data.calibration, out, options, progress)
         costs = _stored_costs(out, tuned.methods)
@@ -194,44 +195,40 @@ def tune(
     task = calibration.choosing
     decoding = Decoding("greedy", options.max_new_tokens or task.max_new_tokens)
     run = Run(out / "tuning").begin(task, loaded, decoding, replace(options.run, likelihood="none"))
-    kinds = {n: method_class(n) for n in options.methods if n not in CONTROL_OF and n != "vanilla"}
+    names = [name for name in options.methods if name not in CONTROL_OF]
     norms: dict[int, float] = {}
     note = _rule_note(options.rule, len(task.samples))
-    if any(kind.search_space({0: 1.0}) != kind.search_space({}) for kind in kinds.values()):
-        statistics = stored_layer_statistics(out / "layers.json", loaded, task, task.samples, progress)
+    if any(method_class(name).search_space({0: 1.0}) != method_class(name).search_space({}) for name in names):
+        statistics = stored_layer_statistics(run, task.samples, progress)
         wanted = CalibrationOptions(shortlist=_LAYERS, rule=options.rule)
         layers, reason = best_layers(run, statistics, wanted, progress)
         norms = {layer: next(s.hidden_norm for s in statistics if s.layer == layer) for layer in layers}
         note += f" RUDDER's {_LAYERS} layers: {reason}."
-    sources = sources_of(
-        loaded, lambda: (encode_samples(loaded, task, part) for part in batches(task.samples, options.run.batch_size))
-    )
-    candidates: dict[str, list[Method]] = {}
-    methods: dict[str, Method] = {"vanilla": VANILLA}
-    left_out: list[str] = []
-    for name, kind in kinds.items():
-        try:
-            searched = kind.search_space(norms)
-            first = kind.for_model(loaded.model, sources, **(searched or [{}])[0])
-        except ValueError as error:
-            left_out.append(f"{name} is left out: {error}")
-            continue
-        if searched:
-            candidates[name] = [replace(first, **own) for own in searched]  # type: ignore[type-var]
-        else:
-            methods[name] = first
+
+    def prompts() -> Iterator[Inputs]:
+        return (encode_samples(loaded, task, part) for part in batches(task.samples, options.run.batch_size))
+
+    spaces = {name: space for name in names if (space := method_class(name).search_space(norms))}
+    gentlest = {name: space[0] for name, space in spaces.items()}
+    made, left_out = make_methods(names, loaded, gentlest, names, prompts)
+    methods = {method.name: method for method in made}
+    candidates: dict[str, list[Method]] = {
+        name: [replace(methods[name], **own) for own in space]  # type: ignore[type-var]
+        for name, space in spaces.items()
+        if name in methods
+    }
     choices = search(run, candidates, options.rule, progress)
-    save_result(run.result(Scoring(bootstrap=1)), run.path, tables=False)
     for name, found in choices.items():
         if found.best is None:
             left_out.append(f"{name} is left out: {NOTHING_BETTER}")
+            del methods[name]
         else:
             methods[name] = candidates[name][found.best]
     for name in options.methods:
         if name in CONTROL_OF:
             own = methods.get(CONTROL_OF[name])
             if isinstance(own, Attached):
-                methods[name] = control(method_class(name), own, loaded, sources)
+                methods[name] = control(method_class(name), own, loaded, prompts)
             else:
                 left_out.append(f"{name} is left out: {CONTROL_OF[name]}, which it is a control of, is")
     ordered = {name: methods[name] for name in options.methods if name in methods}
@@ -265,6 +262,25 @@ def measure(
     return save_result(replace(result, methods=rows, notes=[*result.notes, *said]), run.path, tables=False)
 
 
+def _only_read(out: Path) -> bool:
+    """Whether a folder has a finished comparison and cannot be written."""
+    return (out / TABLE_FILE).exists() and not os.access(out, os.W_OK)
+
+
+def _stored_results(out: Path, options: CompareOptions) -> dict[str, Result]:
+    """The results of a finished comparison.
+
+    Raises:
+        InputError: Methods that are asked for were not compared.
+    """
+    results = {path.parent.name: Result.load(path) for path in sorted(out.glob(f"*/{RESULT_FILE}"))}
+    for result in results.values():
+        known = [row.name for row in result.methods] + [note.split()[0] for note in result.notes if "left out" in note]
+        if missing := set(options.methods) - set(known):
+            raise InputError(f"{out} cannot be written, and has no result of {', '.join(sorted(missing))}.")
+    return results
+
+
 def _stored_costs(out: Path, methods: Mapping[str, Method]) -> dict[str, dict[str, float]] | None:
     """What was measured when results were written with these settings; None if that is not all."""
     found: dict[str, dict[str, float]] = {}
@@ -281,15 +297,12 @@ def throughputs(
 ) -> dict[str, dict[str, float]]:  # fmt: skip
     """Throughput of each method relative to vanilla's, with its interval, under greedy search."""
     costs, _ = measure_costs(loaded.model, methods, inputs, settings, progress)
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for cost in costs:
-        ratio = {"median": 1.0, "low": 1.0, "high": 1.0} if cost.ratio is None else vars(cost.ratio)
-        found[cost.method] = {
-            THROUGHPUT: round(ratio["median"], 4),
-            "low": round(ratio["low"], 4),
-            "high": round(ratio["high"], 4),
-            "forwards_per_token": round(cost.forwards_per_token or 0.0, 4),
-        }
+        ratio = cost.ratio or Ratio(1.0, 1.0, 1.0, (1.0, 1.0))
+        values = {THROUGHPUT: ratio.median, "low": ratio.low, "high": ratio.high}
+        values["forwards_per_token"] = cost.forwards_per_token
+        found[cost.method] = {name: round(value, 4) for name, value in values.items()}
     return found
 
 

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from ..analyze.examples import answer_examples
 from ..hub.images import read_image
 from ..scenes.embedded import examples, recognise_example, write_examples
-from .engine import Engine
+from .serve import Engine
 from .view import (
     CSS,
     LEGEND,

@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import sys
-from html.parser import HTMLParser
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,15 @@ from typer.testing import Result
 from rudder_hf import RudderConfig, attach
 from rudder_hf.analyze import Study, analyze, find_images
 from rudder_hf.analyze import run as analysis
-from rudder_hf.analyze.numbers import SHOWN, gate_numbers, geometry_numbers, rotation
-from rudder_hf.analyze.run import ImageTraces, read_images, unpacked
+from rudder_hf.analyze.run import (
+    SHOWN,
+    ImageTraces,
+    gate_numbers,
+    geometry_numbers,
+    read_images,
+    rotation,
+    unpacked,
+)
 from rudder_hf.analyze.tokens import escape
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.metrics.chair import chair
@@ -31,6 +37,7 @@ from rudder_hf.runtime.errors import InputError
 from rudder_hf.runtime.models import LoadedModel
 from rudder_hf.runtime.progress import no_progress
 from rudder_hf.runtime.store import Store
+from tests.support.analyzing import Page
 from tests.support.command import refused, rudder
 from tests.support.evaluating import damage, loaded
 from tests.support.processors import PROCESSORS
@@ -43,36 +50,6 @@ NEW = 8
 @pytest.fixture(autouse=True)
 def _extras() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra plots, is not installed")
-
-
-class Page(HTMLParser):
-    """Checks that elements are closed, and keeps addresses and token spans."""
-
-    VOID = ("meta", "img", "br", "link", "hr", "input")
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.addresses: list[str] = []
-        self.tags: list[str] = []
-        self.tokens: list[dict[str, str | None]] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.tags.append(tag)
-        self.addresses += [found[name] or "" for name in ("src", "href", "action", "data") if name in found]
-        if "data-tip" in found:
-            self.tokens.append(found)
-        if tag == "img":
-            assert found.get("alt")
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def check_folder(out: Path) -> tuple[dict[str, Any], Page]:

@@ -6,7 +6,6 @@ import html
 import math
 import re
 from functools import cache
-from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rudder_hf.analyze.tokens import GrowingAnswer, answer_mentions, numbers_html, token_view, tokens_html
 from rudder_hf.metrics.chair_parsers import parse
-from tests.support.analyzing import traced
+from tests.support.analyzing import Page, traced
 from tests.support.toy import toy_processor
 
 
@@ -90,34 +89,13 @@ def test_places_of_joined_words() -> None:
 # As HTML
 
 
-class Read(HTMLParser):
-    """Reads HTML as a browser would: text, what is struck out, tips, and tags that are open."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.text, self.struck = "", ""
-        self.tips: list[str | None] = []
-        self.tags: set[str] = set()
-        self.open: list[str] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.open.append(tag)
-        self.tips += [value for name, value in attrs if name == "data-tip"]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        self.struck += data if "del" in self.open else ""
-
-
 def token(text: str, similarity: float = 0.25, absent: bool | None = None) -> dict[str, Any]:
     named = None if absent is None else "cup"
     return {"text": text, "similarity": similarity, "gate": 0.5, "push": 0.125, "object": named, "absent": absent}
+
+
+def tips(page: Page) -> list[str | None]:
+    return [token["data-tip"] for token in page.tokens]
 
 
 tokens = st.lists(st.builds(token, st.text(max_size=12), st.floats(-1, 1), st.sampled_from([None, False, True])))
@@ -126,34 +104,31 @@ tokens = st.lists(st.builds(token, st.text(max_size=12), st.floats(-1, 1), st.sa
 @given(tokens)
 def test_tokens_show_the_text_and_strike_out_absent_objects(answer: list[dict[str, Any]]) -> None:
     page = tokens_html(answer)
-    read = Read(page)
-    assert read.open == []
-    assert read.tags <= {"span", "del"}
+    read = Page(page)
+    assert set(read.tags) <= {"span", "del"}
     # Browsers take carriage returns and NUL for something else; blanks before the first word are dropped.
     assert read.text == html.unescape(html.escape("".join(token["text"] for token in answer).lstrip()))
     words = [token for token in answer if token["text"].strip()]
     struck = "".join(token["text"].lstrip() for token in words if token["absent"])
     assert read.struck == html.unescape(html.escape(struck))
     assert not re.search(r"\{\{|\$\{|`", page)  # nothing for a template to evaluate
-    assert len(read.tips) == len(words)
+    assert len(read.tokens) == len(words)
 
 
 def test_tokens_carry_their_numbers_and_hostile_text_stays_text() -> None:
     hostile = '<img src=x onerror="alert(1)"> {{constructor}} ${alert(1)}'
-    read = Read(tokens_html([token(hostile)]))
+    read = Page(tokens_html([token(hostile)]))
     assert read.text == hostile
-    assert read.tags == {"span"}
-    assert read.tips == ["gate 0.500 · similarity +0.250 · push 12.5 %"]
-    named = Read(tokens_html([token("cup", absent=True)]))
-    assert named.tips == ["gate 0.500 · similarity +0.250 · push 12.5 % · cup, not in the image"]
-    assert Read(tokens_html([token("a", math.nan)])).tips == ["not recorded"]
+    assert read.tags == ["span"]
+    assert tips(read) == ["gate 0.500 · similarity +0.250 · push 12.5 %"]
+    named = Page(tokens_html([token("cup", absent=True)]))
+    assert tips(named) == ["gate 0.500 · similarity +0.250 · push 12.5 % · cup, not in the image"]
+    assert tips(Page(tokens_html([token("a", math.nan)]))) == ["not recorded"]
 
 
 def test_the_table_has_the_numbers_of_every_word() -> None:
     page = numbers_html([token("a <b>", 0.25), token(" "), token(" cup", math.nan)])
-    read = Read(page)
-    assert read.open == []
-    assert page.count("<tr>") == 3  # with the heading
+    assert Page(page).tags.count("tr") == 3  # with the heading
     assert "<td>a &lt;b&gt;</td><td>0.500</td><td>+0.250</td><td>12.5 %</td>" in page
     assert "<td>cup</td><td></td><td></td><td></td>" in page
     assert numbers_html([]) == numbers_html([token("a", math.nan)]) == ""

@@ -47,17 +47,12 @@ def test_every_family_passes(name: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"steer_first_token": True}, {"mode": "add"}, {"norm_cap": 1.0, "pool": "norm"}],
-    ids=["first token", "add", "cap"],
+    [{"steer_first_token": True}, {"mode": "add"}, {"norm_cap": 1.0, "pool": "norm"}, torch.bfloat16, torch.float16],
+    ids=["first token", "add", "cap", "bfloat16", "float16"],
 )
-def test_any_settings_pass(changes: dict[str, Any]) -> None:
-    checks = verifier("llava", **changes).run(compiled=False)
-    assert set(results(checks).values()) == {True}, checks
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype: torch.dtype) -> None:
-    checks = verifier("llava", dtype).run(compiled=False)
+def test_any_settings_and_half_precision_pass(changes: Any) -> None:
+    checking = verifier("llava", **changes) if isinstance(changes, dict) else verifier("llava", changes)
+    checks = checking.run(compiled=False)
     assert set(results(checks).values()) == {True}, checks
 
 
@@ -71,58 +66,59 @@ def test_compiled(name: str) -> None:
 # What is broken is found, by the check that is there for it
 
 
-def failing(checking: Verifier, **options: Any) -> list[str]:
-    checks = checking.run(**{"compiled": False, **options})
-    return [check.name for check in checks if check.passed is False]
-
-
-def test_a_hook_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    checking = verifier("llava", alpha_max=6.0)
-
+def nothing_is_added(patch: pytest.MonkeyPatch) -> None:
     steer = GenerationState.steer
 
     def pass_by(self: Any, h: Any, update: Any) -> Any:
         steer(self, h, update)
         return update
 
-    monkeypatch.setattr(GenerationState, "steer", pass_by)
-    assert failing(checking) == ["the hook adds what it says"]
+    patch.setattr(GenerationState, "steer", pass_by)
 
 
-def test_a_hook_that_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    checking = verifier("llava", alpha_max=6.0)
-    monkeypatch.setattr(_LayerHooks, "after_update", lambda *_: None)
-    checks = checking.run(compiled=False)
-    assert results(checks)["the hook adds what it says"] is False
-    assert "hook did not run" in checks[0].found
+def no_hook_is_called(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_LayerHooks, "after_update", lambda *_: None)
 
 
-def test_another_push_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    checking = verifier("llava", alpha_max=6.0)
-    monkeypatch.setattr("rudder_hf.core.state.steer_step", lambda h, u, c: u + 1.01 * (steer_step(h, u, c) - u))
-    assert failing(checking) == ["the hook adds what it says"]
+def more_is_added(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("rudder_hf.core.state.steer_step", lambda h, u, c: u + 1.01 * (steer_step(h, u, c) - u))
 
 
-def test_something_is_left_when_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    checking = verifier("llava", alpha_max=6.0)
+def something_is_left(patch: pytest.MonkeyPatch) -> None:
     after = _LayerHooks.after_update
 
     def always(self: Any, module: Any, args: Any, output: Any) -> Any:
         steered = after(self, module, args, output)
         return (output[0] * (1 + 1e-6), *output[1:]) if steered is None else steered
 
-    monkeypatch.setattr(_LayerHooks, "after_update", always)
-    assert failing(checking) == ["switched off is the stock model"]
+    patch.setattr(_LayerHooks, "after_update", always)
 
 
-def test_a_graph_that_leaves_the_push_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    checking = verifier("llava", alpha_max=6.0)
-
+def graphs_leave_the_push_out(patch: pytest.MonkeyPatch) -> None:
     def eager_only(h: Any, update: Any, constants: Any) -> Any:
         return update if torch.compiler.is_compiling() else steer_step(h, update, constants)
 
-    monkeypatch.setattr("rudder_hf.core.state.steer_step", eager_only)
-    assert failing(checking, compiled=True) == ["compiled equals eager"]
+    patch.setattr("rudder_hf.core.state.steer_step", eager_only)
+
+
+@pytest.mark.parametrize(
+    ("breaking", "failed", "found"),
+    [
+        (nothing_is_added, "the hook adds what it says", ""),
+        (no_hook_is_called, "the hook adds what it says", "hook did not run"),
+        (more_is_added, "the hook adds what it says", ""),
+        (something_is_left, "switched off is the stock model", ""),
+        (graphs_leave_the_push_out, "compiled equals eager", ""),
+    ],
+)
+def test_what_is_broken_is_found(breaking: Any, failed: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checking = verifier("llava", alpha_max=6.0)
+    breaking(monkeypatch)
+    checks = [check for check in checking.run(compiled=failed == "compiled equals eager") if check.passed is False]
+    assert checks[0].name == failed
+    assert found in checks[0].found
+    # A hook that never runs leaves other checks nothing to compare.
+    assert len(checks) == 1 or breaking is no_hook_is_called
 
 
 def test_what_the_stock_model_cannot_do_is_not_blamed_on_rudder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +154,4 @@ def test_command_on_the_embedded_models(name: str, monkeypatch: pytest.MonkeyPat
     result = rudder("verify", *options)
     assert result.exit_code == 1
     assert "| the hook adds what it says | **FAILED** |" in result.stdout
-
-
-def test_command_refuses_bad_input() -> None:
     refused(rudder("verify", "--model", "embedded:none"), "embedded")

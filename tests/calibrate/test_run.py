@@ -1,16 +1,15 @@
-"""Calibration from beginning to end on a tiny model: the choice, files, resuming, several processes."""
+"""Calibration from beginning to end on a tiny model: images, layers, choice, files, resuming, several processes."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rudder_hf import RudderConfig
 from rudder_hf.calibrate import (
@@ -22,15 +21,17 @@ from rudder_hf.calibrate import (
     calibrate,
     config_of,
     find_data,
+    layer_statistics,
     save_outcome,
 )
 from rudder_hf.calibrate.report import report, summary
-from rudder_hf.calibrate.run import check_folder, dry_run
+from rudder_hf.calibrate.run import check_folder
 from rudder_hf.calibrate.search import describe
-from rudder_hf.evaluate.run import Run, RunOptions, Variant
+from rudder_hf.core.backbones import find_backbone
+from rudder_hf.evaluate.run import Run, RunOptions, Variant, answer_batch, encode_samples
 from rudder_hf.evaluate.tasks import DataOptions
 from rudder_hf.hub.card import Provenance, render_card
-from rudder_hf.methods import Generate, get
+from rudder_hf.methods import get
 from rudder_hf.methods.contrast import Contrast
 from rudder_hf.methods.rudder import RudderBeta
 from rudder_hf.runtime.environment import Process
@@ -38,6 +39,7 @@ from rudder_hf.runtime.errors import InputError
 from tests.support.evaluating import loaded
 from tests.support.helpers import in_threads
 from tests.support.planting import GRID, NEW, answer, planted, planted_scenes
+from tests.support.zoo import FAMILIES, Row
 
 # A model with random weights writes nothing worth a limit of fluency.
 LOOSE = Rule(length_floor=0.0, distinct_drop=1.0, repeated_rise=1.0, confidence=0.0, bootstrap=50)
@@ -135,7 +137,6 @@ def test_contrasts_alone_need_no_layers(tmp_path: Path) -> None:
     outcome = calibrate(loaded(), images(), tmp_path, options(grid=grid, layers=None, probe=2))
     assert outcome.tried == [Contrast(contrast=4.0), Contrast(contrast=9.0)]
     assert outcome.record["layers"] == []
-    assert not (tmp_path / "layers.json").exists()
 
 
 def test_layers_come_from_a_short_sweep(tmp_path: Path) -> None:
@@ -155,35 +156,16 @@ class Killed(BaseException):
     """Stands for a kill: nothing catches it."""
 
 
-@dataclass(frozen=True)
-class Counted(RudderBeta):
-    """A candidate that writes down what it answers."""
-
-    @contextmanager
-    def applied(self, model: Any) -> Iterator[Generate]:
-        with super().applied(model) as generate:
-
-            def counting(*args: Any, sample_ids: list[str], **kwargs: Any) -> Any:
-                DECODED.extend((self.alpha_max, self.k, sample) for sample in sample_ids)
-                return generate(*args, sample_ids=sample_ids, **kwargs)
-
-            yield counting
-
-
-DECODED: list[tuple[Any, ...]] = []
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Grows by what candidates answer: strength, k and sample."""
-    monkeypatch.setattr("rudder_hf.calibrate.search.RudderBeta", Counted)
-    DECODED.clear()
-    return DECODED
-
-
 def test_an_interrupted_run_goes_on_and_a_larger_grid_decodes_only_what_is_new(
-    tmp_path: Path, decoded: list[tuple[Any, ...]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    decoded: list[tuple[str, str]] = []
+
+    def counting(task: Any, loaded: Any, method: Any, samples: Any, *more: Any) -> Any:
+        decoded.extend((Variant.of(method).key, sample.id) for sample in samples)
+        return answer_batch(task, loaded, method, samples, *more)
+
+    monkeypatch.setattr("rudder_hf.evaluate.run.answer_batch", counting)
     wanted, choosing = options(run=RunOptions(2), layers=(1,)), {sample.id for sample in images().choosing.samples}
     whole = calibrate(loaded(), images(), tmp_path / "whole", wanted)
 
@@ -199,19 +181,17 @@ def test_an_interrupted_run_goes_on_and_a_larger_grid_decodes_only_what_is_new(
         file.write('{"key": "')  # a line torn by the kill
     decoded.clear()
     assert found(calibrate(loaded(), images(), tmp_path / "killed", wanted)) == found(whole)
-    keys = {(m.settings()["alpha_max"], m.settings()["k"]): Variant.of(m).key for m in whole.tried}
-    again = {(keys[alpha, k], sample) for alpha, k, sample in decoded if sample in choosing}
-    assert again
-    assert not again & kept
+    assert decoded
+    assert not set(decoded) & kept
     decoded.clear()
     calibrate(loaded(), images(), tmp_path / "killed", wanted)
     assert decoded == []
 
     larger = replace(wanted, grid=replace(GRID, strengths=(0.5, 1.0, 1.5)))
     grown = calibrate(loaded(), images(), tmp_path / "killed", larger)
-    new = {(alpha, k) for alpha, k, sample in decoded if sample in choosing}
+    new = {key for key, sample in decoded if sample in choosing}
     assert len(new) == 2
-    assert not new & keys.keys()
+    assert not new & {Variant.of(method).key for method in whole.tried}
     assert found(grown) == found(calibrate(loaded(), images(), tmp_path / "larger", larger))
 
 
@@ -243,22 +223,6 @@ def test_folders_of_other_work_are_refused(tmp_path: Path, monkeypatch: pytest.M
         assert found(calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,)))) == found(first)
     with pytest.raises(InputError, match=r"holds other work \(.*samples is 3 there and 2 here"):
         calibrate(loaded(), images(2, 1), tmp_path / "out", options(layers=(2,)))
-    (tmp_path / "out" / "layers.json").write_text("[{}]")
-    with pytest.raises(InputError, match=r"layers\.json is damaged"):
-        calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,)))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "plan.json").write_text("{}")
-    with pytest.raises(InputError, match="holds a run of another command"):
-        check_folder(tmp_path / "run")
-
-
-def test_a_dry_run_counts_what_is_to_be_done(tmp_path: Path) -> None:
-    said = dry_run(loaded(), images(6, 4), options(layers=None, probe=3, shortlist=2))
-    # Two candidates at four layers on three images, eight and vanilla on six, and three on those held out.
-    needed = 4 * 2 * 3 + 9 * 6 + 3 * 4
-    assert said.startswith(
-        f"10 images, 8 settings after a sweep over layers: {needed} answers of about {NEW} tokens, {needed * NEW} in "
-    )
 
 
 def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
@@ -282,3 +246,69 @@ def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
     assert not Provenance(config).calibrated
     assert "they are **not calibrated**: the criterion without labels" in render_card(config)
     assert "no measurement" in report(outcome)
+
+
+# Images and layers
+
+
+def ids_of(data: CalibrationData) -> list[list[str]]:
+    assert data.checking is not None
+    return [[sample.id for sample in task.samples] for task in (data.choosing, data.checking)]
+
+
+def test_images_to_choose_and_to_check_are_apart() -> None:
+    data = find_data(DataOptions(), 20, 30)
+    ids = ids_of(data)
+    assert (len(ids[0]), len(ids[1])) == (20, 30)
+    assert not set(ids[0]) & set(ids[1])
+    assert ids_of(find_data(DataOptions(), 20, 30)) == ids
+    files = {sample.image for sample in data.choosing.samples}
+    assert not {name for part in ids_of(find_data(DataOptions(), 20, 30, exclude=files)) for name in part} & set(
+        ids[0]
+    )
+    assert find_data(DataOptions(), 20, 0).checking is None
+    with pytest.raises(InputError, match="lower --limit"):
+        find_data(DataOptions(), 400, 10)
+    with pytest.raises(InputError, match="is for evaluation"):
+        find_data(DataOptions(split="evaluation"), 5, 5)
+
+
+def test_layer_statistics_equal_a_slow_reference() -> None:
+    """One image, all layers, by hand: a plain forward over prompt and answer with bare hooks."""
+    data = find_data(DataOptions(), 2, 0)
+    model: Any = loaded().model
+    inputs = encode_samples(loaded(), data.choosing, data.choosing.samples[:1])
+    found = layer_statistics(model, [inputs])
+    prompt = inputs["input_ids"].shape[1]
+    with torch.no_grad():
+        written = model.generate(**inputs, max_new_tokens=16, do_sample=False)
+        seen: list[tuple[Any, Any]] = []
+        hooks = []
+        for layer in model.model.language_model.layers:
+            hooks.append(layer.register_forward_pre_hook(lambda m, a, k: seen.append((a[0], None)), with_kwargs=True))
+            hooks.append(
+                layer.self_attn.register_forward_hook(lambda m, a, o: seen.__setitem__(-1, (seen[-1][0], o[0])))
+            )
+        rest = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")}
+        model(input_ids=written[:, :-1], **rest, use_cache=False)
+        for hook in hooks:
+            hook.remove()
+    for statistics, (h, update) in zip(found, seen, strict=True):
+        lengths = update[0, :prompt].norm(dim=-1)
+        assert statistics.update_norm == pytest.approx(float(lengths.mean()), rel=1e-4)
+        relative = lengths / h[0, :prompt].norm(dim=-1)
+        assert statistics.leverage == pytest.approx(float(relative.mean()), rel=1e-4)
+        assert statistics.hidden_norm == pytest.approx(float(h[0, prompt:].norm(dim=-1).median()), rel=1e-4)
+
+
+def test_layer_statistics_are_of_what_is_added_to_the_residual_stream() -> None:
+    """Granite halves the attention output when it adds it."""
+    family = FAMILIES["granite4_vision"]
+    model = family.build()
+    inputs = family.inputs(model, [Row(1, 4)])
+    found = layer_statistics(model, [inputs])
+    layer = find_backbone(model).layers[found[0].layer]
+    assert layer.residual_multiplier == 0.5
+    layer.residual_multiplier = 1.0
+    # The first layer's update depends on no layer before it.
+    assert found[0].update_norm == pytest.approx(layer_statistics(model, [inputs])[0].update_norm / 2, rel=1e-4)

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.null_calibration import SCENES, no_effect, quarter_removed, simulate, table
 from rudder_hf import RudderConfig, methods
 from rudder_hf.calibrate import Rule
-from rudder_hf.calibrate.verdict import differences, images_needed, refusal, shown_by, shown_in_words
+from rudder_hf.calibrate.choice import differences, images_needed, refusal, shown_by, shown_in_words
 from rudder_hf.evaluate.methods import settings_record
 from rudder_hf.evaluate.scoring import Scored
 from rudder_hf.hub.card import Provenance, render_card
@@ -51,11 +51,6 @@ def record(
     return {"settings": SETTINGS, "metric": objective, "limits": limits, "held_out_images": images, **found}
 
 
-@pytest.mark.parametrize("objective", ["paper", "f1"])
-def test_what_is_shown_is_calibrated(objective: str) -> None:
-    assert refusal(record(captions(8), objective=objective)) == ""
-
-
 @pytest.mark.parametrize(
     ("steered", "floor", "missing"),
     [
@@ -81,6 +76,16 @@ def test_every_reason_of_refusal_is_said(steered: Scored, floor: float, missing:
     refused = refusal(record(steered, floor=floor))
     assert refused.startswith(f"on the held-out images {missing}")
     assert ", and " not in refused
+
+
+def test_all_that_is_missing_is_said_at_once_and_nothing_where_all_is_shown() -> None:
+    said = refusal(record(captions(20, found=2.0))).removeprefix("on the held-out images ").split(", and ")
+    shown = ["CHAIR_I does not fall significantly (", "CHAIR_I does not fall significantly more than by saying less ("]
+    assert [reason.partition("(")[0] + "(" for reason in said[:2]] == shown
+    assert [reason[:16] for reason in said[2:]] == ["F1 falls (-18.5 ", "recall is 66.67%"]
+    assert refusal(record(captions(8))) == refusal(record(captions(8), objective="paper")) == ""
+    assert refusal(record(captions(8, found=2.85))) == ""  # the floor itself is kept
+    assert "below the floor" in refusal(record(captions(8, found=2.84)))
 
 
 def test_a_refusal_says_how_many_images_would_show_the_effect() -> None:
@@ -125,18 +130,6 @@ def test_the_truncated_control_has_the_recall_of_the_setting() -> None:
     )
     assert uncut["chair_i"]["left"] == 0.25
     assert (cut["recall"]["left"], cut["chair_i"]["left"]) == (0.5, 0.0)
-
-
-def test_all_that_is_missing_is_said_at_once() -> None:
-    said = refusal(record(captions(20, found=2.0))).removeprefix("on the held-out images ").split(", and ")
-    shown = ["CHAIR_I does not fall significantly (", "CHAIR_I does not fall significantly more than by saying less ("]
-    assert [reason.partition("(")[0] + "(" for reason in said[:2]] == shown
-    assert [reason[:16] for reason in said[2:]] == ["F1 falls (-18.5 ", "recall is 66.67%"]
-
-
-def test_the_floor_itself_is_kept() -> None:
-    assert refusal(record(captions(8, found=2.85))) == ""
-    assert "below the floor" in refusal(record(captions(8, found=2.84)))
 
 
 def test_the_metric_that_has_to_be_shown_is_that_of_the_objective() -> None:

@@ -14,7 +14,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from typer.testing import Result
 
 from rudder_hf import RudderConfig, RudderForConditionalGeneration
-from rudder_hf.demo.engine import Engine
+from rudder_hf.analyze.examples import Examples
+from rudder_hf.demo.serve import Engine
 from rudder_hf.demo.view import View
 from rudder_hf.evaluate.run import RunOptions, answer_batch
 from rudder_hf.evaluate.tasks import DataOptions, make_task
@@ -63,32 +64,18 @@ def test_without_arguments_all_scenes_are_counted_and_a_rule_shows_some() -> Non
     assert embedded.NOTE in result.stdout
     scenes, answers = embedded.examples(), answer_json()["answers"]
     assert len(answers) == len(scenes) == 48
-    wrong, named = [], {"vanilla": 0, "steered": 0}
-    for scene, answer in zip(scenes, answers, strict=True):
-        said = {name: set(captions.named_categories(answer[name])) for name in named}
-        wrong.append([len(names - set(scene.names)) for names in said.values()])
-        named = {name: named[name] + len(names) for name, names in said.items()}
-    counts = ", ".join(
-        f"{name} {sum(n)} of {named[name]}" for name, n in zip(named, zip(*wrong, strict=True), strict=True)
+    found = Examples(
+        [scene.names for scene in scenes], *([a[name] for a in answers] for name in ("vanilla", "steered"))
     )
-    assert f"Absent objects named in all 48 scenes: {counts} objects" in result.stdout
-    fewer, more = sum(s < v for v, s in wrong), sum(s > v for v, s in wrong)
-    assert f"with RUDDER fewer in {fewer} scenes, more in {more}." in result.stdout
-    assert re.search(r"name an object twice: vanilla \d+, steered \d+\.", result.stdout)
+    assert found.summary() in result.stdout
     # The first scene that each rule holds for, whatever it shows.
-    expected = [
-        next((n for n, holds in enumerate(rule) if holds), None)
-        for rule in (
-            [v > 0 and s == 0 for v, s in wrong],
-            [s > v for v, s in wrong],
-            [answer["vanilla"] == answer["steered"] for answer in answers],
-        )
-    ]
     shown = [int(title.removeprefix("scene ").split(",")[0]) - 1 for title in lines_of(result.stdout, "image:")]
-    assert shown == [place for place in expected if place is not None]
-    assert len(lines_of(result.stdout, "First scene ")) == len(shown)
+    assert shown == list(found.chosen())
+    assert [f"First scene {rule}" for rule in lines_of(result.stdout, "First scene ")] == [
+        f"{rule}:" for rule in found.chosen().values()
+    ]
     told = lines_of(result.stdout, "not in the image:")
-    for name in named:
+    for name in ("vanilla", "steered"):
         texts = lines_of(result.stdout, f"{name}:")
         assert [text.replace(marks.MARK, "") for text in texts] == [answers[place][name] for place in shown]
         for place, text, line in zip(shown, texts, told, strict=True):
@@ -102,23 +89,6 @@ def test_without_arguments_all_scenes_are_counted_and_a_rule_shows_some() -> Non
     assert held_out.startswith(f"Change on {len(record['held_out_images'])} held-out scenes")
     assert f"CHAIR_I {100 * record['held_out']['chair_i']['value']:+.1f} [" in held_out
     assert following.startswith("Next: rudder generate photo.jpg")
-
-
-def test_what_is_shown_is_marked_and_counted_by_hand() -> None:
-    result = generate("--limit", 3, "--alpha-max", 10)
-    scenes = {f"scene {number}": scene for number, scene in enumerate(embedded.examples()[:3], start=1)}
-    titles, told = lines_of(result.stdout, "image:"), lines_of(result.stdout, "not in the image:")
-    assert titles
-    for place, title in enumerate(titles):
-        scene = scenes[title.split(",")[0]]
-        assert all(name in title for name in scene.names)
-        for name in ("vanilla", "steered"):
-            shown = lines_of(result.stdout, f"{name}:")[place]
-            absent = [n for n in captions.named_categories(shown.replace(marks.MARK, "")) if n not in scene.names]
-            assert shown.count(marks.MARK) == len(absent)
-            assert f"{name} {', '.join(absent) or 'nothing'}" in told[place]
-    assert "in all 3 scenes" in result.stdout
-    assert "held-out" not in result.stdout  # another strength was not measured
 
 
 def test_one_size_of_an_image_everywhere(tmp_path: Path) -> None:
@@ -188,18 +158,6 @@ def test_trace_has_a_row_per_token() -> None:
     assert len(re.findall(r"\d %$", result.stdout, re.MULTILINE)) == 3
 
 
-@pytest.mark.slow
-def test_images_in_one_batch_answer_as_one_by_one(examples: list[Path]) -> None:
-    together = answer_json(*examples)["answers"]
-    alone = answer_json(*examples, "--batch-size", 1)["answers"]
-    assert [answer["image"] for answer in together] == [str(path) for path in examples]
-    for batched, single in zip(together, alone, strict=True):
-        assert batched["tokens"] == single["tokens"]
-        assert batched["vanilla"] == single["vanilla"]
-        assert batched["gate"] == pytest.approx(single["gate"], abs=1e-4)
-    assert len({answer["steered"] for answer in together}) == len(examples)
-
-
 def test_objects_are_known_of_examples(examples: list[Path], tmp_path: Path) -> None:
     scenes = {coco.file_name(scene, "examples"): scene for scene in embedded.examples()}
     for path, answer in zip(examples, answer_json(*examples)["answers"], strict=True):
@@ -262,6 +220,7 @@ def test_unknown_models_are_refused(monkeypatch: pytest.MonkeyPatch, folder: Pat
     refused(generate("--model", tmp_path / "no-such-folder"), "no-such-folder")
     refused(generate("--model", tmp_path), "Cannot load")
     refused(generate("--model", folder), "pass --layer and --alpha-max")
+    refused(generate("--model", f"{tmp_path}@v1"), "leave out @v1")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +243,7 @@ def test_bad_settings_are_refused(option: str, value: object, word: str) -> None
     refused(generate(option, value), word)
 
 
-def test_options_that_do_not_go_together_are_refused(examples: list[Path]) -> None:
+def test_what_does_not_go_together_is_refused(examples: list[Path]) -> None:
     refused(generate("--k", 2, "--set", "k=3"), "k is given twice")
     refused(generate(examples[0], "--example", 2), "--example is for the examples")
 
@@ -304,6 +263,8 @@ def test_a_contrast_is_said_to_be_none_of_the_paper() -> None:
     line = line_of(result.stdout, "rudder:")
     assert "contrast=0.6, contrast_after=2" in line
     assert "not in the paper" in line
+    assert "Absent objects named in all 2 scenes" in result.stdout
+    assert "held-out" not in result.stdout  # these settings were not measured
     record = answer_json(*contrast, "--limit", 2)
     assert [answer["vanilla"] != answer["steered"] for answer in record["answers"]] == [True, True]
     assert [record["settings"][name] for name in ("contrast", "contrast_after")] == [0.6, 2]
@@ -311,10 +272,13 @@ def test_a_contrast_is_said_to_be_none_of_the_paper() -> None:
 
 def test_a_folder_of_images_and_a_part_of_it(examples: list[Path]) -> None:
     folder = examples[0].parent
-    short = ("--max-new-tokens", 2)
-    assert [answer["image"] for answer in answer_json(folder, *short)["answers"]] == [str(path) for path in examples]
-    some = answer_json(folder, *short, "--limit", 2)["answers"]
-    assert [answer["image"] for answer in some] == [str(path) for path in examples[:2]]
+    together = answer_json(folder)["answers"]
+    assert [answer["image"] for answer in together] == [str(path) for path in examples]
+    alone = answer_json(folder, "--limit", 2, "--batch-size", 1)["answers"]
+    assert [answer["image"] for answer in alone] == [str(path) for path in examples[:2]]
+    for batched, single in zip(together, alone, strict=False):
+        assert [batched[name] for name in ("tokens", "vanilla")] == [single[name] for name in ("tokens", "vanilla")]
+        assert batched["gate"] == pytest.approx(single["gate"], abs=1e-4)
 
 
 def test_a_yes_that_could_not_change_is_said_to() -> None:
@@ -326,10 +290,6 @@ def test_a_yes_that_could_not_change_is_said_to() -> None:
     assert "RUDDER could not change it. The setting steer_first_token" in warnings[0]
     assert "Absent objects named" not in result.stdout
     assert "Warning: " not in generate(*question, "--set", "steer_first_token=true").stderr
-
-
-def test_a_folder_has_no_revisions(tmp_path: Path) -> None:
-    refused(generate("--model", f"{tmp_path}@v1"), "leave out @v1")
 
 
 def test_a_scene_is_shown_though_no_rule_holds() -> None:

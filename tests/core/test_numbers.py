@@ -11,7 +11,7 @@ from transformers.generation import BaseStreamer
 
 from rudder_hf import attach
 from rudder_hf.core.state import after_end
-from rudder_hf.demo.engine import newest_observation
+from rudder_hf.demo.serve import newest_observation
 from tests.support.helpers import (
     LAYER,
     NEW,

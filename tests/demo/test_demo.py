@@ -9,6 +9,7 @@ import math
 import socket
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,10 +19,10 @@ import torch
 from PIL import Image
 
 from rudder_hf import RudderConfig
-from rudder_hf.analyze.examples import RULES, Examples, answer_examples, ask
+from rudder_hf.analyze.examples import RULES, Examples, ask
 from rudder_hf.analyze.tokens import TracedAnswer, mark_differences, token_view
 from rudder_hf.demo import serve
-from rudder_hf.demo.engine import Engine
+from rudder_hf.demo.serve import Engine
 from rudder_hf.demo.view import (
     LONGEST_PROMPT,
     PRESETS,
@@ -39,6 +40,7 @@ from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image, recognise_example, write_examples
 from tests.support.analyzing import traced
 from tests.support.command import refused, rudder
+from tests.support.helpers import in_threads
 
 OWN = {name: getattr(RudderConfig, name) for name in SETTINGS} | {"alpha_max": 12.5}
 DEFAULT = View(2, "what is this", OWN)
@@ -58,24 +60,22 @@ def test_verdicts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"),
+    ("changes", "prompt", "word"),
     [
-        ({"alpha_max": math.nan}, "alpha_max"),
-        ({"k": None}, "k is empty"),
+        ({"alpha_max": math.nan}, "what is this", "alpha_max"),
+        ({"k": None}, "what is this", "k is empty"),
+        *(({}, prompt, str(LONGEST_PROMPT)) for prompt in (None, "  ", "a" * (LONGEST_PROMPT + 1))),
     ],
 )
-def test_what_cannot_be_set_is_refused(changes: dict[str, Any], word: str) -> None:
+def test_what_cannot_be_set_is_refused(changes: dict[str, Any], prompt: Any, word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        View.from_controls(2, "what is this", list((OWN | changes).values()))
+        View.from_controls(2, prompt, list((OWN | changes).values()))
+    view = View.from_controls(None, "p", list((OWN | {"k": 2, "alpha_max": 3}).values()))
+    assert view == View(None, "p", {**OWN, "k": 2.0, "alpha_max": 3.0})
+    assert type(view.settings["k"]) is float
 
 
-@pytest.mark.parametrize("prompt", [None, "  ", "a" * (LONGEST_PROMPT + 1)])
-def test_prompts_have_a_length(prompt: str | None) -> None:
-    with pytest.raises(ValueError, match=str(LONGEST_PROMPT)):
-        View.from_controls(2, prompt, list(OWN.values()))
-
-
-def test_presets_are_within_the_sliders_and_recognised() -> None:
+def test_presets_are_within_the_sliders_and_recognised_and_the_title_says_what_is_on() -> None:
     for own in (OWN, OWN | {"alpha_max": 0.7, "k": 30.0, "contrast": 5.5}, OWN | {"alpha_max": 0.0}):
         for name in PRESETS:
             settings = preset(name, own)
@@ -84,9 +84,6 @@ def test_presets_are_within_the_sliders_and_recognised() -> None:
         assert preset("calibrated", own) == own
         assert preset("strong", own)["alpha_max"] == 2 * own["alpha_max"]
         assert preset_of(with_settings(DEFAULT, k=0.5), own) is None
-
-
-def test_the_title_says_what_is_on() -> None:
     strengths = {(1.0, 0.0): "With RUDDER", (0.0, 0.5): "With contrast", (1.0, 0.5): "With RUDDER and contrast"}
     for (alpha_max, contrast), words in (strengths | {(0.0, 0.0): "RUDDER is off"}).items():
         assert title(OWN | {"alpha_max": alpha_max, "contrast": contrast}) == words
@@ -120,13 +117,6 @@ def test_examples_are_chosen_by_rules_and_counted() -> None:
     said = "all 4 scenes: vanilla 2 of 4, steered 3 of 6 objects; with RUDDER fewer in 1 scenes, more in 2."
     assert f"{said} Answers that name an object twice: vanilla 1, steered 0." in found.summary()
     assert Examples([{"dog"}], ["A dog."], ["The dog."]).chosen() == {}
-
-
-def test_sliders_hold_floats() -> None:
-    values = {**OWN, "k": 2, "alpha_max": 3}
-    view = View.from_controls(None, "p", list(values.values()))
-    assert view == View(None, "p", {**OWN, "k": 2.0, "alpha_max": 3.0})
-    assert type(view.settings["k"]) is float
 
 
 # The engine, on the embedded model
@@ -169,14 +159,6 @@ def test_streamed_answers_and_numbers_are_those_of_separate_calls(engine: Engine
     assert (config.layer, config.alpha_max) == (embedded.config().layer, embedded.config().alpha_max)
 
 
-def test_the_count_of_the_examples_is_that_of_single_answers(engine: Engine) -> None:
-    found = answer_examples(engine.model, engine.processor, serve.PROMPT, 24)
-    assert len(found.vanilla) == len(embedded.examples())
-    for number in (1, 5):
-        frame = last(engine, number, opening(engine, number))
-        assert (said(frame.vanilla), said(frame.steered)) == (found.vanilla[number - 1], found.steered[number - 1])
-
-
 def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
     """Other images and strengths, all at the same time."""
     strength = engine.own["alpha_max"]
@@ -186,29 +168,16 @@ def test_visitors_at_once_do_not_mix(engine: Engine) -> None:
         (9, opening(engine, 9, alpha_max=strength / 8, k=1.0)),
     ]
     alone = [last(engine, number, view) for number, view in wanted]
-    together: list[Frame | None] = [None] * len(wanted)
-
-    def visit(place: int) -> None:
-        together[place] = last(engine, *wanted[place])
-
-    visitors = [threading.Thread(target=visit, args=(place,)) for place in range(len(wanted))]
-    for visitor in visitors:
-        visitor.start()
-    for visitor in visitors:
-        visitor.join()
+    together = in_threads([partial(last, engine, *visit) for visit in wanted])
     assert together == alone
     assert len({said(frame.vanilla) for frame in alone}) == len(alone)
 
 
-def test_a_reader_who_leaves_ends_the_generation(engine: Engine) -> None:
+def test_a_stopped_answer_is_a_part_of_the_whole_one(engine: Engine) -> None:
     stream = engine.stream(example_image(2), opening(engine, 2), threading.Event())
     next(stream)
-    stream.close()  # returns when the generation has ended
+    stream.close()  # a reader who leaves: it returns when the generation has ended
     assert not engine._turn.locked()
-    assert said(last(engine, 2, opening(engine, 2)).vanilla)
-
-
-def test_a_stopped_answer_is_a_part_of_the_whole_one(engine: Engine) -> None:
     view, stop, forwards = opening(engine, 2), threading.Event(), itertools.count(1)
     base = engine.model.handle.backbone.model
     hook = base.register_forward_hook(lambda *_: stop.set() if next(forwards) == 5 else None)
@@ -218,12 +187,8 @@ def test_a_stopped_answer_is_a_part_of_the_whole_one(engine: Engine) -> None:
     assert (frame.done, frame.stopped) == (True, True)
     assert whole.steered.text.startswith(frame.steered.text)
     assert len(frame.steered.spans) == 5 < len(whole.steered.spans)
-
-
-def test_who_waits_for_a_turn_can_stop(engine: Engine) -> None:
-    stop = threading.Event()
-    stop.set()
-    (frame,) = engine.stream(example_image(2), opening(engine, 2), stop)
+    # Who waits for a turn can stop, too.
+    (frame,) = engine.stream(example_image(2), view, stop)
     assert (frame.stopped, said(frame.vanilla)) == (True, "")
 
 
@@ -254,7 +219,7 @@ def test_without_gradio_the_command_says_what_to_install(monkeypatch: pytest.Mon
 
 
 def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rudder_hf.cli.demo.require_extra", lambda *extra, **packages: None)
+    monkeypatch.setattr("rudder_hf.cli.pages.require_extra", lambda *extra: None)
     with socket.socket() as taken:
         taken.bind((serve.HERE, 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""The demo as a person uses it: a real browser, an image of one's own, a slider, the captions and their colours."""
+"""The demo as a person uses it, and report.html: a real browser, every window, both themes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rudder_hf.metrics.chair_parsers import absent
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image
 from tests.support.browser import CSS, THEMES, WIDTHS, as_seen, check_readable, chromium, until, webdriver
+from tests.support.command import rudder
 
 pytestmark = pytest.mark.slow
 
@@ -249,3 +250,33 @@ def test_the_page_is_readable_in_every_window(served: Any, browser: Any, width: 
         browser.find_element(CSS, "#image button[aria-label='Remove Image']").click()
         until(lambda: text(browser, "#status .status"), "a hint")
         check_readable(browser)
+
+
+# The report of `rudder analyze`
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a report with answers as text and with a figure."""
+    out = tmp_path_factory.mktemp("analysis") / "out"
+    result = rudder("analyze", "--limit", 3, "--max-new-tokens", 24, "--out", out)
+    assert result.exit_code == 0, result.output
+    return (out / "report.html").as_uri()
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_report_is_readable_in_every_window(report: str, browser: Any, width: int, theme: str) -> None:
+    with as_seen(browser, width, theme):
+        browser.get(report)
+        check_readable(browser)
+        background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") == (theme == "light")
+        # The first figure is text, which fits; the others have the size at which their text can be read.
+        assert len(browser.find_elements(CSS, ".answers")) == 3
+        sizes = """return [...document.querySelectorAll(arguments[0])].map(
+            part => [part.getBoundingClientRect().width, part.naturalWidth * 96 / 150])"""
+        assert all(part <= width for part, _ in browser.execute_script(sizes, ".answers, .answers > div, .figure"))
+        for shown, drawn in browser.execute_script(sizes, ".figure img"):
+            assert shown == pytest.approx(drawn if width < 800 else min(drawn, shown), abs=1)
+            assert shown > 300

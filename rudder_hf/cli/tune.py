@@ -1,4 +1,4 @@
-"""`rudder calibrate`: find layer, alpha_max and k for a model on a few images."""
+"""`rudder calibrate` and `rudder compare`: settings chosen on some images, and checked or compared on others."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from . import options
+from . import common as shared
 from .common import (
     FAILED,
     choose_device,
     command_line,
-    copyable,
     next_steps,
     parse_numbers,
+    print_result,
     refusing_bad_input,
     reporting_failure,
 )
@@ -23,20 +23,27 @@ if TYPE_CHECKING:
     from ..calibrate import CalibrationOptions, Outcome
     from ..runtime.models import LoadedModel
 
-EXAMPLES = copyable(
-    "rudder calibrate --out calibration",
-    "rudder calibrate --model ID --data coco --split val2014 --out cal --dry-run",
-    "rudder calibrate --model ID --data coco --split val2014 --out cal",
-    "rudder calibrate --model ID --data photos --out cal",
-    "rudder calibrate --strengths 0 --contrast 0.4,0.6,0.8 --out calibration",
-)
+EXAMPLES = {
+    "calibrate": (
+        "rudder calibrate --out calibration",
+        "rudder calibrate --model ID --data coco --split val2014 --out cal --dry-run",
+        "rudder calibrate --model ID --data coco --split val2014 --out cal",
+        "rudder calibrate --model ID --data photos --out cal",
+        "rudder calibrate --strengths 0 --contrast 0.4,0.6,0.8 --out calibration",
+    ),
+    "compare": (
+        "rudder compare --out comparison",
+        "rudder compare --methods vanilla,rudder,vcd --decodings greedy --out quick",
+        "rudder compare --model ID --data coco --split val2014 --out comparison",
+    ),
+}
 
 
 def calibrate(
-    out: options.OutOption,
-    model: options.ModelOption = None,
-    data: options.DataOption = None,
-    split: options.SplitOption = None,
+    out: shared.OutOption,
+    model: shared.ModelOption = None,
+    data: shared.DataOption = None,
+    split: shared.SplitOption = None,
     limit: Annotated[
         int | None, typer.Option(min=2, help="Number of images to choose on.", show_default="100, scenes 200")
     ] = None,
@@ -56,16 +63,16 @@ def calibrate(
         typer.Option(help="alpha_max relative to hidden states, such as 0.1,0.3; 0 tries --contrast without a push."),
     ] = None,
     k: Annotated[str | None, typer.Option(help="Sensitivities of the gate, such as 2,5,8.")] = None,
-    mode: options.ModeOption = None,
+    mode: shared.ModeOption = None,
     contrast: Annotated[
         str | None,
         typer.Option(help="Not in the paper: image-value contrasts, such as 0,0.4,0.8, alone and with each push."),
     ] = None,
-    prompt: options.PromptOption = None,
-    max_new_tokens: options.MaxNewTokensOption = None,
-    batch_size: options.BatchSizeOption = 24,
-    device: options.DeviceOption = "auto",
-    dtype: options.DtypeOption = "auto",
+    prompt: shared.PromptOption = None,
+    max_new_tokens: shared.MaxNewTokensOption = None,
+    batch_size: shared.BatchSizeOption = 24,
+    device: shared.DeviceOption = "auto",
+    dtype: shared.DtypeOption = "auto",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Time one batch, say how long everything takes, and write nothing.")
     ] = False,
@@ -146,3 +153,63 @@ def _finish(outcome: Outcome, out: Path, loaded: LoadedModel) -> None:
     refused = outcome.record["refusal"]
     share = "more images to choose on and to check with" if refused else f"rudder push {folder} ORG/NAME"
     next_steps(f"rudder generate --model {folder}", share)
+
+
+def compare(
+    out: shared.OutOption,
+    model: shared.ModelOption = None,
+    data: Annotated[Path | None, typer.Option(help="COCO's folder.", show_default="the embedded scenes")] = None,
+    split: shared.SplitOption = None,
+    methods: shared.VanillaMethodsOption = "all",
+    decodings: Annotated[str, typer.Option(help="Decodings by commas: greedy, beam, nucleus.")] = "greedy",
+    limit: Annotated[int, typer.Option(min=1, help="Images to evaluate captions on.")] = 500,
+    pope_limit: Annotated[int, typer.Option(min=0, help="Images that yes/no questions are asked about.")] = 40,
+    tune_limit: Annotated[int, typer.Option(min=2, help="Calibration images that settings are chosen on.")] = 80,
+    max_new_tokens: shared.MaxNewTokensOption = None,
+    batch_size: shared.BatchSizeOption = 50,
+    seed: shared.SeedOption = 0,
+    device: shared.DeviceOption = "auto",
+    dtype: shared.DtypeOption = "auto",
+) -> None:
+    """Tune every method on the same calibration images, then compare quality and cost on others.
+
+    Each method chooses among the same number of settings by the rule of rudder calibrate. Writes a result for each
+    decoding and one page of tables. If it is interrupted, repeat the command. With more methods or decodings it
+    generates only what is new.
+    """
+    with refusing_bad_input():
+        from ..benchmark.costs import CostSettings
+        from ..calibrate import Rule
+        from ..compare import CompareOptions, find_images
+        from ..compare import compare as run
+        from ..compare.run import check_folder
+        from ..evaluate.methods import parse_names
+        from ..evaluate.run import RunOptions
+        from ..evaluate.tasks import DataOptions
+        from ..runtime.models import load_model
+        from ..runtime.progress import ProgressBar
+
+        options = CompareOptions(
+            methods=tuple(parse_names(methods)),
+            decodings=tuple(dict.fromkeys(name.strip() for name in decodings.split(","))),
+            limit=limit,
+            pope_limit=pope_limit,
+            tune_limit=tune_limit,
+            rule=Rule(seed=seed),
+            max_new_tokens=max_new_tokens,
+            costs=CostSettings(rounds=8, seed=seed),
+            run=RunOptions(batch_size, seed, command=command_line()),
+        )
+        check_folder(out)
+        found = find_images(DataOptions(data, split=split, seed=seed), options)
+        loaded = load_model(model, dtype, choose_device(device))
+    with reporting_failure(), ProgressBar() as bar:
+        results = run(loaded, found, out, options, bar)
+    for result in results.values():
+        print_result(result)
+    typer.echo(f"Intervals, controls and all metrics: {out / 'table.md'}")
+    name, result = next(iter(results.items()))
+    if len(result.methods) == 1:
+        next_steps("more images to choose on (--tune-limit)", "other --methods")
+    else:
+        next_steps(f"rudder score {out / name}:vanilla {out / name}:{result.methods[-1].name}, for any two methods")

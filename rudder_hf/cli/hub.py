@@ -1,22 +1,39 @@
-"""`rudder push`: settings to a repository on the Hub."""
+"""`rudder push` and `rudder search`: settings to and on the Hub."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .common import BAD_INPUT, FAILED, copyable, next_steps, refusing_bad_input, reporting_failure, stop
+from . import common as shared
+from .common import (
+    BAD_INPUT,
+    FAILED,
+    next_steps,
+    refusing_bad_input,
+    reporting_failure,
+    stop,
+)
 
 if TYPE_CHECKING:
     from ..core.configuration import RudderConfig
+    from ..hub.search import Found
 
-EXAMPLES = copyable(
-    "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
-    "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --private",
-    "rudder push my-settings my-org/my-model-rudder --create-pr",
-)
+EXAMPLES = {
+    "push": (
+        "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --dry-run",
+        "rudder push llava-1.5-7b my-name/llava-1.5-7b-rudder --private",
+        "rudder push my-settings my-org/my-model-rudder --create-pr",
+    ),
+    "search": (
+        "rudder search llava-hf/llava-1.5-7b-hf",
+        "rudder search llava-hf/llava-1.5-7b-hf --limit 5 --json",
+    ),
+}
 CARD = "README.md"
 
 
@@ -116,3 +133,45 @@ def _refusal(error: Exception, repo_id: str) -> str:
     if status == 403:
         return f"Your token may not write to {repo_id}: it needs the role `write`, and you access to the namespace."
     return f"The Hub refused the push to {repo_id}: {error}"
+
+
+def search(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id of the model that is to be steered.")],
+    limit: Annotated[int, typer.Option(min=1, help="The most repositories to list.")] = 20,
+    token: Annotated[str | None, typer.Option(help="For private repositories.", show_default="the stored one")] = None,
+    as_json: shared.JsonOption = False,
+) -> None:
+    """List settings on the Hub for a model, newest first: calibrated or not, strength, and held-out results.
+
+    Results are what the owners of the repositories wrote into config.json. No code of theirs is run.
+    """
+    with refusing_bad_input():
+        from ..hub.search import check_base, find_settings
+
+        check_base(model)
+    with reporting_failure():
+        found = find_settings(model, limit, token)
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+        return
+    if found:
+        from ..runtime.report import Table
+
+        headings = ["settings", "calibrated", "layer, strength", "held-out CHAIR_S, F1", "changed, downloads"]
+        Table(headings, [_row(each) for each in found]).print()
+    else:
+        typer.echo(f"The Hub has no settings for {model}.")
+    repo = next((each.repo for each in found if each.settings is not None), None)
+    next_steps(f"rudder generate --model {repo}" if repo else f"rudder calibrate --model {model} --out calibration")
+
+
+def _row(found: Found) -> list[str]:
+    from ..runtime.report import change_in_points
+
+    strength, measured = "-", [change_in_points(change) for change in (found.chair_s, found.f1) if change]
+    if found.settings is not None:
+        strength = f"{found.settings['layer']}, {found.settings['alpha_max']:g}"
+        contrast = found.settings["contrast"]
+        strength += f", contrast {contrast:g}" if contrast else ""
+    calibrated = "yes" if found.calibrated else "unreadable" if found.settings is None else "no"
+    return [found.repo, calibrated, strength, ", ".join(measured) or "-", f"{found.changed}, {found.downloads}"]
