@@ -218,7 +218,7 @@ def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> tuple[dict[st
     from rudder_hf.evaluate.tables import save_result
     from rudder_hf.evaluate.tasks import DataOptions, make_task
     from rudder_hf.evaluate.tasks.captions import coco_annotations
-    from rudder_hf.runtime.decoding import Decoding
+    from rudder_hf.runtime.answers import Decoding
 
     data = DataOptions(
         data=machine.data[row.task],

@@ -30,7 +30,7 @@ from ..metrics.statistics import Floats
 from ..runtime.environment import versions
 from ..runtime.errors import InputError
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, followed, no_progress
+from ..runtime.report import Progress, followed, no_progress
 from ..runtime.store import Store, to_json, write_new
 from .numbers import Present, answer_numbers, gate_numbers, geometry_numbers, token_numbers
 from .report import write_report

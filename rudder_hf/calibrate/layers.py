@@ -21,7 +21,7 @@ from ..evaluate.run import batches, encode_samples
 from ..evaluate.tasks import Sample, Task
 from ..runtime.answers import end_ids, without_prompt
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, followed, no_progress
+from ..runtime.report import Progress, followed, no_progress
 from ..runtime.store import read_json, to_json, write_new
 
 _ANSWER_TOKENS = 16

@@ -23,12 +23,11 @@ from ..methods import Method, Sources
 from ..methods.contrast import Contrast, RudderContrast
 from ..methods.controls import ShuffledCard, ShuffledContrast, ShuffledContrastCard
 from ..methods.rudder import Attached
-from ..runtime.answers import answers
-from ..runtime.decoding import Decoding
+from ..runtime.answers import Decoding, answers
 from ..runtime.environment import Process, timestamp, versions
 from ..runtime.errors import InputError
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.report import Progress, no_progress
 from ..runtime.store import PLAN_FILE
 from .choice import Choice
 from .data import CalibrationData

@@ -25,7 +25,7 @@ from ..methods.contrast import Contrast, RudderContrast
 from ..methods.rudder import Attached, RudderAdd, RudderBeta, absolute_strength
 from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.report import Progress, no_progress
 from .choice import OBJECTIVES, Choice, Rule, choose, in_words
 from .layers import LayerStatistics
 

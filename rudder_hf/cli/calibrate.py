@@ -97,7 +97,7 @@ def calibrate(
         wanted = _options(given, found.labelled)
 
         from ..runtime.models import load_model
-        from ..runtime.progress import ProgressBar
+        from ..runtime.report import ProgressBar
 
         loaded = load_model(model, dtype, process_device(choose_device(device), process))
     if dry_run:

@@ -62,7 +62,7 @@ def compare(
         from ..evaluate.run import RunOptions
         from ..evaluate.tasks import DataOptions
         from ..runtime.models import load_model
-        from ..runtime.progress import ProgressBar
+        from ..runtime.report import ProgressBar
 
         options = CompareOptions(
             methods=tuple(parse_names(methods)),

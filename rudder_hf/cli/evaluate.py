@@ -84,9 +84,9 @@ def evaluate(
         asked.check_images()
 
         from ..evaluate.tables import save_result
-        from ..runtime.decoding import Decoding
+        from ..runtime.answers import Decoding
         from ..runtime.models import load_model
-        from ..runtime.progress import ProgressBar
+        from ..runtime.report import ProgressBar
 
         decoded = Decoding(decoding, max_new_tokens or asked.max_new_tokens)
         run_options = RunOptions(batch_size, seed, command=command_line())

@@ -68,7 +68,7 @@ def generate(
         with refusing_bad_input():
             from ..analyze.examples import ask
             from ..runtime.models import load_steered
-            from ..runtime.progress import ProgressBar
+            from ..runtime.report import ProgressBar
             from ..scenes.embedded import NOTE, embedded_name
 
             steered, processor = load_steered(model, wanted, choose_device(device), dtype)

@@ -32,10 +32,10 @@ from ..evaluate.tasks import DataOptions, Task, make_task
 from ..methods import BUDGET, CONTROL_OF, NAMES, Method, method_class
 from ..methods.rudder import Attached
 from ..metrics.statistics import SAMPLES
-from ..runtime.decoding import DECODING_NAMES, Decoding
+from ..runtime.answers import DECODING_NAMES, Decoding
 from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.report import Progress, no_progress
 from ..runtime.store import RESULT_FILE, write_over
 
 POPE = "pope"

@@ -28,12 +28,11 @@ from typing import Any, Self
 import torch
 
 from ..methods import Method
-from ..runtime.answers import STEP_BY_STEP, answers, check_likelihood, encode, log_likelihoods
-from ..runtime.decoding import Decoding, sample_seed
+from ..runtime.answers import STEP_BY_STEP, Decoding, answers, check_likelihood, encode, log_likelihoods, sample_seed
 from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.report import Progress, no_progress
 from ..runtime.store import Store, read_json_lines, write_new
 from .methods import settings_record
 from .result import Result

@@ -35,8 +35,7 @@ from typing import Any, Self, TypeVar
 from filelock import FileLock, Timeout
 
 from .environment import Process
-from .errors import InputError, listed
-from .records import from_json, shortened
+from .errors import InputError, from_json, listed, shortened
 
 Loaded = TypeVar("Loaded")
 PLAN_FORMAT = 3

@@ -21,7 +21,7 @@ from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.hub.pipeline import encode_prompts
 from rudder_hf.methods import get
 from rudder_hf.metrics import chair_parsers as marks
-from rudder_hf.runtime.decoding import Decoding
+from rudder_hf.runtime.answers import Decoding
 from rudder_hf.runtime.models import load_model
 from rudder_hf.scenes import captions, coco, embedded
 from rudder_hf.scenes.images import SIDE

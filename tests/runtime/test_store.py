@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from rudder_hf.runtime.environment import Process
-from rudder_hf.runtime.errors import InputError
-from rudder_hf.runtime.records import from_json
+from rudder_hf.runtime.errors import InputError, from_json
 from rudder_hf.runtime.store import (
     Store,
     must_write_new,
