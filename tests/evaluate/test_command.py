@@ -14,7 +14,7 @@ from rudder_hf.evaluate.run import Run
 from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.methods import METHODS
 from rudder_hf.runtime.errors import InputError
-from rudder_hf.scenes.coco import write_split
+from rudder_hf.scenes.captions import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support import command
 from tests.support.command import refused

@@ -10,7 +10,7 @@ import pytest
 
 from rudder_hf.metrics.coco import Caption, read_captions_file, read_coco
 from rudder_hf.runtime.errors import InputError
-from rudder_hf.scenes import coco as scene_files
+from rudder_hf.scenes import captions as scene_files
 from rudder_hf.scenes.images import split_scenes
 
 
@@ -34,7 +34,7 @@ def write(path: Path, content: Any) -> Path:
 def test_scenes_are_read_as_written(tmp_path: Path) -> None:
     scenes = split_scenes("calibration")[:20]
     paths = [
-        write(tmp_path / f"{kind}.json", getattr(scene_files, kind)(scenes, "calibration"))
+        write(tmp_path / f"{kind}.json", getattr(scene_files, f"coco_{kind}")(scenes, "calibration"))
         for kind in ("instances", "captions")
     ]
     data = read_coco(*paths)

@@ -20,14 +20,14 @@ from rudder_hf.metrics.pope import Question, objects_to_ask, pope
 from rudder_hf.metrics.statistics import scores
 from rudder_hf.runtime.answers import encode, without_prompt
 from rudder_hf.runtime.report import Table, number
-from rudder_hf.scenes import captions, coco
+from rudder_hf.scenes import captions
 from rudder_hf.scenes.images import SPLITS, Scene, draw, split_scenes, train_scene
 from rudder_hf.scenes.world import OBJECT_NAMES, PLACES
 
 from .families import FAMILIES
 from .stages import BFLOAT16
 
-HASHES = Path(coco.__file__).parent / "data" / "hashes.json"
+HASHES = Path(captions.__file__).parent / "data" / "hashes.json"
 CAPTION_TOKENS = 120
 ANSWER_TOKENS = 8
 BATCH = 150
@@ -141,7 +141,7 @@ def data_hash(scenes: list[Scene], split: str) -> str:
     digest = hashlib.sha256()
     for scene in scenes:
         digest.update(np.asarray(draw(scene)).tobytes())
-    for content in (coco.instances(scenes, split), coco.captions(scenes, split)):
+    for content in (captions.coco_instances(scenes, split), captions.coco_captions(scenes, split)):
         digest.update(json.dumps(content, sort_keys=True).encode())
     return digest.hexdigest()
 

@@ -6,8 +6,7 @@ from PIL import Image
 
 from ...metrics.pope import STRATEGIES, objects_to_ask
 from ...scenes import captions as grammar
-from ...scenes.coco import captions as scene_captions
-from ...scenes.coco import file_name
+from ...scenes.captions import coco_captions, file_name
 from ...scenes.images import SPLITS, Scene, draw, split_scenes
 from ...scenes.world import OBJECT_NAMES
 from .base import DataOptions, Sample, Task, chair_sample, question_sample
@@ -18,7 +17,7 @@ def scenes_task(options: DataOptions) -> Task:
     split, scenes = _choose(options)
     prompt = grammar.DETAIL_PROMPT if options.prompt is None else options.prompt
     references: dict[int, list[str]] = {scene.seed: [] for scene in scenes}
-    for row in scene_captions(scenes, split)["annotations"]:
+    for row in coco_captions(scenes, split)["annotations"]:
         references[row["image_id"]].append(row["caption"])
     samples = [
         chair_sample(s.seed, file_name(s, split), prompt, list(dict.fromkeys(s.names)), references[s.seed])
