@@ -10,8 +10,8 @@ import numpy as np
 
 from ..evaluate.scoring import LIKELIHOOD_METRICS
 from ..metrics.chair import CHAIR_METRICS
-from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS
 from ..metrics.statistics import Counts, Floats, Metric, Sums, bootstrap_weights, share
+from ..metrics.words import BROKEN_METRICS, FLUENCY_METRICS
 from ..runtime.errors import InputError
 
 C = TypeVar("C", bound=Hashable)

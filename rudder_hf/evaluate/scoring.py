@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..methods import CONTROL_OF
-from ..metrics.chair import CHAIR_METRICS, CaptionDetail, chair, ground_truth
-from ..metrics.chair_parsers import Lineage, check_lineage
+from ..metrics.chair import CHAIR_METRICS, CaptionDetail, Lineage, chair, check_lineage, ground_truth
 from ..metrics.coco import CocoData
-from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from ..metrics.mme import MmeQuestion, mme, mme_metrics
 from ..metrics.pope import Parser, Question, pope, pope_mean
 from ..metrics.statistics import SAMPLES, Counts, Difference, Floats, Metric, Sums, compare, interval, ratio, share
 from ..metrics.truncation import CONTROL_METRICS, cut_to_recall
+from ..metrics.words import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from .result import VANILLA, ControlResult, MethodResult, MetricDifference, MetricValue, Result
 from .tasks.base import Sample
 

@@ -20,7 +20,7 @@ from rudder_hf.evaluate.run import RunOptions, answer_batch
 from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.hub.pipeline import encode_prompts
 from rudder_hf.methods import get
-from rudder_hf.metrics import chair_parsers as marks
+from rudder_hf.metrics import chair as marks
 from rudder_hf.runtime.answers import Decoding
 from rudder_hf.runtime.models import load_model
 from rudder_hf.scenes import captions, embedded

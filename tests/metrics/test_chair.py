@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rudder_hf.metrics.chair import chair, ground_truth
-from rudder_hf.metrics.chair_parsers import COCO_CATEGORIES, LINEAGES, SYNONYMS, parse
+from rudder_hf.metrics.chair import COCO_CATEGORIES, LINEAGES, SYNONYMS, chair, ground_truth, parse
 from rudder_hf.metrics.coco import Caption, CocoData, read_captions_file, read_coco
 from rudder_hf.runtime.errors import InputError
 from rudder_hf.scenes import captions as scene_files

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rudder_hf.metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from rudder_hf.metrics.statistics import scores
+from rudder_hf.metrics.words import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from rudder_hf.runtime.errors import InputError
 from rudder_hf.scenes.images import train_scene
 from tools.train_scenes.drift import STRONG, drifting_caption

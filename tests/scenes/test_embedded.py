@@ -18,8 +18,8 @@ from rudder_hf import attach, write_repo
 from rudder_hf.hub.card import Provenance
 from rudder_hf.methods import Sources, method_class
 from rudder_hf.metrics.chair import CHAIR_METRICS, chair
-from rudder_hf.metrics.fluency import BROKEN_METRICS, broken
 from rudder_hf.metrics.statistics import Counts, compare, scores
+from rudder_hf.metrics.words import BROKEN_METRICS, broken
 from rudder_hf.runtime.answers import encode
 from rudder_hf.runtime.models import base_revision
 from rudder_hf.scenes import embedded

@@ -15,9 +15,9 @@ import transformers
 from transformers import PreTrainedModel, ProcessorMixin
 
 from rudder_hf.metrics.chair import ChairResult, chair
-from rudder_hf.metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from rudder_hf.metrics.pope import Question, objects_to_ask, pope
 from rudder_hf.metrics.statistics import scores
+from rudder_hf.metrics.words import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from rudder_hf.runtime.answers import encode, without_prompt
 from rudder_hf.runtime.report import Table, number
 from rudder_hf.scenes import captions
