@@ -67,11 +67,6 @@ def vision(model_type: str = "", without: Sequence[str] = (), **changes: Any) ->
     return _part(model_type, {key: value for key, value in VISION.items() if key not in without}, changes)
 
 
-def parts(tower: dict[str, Any], decoder: dict[str, Any], **others: Any) -> dict[str, Any]:
-    """The configuration of a model with a vision tower and a decoder."""
-    return {"vision_config": tower, "text_config": decoder, **others}
-
-
 def _part(model_type: str, common: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return {**({"model_type": model_type} if model_type else {}), **common, **changes}
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .base import FIRST_WORD, IMAGE, IMAGE_END, IMAGE_START, TEXT, VOCAB, Family, Row, parts, text, vision
+from .base import FIRST_WORD, IMAGE, IMAGE_END, IMAGE_START, TEXT, VOCAB, Family, Row, text, vision
 from .batches import FOUR, FRAME, WRAPPED, by_prompt, image_batch, images, token_batch, token_types
 from .llava import SIGLIP, UNTIED
 from .qwen import TOWER
@@ -95,19 +95,21 @@ def _naflex(model: PreTrainedModel, rows: Sequence[Row]) -> dict[str, Any]:
 def _gemma3(window: int) -> dict[str, Any]:
     """SigLIP with pooling, and a decoder in which every third layer attends beyond the window."""
     layers = ["sliding_attention", "sliding_attention", "full_attention"] * 2
-    return parts(
-        vision("siglip_vision_model", patch_size=4),
-        text("gemma3_text", num_hidden_layers=6, layer_types=layers, **{**_WINDOW, "sliding_window": window}),
-        mm_tokens_per_image=4,
+    return {
+        "vision_config": vision("siglip_vision_model", patch_size=4),
+        "text_config": text(
+            "gemma3_text", num_hidden_layers=6, layer_types=layers, **{**_WINDOW, "sliding_window": window}
+        ),
+        "mm_tokens_per_image": 4,
         **_INDEX_MARKS,
         **UNTIED,
-    )
+    }
 
 
 def _paligemma(decoder: dict[str, Any]) -> dict[str, Any]:
     """SigLIP and one of the first two Gemmas."""
     sizes = {"vocab_size": VOCAB, "projection_dim": 32, "hidden_size": 32}
-    return parts(SIGLIP, decoder, image_token_index=IMAGE, **sizes, **UNTIED)
+    return {"vision_config": SIGLIP, "text_config": decoder, "image_token_index": IMAGE, **sizes, **UNTIED}
 
 
 def _chameleon(swin_norm: bool) -> dict[str, Any]:
@@ -131,11 +133,11 @@ def _chameleon(swin_norm: bool) -> dict[str, Any]:
 
 def _llama4(chunk: int) -> dict[str, Any]:
     """Experts in every second layer, chunked attention with rotary positions but for the last layer."""
-    return parts(
-        vision(
+    return {
+        "vision_config": vision(
             intermediate_size=128, patch_size=4, vision_output_dim=32, projector_input_dim=32, projector_output_dim=32
         ),
-        text(
+        "text_config": text(
             intermediate_size_mlp=64,
             head_dim=8,
             num_local_experts=4,
@@ -143,24 +145,24 @@ def _llama4(chunk: int) -> dict[str, Any]:
             attention_chunk_size=chunk,
         ),
         **_INDEX_MARKS,
-    )
+    }
 
 
 def _molmo2(norm_after: bool) -> dict[str, Any]:
     """Features added onto the placeholders' embeddings; special tokens beyond the head's vocabulary."""
     tower = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
     tokens = ("pad_token_id", "bos_token_id", "eos_token_id")
-    return parts(
-        vision(**tower, image_size=[16, 16], patch_size=4),
-        text(without=tokens, head_dim=8, additional_vocab_size=8, norm_after=norm_after),
-        adapter_config={**tower, "vision_feature_layer": [-1, 0], "intermediate_size": 48, "text_hidden_size": 32},
-        image_patch_id=VOCAB,
-        low_res_image_start_token_id=_LOW_START,
-        image_start_token_id=_HIGH_START,
-        image_end_token_id=_CROP_END,
-        frame_start_token_id=VOCAB + 4,
-        frame_end_token_id=VOCAB + 5,
-    )
+    return {
+        "vision_config": vision(**tower, image_size=[16, 16], patch_size=4),
+        "adapter_config": {**tower, "vision_feature_layer": [-1, 0], "intermediate_size": 48, "text_hidden_size": 32},
+        "text_config": text(without=tokens, head_dim=8, additional_vocab_size=8, norm_after=norm_after),
+        "image_patch_id": VOCAB,
+        "low_res_image_start_token_id": _LOW_START,
+        "image_start_token_id": _HIGH_START,
+        "image_end_token_id": _CROP_END,
+        "frame_start_token_id": VOCAB + 4,
+        "frame_end_token_id": VOCAB + 5,
+    }
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -170,13 +172,13 @@ FAMILIES: tuple[Family, ...] = (
     # Gemma3 under the configuration of its classifier.
     Family(
         "shieldgemma2",
-        parts(
-            SIGLIP,
-            text("gemma3_text", num_hidden_layers=6, **_WINDOW),
-            mm_tokens_per_image=4,
+        {
+            "vision_config": SIGLIP,
+            "text_config": text("gemma3_text", num_hidden_layers=6, **_WINDOW),
+            "mm_tokens_per_image": 4,
             **_INDEX_MARKS,
             **UNTIED,
-        ),
+        },
         _TYPED,
         update="post_attention_layernorm",
     ),
@@ -236,8 +238,8 @@ FAMILIES: tuple[Family, ...] = (
     # Llama 3.2 Vision; as in the original the placeholder's id is just beyond the head's vocabulary.
     Family(
         "mllama",
-        parts(
-            {
+        {
+            "vision_config": {
                 **vision(without=("num_attention_heads",), num_hidden_layers=3),
                 "num_global_layers": 1,
                 "attention_heads": 2,
@@ -246,9 +248,9 @@ FAMILIES: tuple[Family, ...] = (
                 "intermediate_layers_indices": [0, 2],
                 "vision_output_dim": 32 * 3,
             },
-            text(num_hidden_layers=6, cross_attention_layers=list(_CROSS)),
-            image_token_index=VOCAB,
-        ),
+            "text_config": text(num_hidden_layers=6, cross_attention_layers=list(_CROSS)),
+            "image_token_index": VOCAB,
+        },
         _cross_attended,
         no_attention_layers=_CROSS,
         # Stock transformers before 5.18 cannot decode it with a static cache.
@@ -260,16 +262,19 @@ FAMILIES: tuple[Family, ...] = (
     # SigLIP 2 and a decoder in which short convolutions and attention take turns.
     Family(
         "lfm2_vl",
-        parts(
-            {"model_type": "siglip2_vision_model", **TOWER, "num_patches": 16},
-            text(
-                "lfm2", num_hidden_layers=6, layer_types=["conv", "full_attention"] * 3, block_auto_adjust_ff_dim=False
+        {
+            "vision_config": {"model_type": "siglip2_vision_model", **TOWER, "num_patches": 16},
+            "text_config": text(
+                "lfm2",
+                num_hidden_layers=6,
+                layer_types=["conv", "full_attention"] * 3,
+                block_auto_adjust_ff_dim=False,
             ),
-            image_token_id=IMAGE,
-            projector_hidden_size=48,
-            downsample_factor=2,
+            "image_token_id": IMAGE,
+            "projector_hidden_size": 48,
+            "downsample_factor": 2,
             **UNTIED,
-        ),
+        },
         _naflex,
         no_attention_layers=_CONVOLUTIONS,
     ),

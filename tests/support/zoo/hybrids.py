@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .base import AUDIO, IMAGE, IMAGE_END, IMAGE_START, VIDEO, Family, Row, parts, text
+from .base import AUDIO, IMAGE, IMAGE_END, IMAGE_START, VIDEO, Family, Row, text
 from .batches import FRAME, PATCH, WRAPPED, Inputs, image_seeds, patches, random_pixels, token_batch
 from .llava import UNTIED
 from .qwen import (
@@ -83,56 +83,56 @@ FAMILIES: tuple[Family, ...] = (
     # The text part of Qwen2.5-Omni: Qwen2.5-VL with an audio encoder.
     Family(
         "qwen2_5_omni_thinker",
-        parts(
-            WINDOWS,
-            MROPE,
-            audio_config=_AUDIO,
-            image_token_index=IMAGE,
-            video_token_index=VIDEO,
-            audio_token_index=AUDIO,
-            vision_start_token_id=IMAGE_START,
-            vision_end_token_id=IMAGE_END,
-            audio_start_token_id=8,
-            audio_end_token_id=9,
-        ),
+        {
+            "vision_config": WINDOWS,
+            "audio_config": _AUDIO,
+            "text_config": MROPE,
+            "image_token_index": IMAGE,
+            "video_token_index": VIDEO,
+            "audio_token_index": AUDIO,
+            "vision_start_token_id": IMAGE_START,
+            "vision_end_token_id": IMAGE_END,
+            "audio_start_token_id": 8,
+            "audio_end_token_id": 9,
+        },
         UNTYPED,
     ),
     # The text part of Qwen3-Omni: Qwen3-VL-MoE with an audio encoder.
     Family(
         "qwen3_omni_moe_thinker",
-        parts(
-            DEEPSTACK,
-            {**MROPE_8, **EXPERTS},
-            audio_config={**_AUDIO, "downsample_hidden_size": 8},
+        {
+            "vision_config": DEEPSTACK,
+            "audio_config": {**_AUDIO, "downsample_hidden_size": 8},
+            "text_config": {**MROPE_8, **EXPERTS},
             **MARKS,
-            audio_token_id=AUDIO,
-            audio_start_token_id=8,
-        ),
+            "audio_token_id": AUDIO,
+            "audio_start_token_id": 8,
+        },
         UNTYPED,
     ),
     # A tower like that of Qwen3-VL, and layers of which each second one has gated attention, the others a mixer.
-    Family("qwen3_5", parts(POSITIONS, _HYBRID, **MARKS), PATCHES, **_STATEFUL),
+    Family("qwen3_5", {"vision_config": POSITIONS, "text_config": _HYBRID, **MARKS}, PATCHES, **_STATEFUL),
     # As Qwen3.5, with a mixture of experts.
     Family(
         "qwen3_5_moe",
-        parts(
-            POSITIONS,
-            {
+        {
+            "vision_config": POSITIONS,
+            "text_config": {
                 **{key: value for key, value in _HYBRID.items() if key != "intermediate_size"},
                 **EXPERTS,
                 "shared_expert_intermediate_size": 32,
             },
             **MARKS,
-        ),
+        },
         PATCHES,
         **_STATEFUL,
     ),
     # A tower like that of Qwen2-VL, and experts of their own for the tokens of the image.
     Family(
         "ernie4_5_vl_moe",
-        parts(
-            {key: value for key, value in VIT.items() if key != "out_hidden_size"},
-            text(
+        {
+            "vision_config": {key: value for key, value in VIT.items() if key != "out_hidden_size"},
+            "text_config": text(
                 rope_parameters={**ROPE, "mrope_section": [1, 1, 2]},
                 moe_intermediate_size=[32, 16],
                 moe_k=2,
@@ -141,38 +141,38 @@ FAMILIES: tuple[Family, ...] = (
             ),
             **MARKS_GLM,
             **UNTIED,
-        ),
+        },
         _routed_patches,
         notes=("no_cache",),
     ),
     # A tower that merges windows half way up, and the decoder of Qwen3.5. Eight by eight patches, sixteen to a token.
     Family(
         "minicpmv4_6",
-        parts(_NAVIT, _QWEN3_5, insert_layer_id=0, **IMAGE_AND_VIDEO),
+        {"vision_config": _NAVIT, "text_config": _QWEN3_5, "insert_layer_id": 0, **IMAGE_AND_VIDEO},
         _strip(8),
         **_STATEFUL,
     ),
     # As MiniCPM-V 4.6, with rotary positions in 3-D.
     Family(
         "minicpmv4_7",
-        parts(
-            _NAVIT,
-            _QWEN3_5,
-            insert_layer_id=0,
+        {
+            "vision_config": _NAVIT,
+            "text_config": _QWEN3_5,
+            "insert_layer_id": 0,
             **IMAGE_AND_VIDEO,
-            image_start_id=IMAGE_START,
-            image_end_id=IMAGE_END,
-            slice_start_id=7,
-            slice_end_id=8,
-            newline_id=9,
-        ),
+            "image_start_id": IMAGE_START,
+            "image_end_id": IMAGE_END,
+            "slice_start_id": 7,
+            "slice_end_id": 8,
+            "newline_id": 9,
+        },
         _strip(8, typed=True),
         **_STATEFUL,
     ),
     # As MiniCPM-V 4.6, without the merging of windows. Four by four patches, four to a token.
     Family(
         "minicpm_ocr",
-        parts(_NAVIT, _QWEN3_5, **IMAGE_AND_VIDEO, **UNTIED),
+        {"vision_config": _NAVIT, "text_config": _QWEN3_5, **IMAGE_AND_VIDEO, **UNTIED},
         _strip(4),
         **_STATEFUL,
     ),

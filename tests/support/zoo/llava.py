@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .base import IMAGE, VIDEO, VOCAB, Family, Row, parts, text, vision
+from .base import IMAGE, VIDEO, VOCAB, Family, Row, text, vision
 from .batches import FOUR, FRAME, WRAPPED, image_seeds, images, random_pixels
 
 UNTIED = {"tie_word_embeddings": False}
@@ -19,7 +19,7 @@ LLAMA, QWEN2 = text("llama"), text("qwen2")
 MISTRAL = text("mistral", sliding_window=None)
 QWEN3 = text("qwen3", head_dim=8)
 
-_LLAVA = parts(CLIP, LLAMA, image_token_index=IMAGE)
+_LLAVA = {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": IMAGE}
 _SAM: dict[str, Any] = {
     "hidden_size": 32,
     "output_channels": 16,
@@ -31,7 +31,9 @@ _SAM: dict[str, Any] = {
     "global_attn_indexes": [1],
     "mlp_dim": 48,
 }
-_GOT_OCR2 = parts(_SAM, QWEN2, image_token_index=IMAGE, image_seq_length=4, **UNTIED)  # fmt: skip
+_GOT_OCR2 = {
+    "vision_config": _SAM, "text_config": QWEN2, "image_token_index": IMAGE, "image_seq_length": 4, **UNTIED,
+}  # fmt: skip
 _VIDEO_OF_LLAVA = 4
 _INDICATORS = [5, 6, 7, 8, 9]
 _PINPOINTS = [[16, 32], [32, 16], [32, 32]]
@@ -60,14 +62,14 @@ FAMILIES: tuple[Family, ...] = (
     # Pixtral, which is a LLaVA with another vision tower, and Mistral.
     Family(
         "llava",
-        parts(
-            vision("pixtral"),
-            MISTRAL,
-            image_token_index=IMAGE,
-            vision_feature_layer=-1,
-            vision_feature_select_strategy="full",
-            image_seq_length=1,
-        ),
+        {
+            "vision_config": vision("pixtral"),
+            "text_config": MISTRAL,
+            "image_token_index": IMAGE,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+            "image_seq_length": 1,
+        },
         images([IMAGE, IMAGE, 5, IMAGE, IMAGE, 6], sizes=(16, 16)),
         key="llava-pixtral",
     ),
@@ -80,9 +82,13 @@ FAMILIES: tuple[Family, ...] = (
     # SigLIP on tiles, and Qwen2.
     Family(
         "llava_onevision",
-        parts(
-            SIGLIP, QWEN2, image_token_index=IMAGE, video_token_index=_VIDEO_OF_LLAVA, image_grid_pinpoints=_PINPOINTS
-        ),
+        {
+            "vision_config": SIGLIP,
+            "text_config": QWEN2,
+            "image_token_index": IMAGE,
+            "video_token_index": _VIDEO_OF_LLAVA,
+            "image_grid_pinpoints": _PINPOINTS,
+        },
         _TILED,
     ),
     # Features of several CLIP layers, and Llama.
@@ -103,38 +109,38 @@ FAMILIES: tuple[Family, ...] = (
     # A SigLIP-like tower of Idefics3, a cross-attention projector, and a mixture-of-experts Llama.
     Family(
         "aria",
-        parts(
-            vision("idefics3_vision"),
-            text(moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1),
-            projector_patch_to_query_dict={4: 4},
-            image_token_index=IMAGE,
-        ),
+        {
+            "vision_config": vision("idefics3_vision"),
+            "text_config": text(moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1),
+            "projector_patch_to_query_dict": {4: 4},
+            "image_token_index": IMAGE,
+        },
         _FOUR,
     ),
     # SigLIP with pixel shuffle and Cohere2, whose attention and MLP run in parallel.
     Family(
         "cohere2_vision",
-        parts(
-            {**SIGLIP, "image_size": 32},
-            text("cohere2", sliding_window=8, logit_scale=1.0),
-            alignment_intermediate_size=64,
-            image_token_id=IMAGE,
+        {
+            "vision_config": {**SIGLIP, "image_size": 32},
+            "text_config": text("cohere2", sliding_window=8, logit_scale=1.0),
+            "alignment_intermediate_size": 64,
+            "image_token_id": IMAGE,
             **UNTIED,
-        ),
+        },
         _FOUR_OF_32,
     ),
     # SigLIP and Llama.
-    Family("deepseek_vl", parts(SIGLIP, LLAMA, image_token_id=IMAGE, **UNTIED), _FOUR),
+    Family("deepseek_vl", {"vision_config": SIGLIP, "text_config": LLAMA, "image_token_id": IMAGE, **UNTIED}, _FOUR),
     # SigLIP beside SAM, and Llama.
     Family(
         "deepseek_vl_hybrid",
-        parts(
-            SIGLIP,
-            LLAMA,
-            high_res_vision_config={"model_type": "sam_vision_model", **_SAM},
-            image_token_id=IMAGE,
+        {
+            "vision_config": SIGLIP,
+            "high_res_vision_config": {"model_type": "sam_vision_model", **_SAM},
+            "text_config": LLAMA,
+            "image_token_id": IMAGE,
             **UNTIED,
-        ),
+        },
         _two_resolutions,
     ),
     # SAM, convolutions, and Qwen2.
@@ -142,46 +148,61 @@ FAMILIES: tuple[Family, ...] = (
     # The classes of GOT-OCR2 with another configuration class.
     Family("pp_chart2table", _GOT_OCR2, _FOUR_OF_32),
     # Pixtral with merged patches, and Qwen3.
-    Family("lighton_ocr", parts(PIXTRAL_32, QWEN3, image_token_id=IMAGE, **UNTIED), SIZED_32),
+    Family(
+        "lighton_ocr", {"vision_config": PIXTRAL_32, "text_config": QWEN3, "image_token_id": IMAGE, **UNTIED}, SIZED_32
+    ),
     # An InternViT-like tower with pixel shuffle, and Qwen3.
     Family(
         "qianfan_ocr",
-        parts(vision(image_size=32, drop_path_rate=0.0), QWEN3, image_token_id=IMAGE, image_seq_length=4),
+        {
+            "vision_config": vision(image_size=32, drop_path_rate=0.0),
+            "text_config": QWEN3,
+            "image_token_id": IMAGE,
+            "image_seq_length": 4,
+        },
         _FOUR_OF_32,
     ),
     # A tower with layer scale and pixel shuffle, and Qwen2.
     Family(
         "internvl",
-        parts(
-            vision(image_size=[16, 16], patch_size=[4, 4]), QWEN2, image_token_id=IMAGE, image_seq_length=4, **UNTIED
-        ),
+        {
+            "vision_config": vision(image_size=[16, 16], patch_size=[4, 4]),
+            "text_config": QWEN2,
+            "image_token_id": IMAGE,
+            "image_seq_length": 4,
+            **UNTIED,
+        },
         images(WRAPPED),
     ),
     # Pixtral's tower with merged patches, and Mistral.
     Family(
         "mistral3",
-        parts(vision("pixtral", patch_size=4), MISTRAL, image_token_index=IMAGE, **UNTIED),
+        {
+            "vision_config": vision("pixtral", patch_size=4),
+            "text_config": MISTRAL,
+            "image_token_index": IMAGE,
+            **UNTIED,
+        },
         images(_ROWS, sizes=(16, 16)),
         gain=2.5,
     ),
     # SigLIP, and Cohere2, whose layers run attention and feed-forward side by side on one residual.
     Family(
         "aya_vision",
-        parts(
-            {**SIGLIP, "patch_size": 4},
-            text("cohere2", sliding_window=256, logit_scale=1.0),
-            image_token_index=IMAGE,
+        {
+            "vision_config": {**SIGLIP, "patch_size": 4},
+            "text_config": text("cohere2", sliding_window=256, logit_scale=1.0),
+            "image_token_index": IMAGE,
             **UNTIED,
-        ),
+        },
         _FOUR,
     ),
     # A model that can also draw: SigLIP for seeing, a quantiser for drawing, and Llama.
     Family(
         "janus",
-        parts(
-            vision(projection_dim=32, mlp_ratio=2.0, num_image_tokens=4),
-            LLAMA,
-            vq_config={
+        {
+            "vision_config": vision(projection_dim=32, mlp_ratio=2.0, num_image_tokens=4),
+            "vq_config": {
                 "embed_dim": 8,
                 "num_embeddings": 16,
                 "latent_channels": 32,
@@ -191,30 +212,31 @@ FAMILIES: tuple[Family, ...] = (
                 "projection_dim": 32,
                 "image_token_embed_dim": 32,
             },
-            image_token_id=IMAGE,
+            "text_config": LLAMA,
+            "image_token_id": IMAGE,
             **UNTIED,
-        ),
+        },
         images(WRAPPED),
     ),
     # A tower that says how much of each visual word a patch is, and Qwen2.
     Family(
         "ovis2",
-        parts(
-            vision(vocab_size=40, hidden_stride=1),
-            QWEN2,
-            image_token_id=IMAGE,
-            visual_indicator_token_ids=_INDICATORS,
-            vocab_size=VOCAB,
-            hidden_size=32,
+        {
+            "vision_config": vision(vocab_size=40, hidden_stride=1),
+            "text_config": QWEN2,
+            "image_token_id": IMAGE,
+            "visual_indicator_token_ids": _INDICATORS,
+            "vocab_size": VOCAB,
+            "hidden_size": 32,
             **UNTIED,
-        ),
+        },
         images([_INDICATORS[0], *FOUR, _INDICATORS[1]]),
     ),
     # A convolutional tower (a ResNet here; FastViT is timm's), and Qwen2.
     Family(
         "fast_vlm",
-        parts(
-            {
+        {
+            "vision_config": {
                 "model_type": "resnet",
                 "embedding_size": 16,
                 "hidden_sizes": [16, 32],
@@ -222,10 +244,10 @@ FAMILIES: tuple[Family, ...] = (
                 "layer_type": "basic",
                 "hidden_size": 32,
             },
-            QWEN2,
-            image_token_index=IMAGE,
-            image_seq_length=4,
-        ),
+            "text_config": QWEN2,
+            "image_token_index": IMAGE,
+            "image_seq_length": 4,
+        },
         _FOUR,
     ),
     # No vision tower at all: patches go through one linear map into Persimmon. Two rows of two flattened patches, each

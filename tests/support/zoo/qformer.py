@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .base import BOS, EOS, IMAGE, PAD, VOCAB, Family, Row, parts, silence, text, vision
+from .base import BOS, EOS, IMAGE, PAD, VOCAB, Family, Row, silence, text, vision
 from .batches import (
     FOUR,
     WRAPPED,
@@ -53,7 +53,9 @@ _KOSMOS: dict[str, Any] = {
     **_SPECIAL,
     **UNTIED,
 }
-_IDEFICS3: dict[str, Any] = parts(vision(patch_size=4), LLAMA, image_token_id=IMAGE, pad_token_id=PAD)  # fmt: skip
+_IDEFICS3: dict[str, Any] = {
+    "vision_config": vision(patch_size=4), "text_config": LLAMA, "image_token_id": IMAGE, "pad_token_id": PAD,
+}  # fmt: skip
 
 
 def _padded_by_prompt(model: PreTrainedModel, rows: Sequence[Row]) -> dict[str, Any]:
@@ -124,7 +126,13 @@ FAMILIES: tuple[Family, ...] = (
     # A Q-Former that reads the instruction, and the Llama architecture of Vicuna.
     Family(
         "instructblip",
-        parts(vision(), LLAMA, qformer_config=_QFORMER, num_query_tokens=_QUERIES, image_token_index=IMAGE),
+        {
+            "vision_config": vision(),
+            "qformer_config": _QFORMER,
+            "text_config": LLAMA,
+            "num_query_tokens": _QUERIES,
+            "image_token_index": IMAGE,
+        },
         with_instruction(images(), high=100),
         "language_model.model.layers",
         loop="language_model",
@@ -133,14 +141,14 @@ FAMILIES: tuple[Family, ...] = (
     # OPT as the decoder: learned positions, and layers of its own naming.
     Family(
         "blip-2",
-        parts(
-            vision(),
-            _OPT,
-            qformer_config=_QFORMER,
-            num_query_tokens=_QUERIES,
-            image_text_hidden_size=16,
-            image_token_index=IMAGE,
-        ),
+        {
+            "vision_config": vision(),
+            "qformer_config": _QFORMER,
+            "text_config": _OPT,
+            "num_query_tokens": _QUERIES,
+            "image_text_hidden_size": 16,
+            "image_token_index": IMAGE,
+        },
         images(),
         "language_model.model.decoder.layers",
         loop="language_model",
@@ -150,19 +158,19 @@ FAMILIES: tuple[Family, ...] = (
     # A Q-Former on each frame of a video, and OPT, which runs the generation loop.
     Family(
         "instructblipvideo",
-        parts(
-            vision(),
-            {**_OPT, "max_position_embeddings": 128, "word_embed_proj_dim": 32},
-            qformer_config={
+        {
+            "vision_config": vision(),
+            "qformer_config": {
                 **_QFORMER,
                 "vocab_size": VOCAB,
                 "intermediate_size": 64,
                 "max_position_embeddings": 128,
                 "pad_token_id": PAD,
             },
-            num_query_tokens=_QUERIES,
-            video_token_index=IMAGE,
-        ),
+            "text_config": {**_OPT, "max_position_embeddings": 128, "word_embed_proj_dim": 32},
+            "num_query_tokens": _QUERIES,
+            "video_token_index": IMAGE,
+        },
         with_instruction(images([IMAGE] * (_QUERIES * _FRAMES), (_FRAMES, 3, 16, 16)), high=VOCAB),
         "language_model.model.decoder.layers",
         loop="language_model",
@@ -171,10 +179,9 @@ FAMILIES: tuple[Family, ...] = (
     # SigLIP, a perceiver resampler and Mistral.
     Family(
         "idefics2",
-        parts(
-            vision(),
-            MISTRAL,
-            perceiver_config={
+        {
+            "vision_config": vision(),
+            "perceiver_config": {
                 "hidden_size": 32,
                 "resampler_n_latents": 4,
                 "resampler_depth": 2,
@@ -182,8 +189,9 @@ FAMILIES: tuple[Family, ...] = (
                 "resampler_head_dim": 16,
                 "num_key_value_heads": 1,
             },
-            image_token_id=IMAGE,
-        ),
+            "text_config": MISTRAL,
+            "image_token_id": IMAGE,
+        },
         _padded_by_prompt,
         "model.text_model.layers",
     ),
@@ -218,13 +226,13 @@ FAMILIES: tuple[Family, ...] = (
     # A post-norm decoder with cross-attention to the image in every layer.
     Family(
         "blip",
-        parts(
-            vision(),
-            {**_BERT, "sep_token_id": None, "projection_dim": 16},
-            projection_dim=16,
-            image_text_hidden_size=16,
+        {
+            "vision_config": vision(),
+            "text_config": {**_BERT, "sep_token_id": None, "projection_dim": 16},
+            "projection_dim": 16,
+            "image_text_hidden_size": 16,
             **UNTIED,
-        ),
+        },
         _captions,
         "text_decoder.bert.encoder.layer",
         "attention.output.dense",
@@ -236,7 +244,7 @@ FAMILIES: tuple[Family, ...] = (
     # A pre-norm decoder with a norm inside attention, which runs the generation loop.
     Family(
         "kosmos-2",
-        parts(vision(), _KOSMOS, latent_query_num=_QUERIES, **UNTIED),
+        {"text_config": _KOSMOS, "vision_config": vision(), "latent_query_num": _QUERIES, **UNTIED},
         _masked(images(WRAPPED)),
         "text_model.model.layers",
         loop="text_model",
@@ -245,17 +253,17 @@ FAMILIES: tuple[Family, ...] = (
     # The tower of Pix2Struct on patches with coordinates, and a pre-norm decoder.
     Family(
         "kosmos-2.5",
-        parts(
-            {
+        {
+            "text_config": _KOSMOS,
+            "vision_config": {
                 **vision(without=("image_size", "patch_size")),
                 "patch_embed_hidden_size": 48,
                 "head_dim": 16,
                 "max_num_patches": 16,
             },
-            _KOSMOS,
-            latent_query_num=_QUERIES,
+            "latent_query_num": _QUERIES,
             **UNTIED,
-        ),
+        },
         _masked(_flattened_patches),
         "text_model.model.layers",
         notes=("padding",),

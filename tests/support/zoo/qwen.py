@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .base import IMAGE, IMAGE_END, IMAGE_START, VIDEO, VIDEO_END, VIDEO_START, Family, Row, parts, text, vision
+from .base import IMAGE, IMAGE_END, IMAGE_START, VIDEO, VIDEO_END, VIDEO_START, Family, Row, text, vision
 from .batches import FRAME, PATCH, images, patches, square_patches
 from .llava import QWEN2, UNTIED
 
@@ -54,9 +54,11 @@ MROPE, MROPE_8 = text(rope_parameters=ROPE), text(head_dim=8, rope_parameters=RO
 _QWEN3_VL: dict[str, Any] = text(head_dim=8, rope_parameters={**ROPE, "mrope_interleaved": True})
 _VIT_GLM: dict[str, Any] = {**VIT, "out_hidden_size": 64, "image_size": 16}
 _TEXT_GLM: dict[str, Any] = text(hidden_size=64, rope_parameters=HALF_ROPE)
-_GLM46V: dict[str, Any] = parts(
-    {"model_type": "glm4v_vision", **_VIT_GLM}, {"model_type": "glm4v_text", **_TEXT_GLM}, **MARKS_GLM
-)
+_GLM46V: dict[str, Any] = {
+    "vision_config": {"model_type": "glm4v_vision", **_VIT_GLM},
+    "text_config": {"model_type": "glm4v_text", **_TEXT_GLM},
+    **MARKS_GLM,
+}
 PATCHES, UNTYPED = patches(), patches(types=False)
 
 
@@ -79,49 +81,59 @@ def _merged_patches(model: PreTrainedModel, rows: Sequence[Row]) -> dict[str, An
 
 def hyperclovax(**scaled: float) -> dict[str, Any]:
     """The configuration of HyperCLOVAX; attention is added to the stream times its ``residual_multiplier``."""
-    return parts(
-        {"model_type": "qwen2_5_vl_vision", **WINDOWS}, text("hyperclovax", **scaled), **IMAGE_AND_VIDEO, **UNTIED
-    )
+    return {
+        "vision_config": {"model_type": "qwen2_5_vl_vision", **WINDOWS},
+        "text_config": text("hyperclovax", **scaled),
+        **IMAGE_AND_VIDEO,
+        **UNTIED,
+    }
 
 
 FAMILIES: tuple[Family, ...] = (
     # A vision tower with windowed attention, and Qwen2.5.
     Family(
         "qwen2_5_vl",
-        parts({**WINDOWS, "window_size": 8}, MROPE, **_MARKS_QWEN),
+        {"vision_config": {**WINDOWS, "window_size": 8}, "text_config": MROPE, **_MARKS_QWEN},
         _own_patches,
     ),
     # A vision tower without windows, and Qwen2.
     Family(
         "qwen2_vl",
-        parts(
-            {"depth": 2, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2, "num_heads": 2, "patch_size": PATCH},
-            MROPE,
+        {
+            "vision_config": {
+                "depth": 2,
+                "embed_dim": 32,
+                "hidden_size": 32,
+                "mlp_ratio": 2,
+                "num_heads": 2,
+                "patch_size": PATCH,
+            },
+            "text_config": MROPE,
             **_MARKS_QWEN,
-        ),
+        },
         _own_patches,
     ),
     # Features of inner vision layers added onto the first decoder layers' output, and Qwen3.
-    Family("qwen3_vl", parts(_DEEPER, _QWEN3_VL, **_MARKS_QWEN), _own_patches),
+    Family("qwen3_vl", {"vision_config": _DEEPER, "text_config": _QWEN3_VL, **_MARKS_QWEN}, _own_patches),
     # As Qwen3-VL, with experts.
     Family(
         "qwen3_vl_moe",
-        parts(_DEEPER, {**_QWEN3_VL, **EXPERTS}, **_MARKS_QWEN),
+        {"vision_config": _DEEPER, "text_config": {**_QWEN3_VL, **EXPERTS}, **_MARKS_QWEN},
         _own_patches,
     ),
     # GLM-4.1V: norms around attention, and the one named for after attention stands before the feed-forward.
     Family(
         "glm4v",
-        parts(
-            {**VIT, "image_size": 16},
-            MROPE,
-            image_token_id=IMAGE,
-            video_token_id=4,
-            image_start_token_id=5,
-            image_end_token_id=6,
-            video_start_token_id=7,
-            video_end_token_id=8,
-        ),
+        {
+            "vision_config": {**VIT, "image_size": 16},
+            "text_config": MROPE,
+            "image_token_id": IMAGE,
+            "video_token_id": 4,
+            "image_start_token_id": 5,
+            "image_end_token_id": 6,
+            "video_start_token_id": 7,
+            "video_end_token_id": 8,
+        },
         _own_patches,
         update="post_self_attn_layernorm",
     ),
@@ -132,51 +144,69 @@ FAMILIES: tuple[Family, ...] = (
     # The tower of GLM-4V, and a mixture of experts without sandwich norms.
     Family(
         "glm4v_moe",
-        parts(
-            _VIT_GLM,
-            {**_TEXT_GLM, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+        {
+            "vision_config": _VIT_GLM,
+            "text_config": {
+                **_TEXT_GLM,
+                "n_routed_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32,
+            },
             **MARKS_GLM,
-        ),
+        },
         PATCHES,
     ),
     # The sandwich-norm decoder of GLM-4V with a smaller tower.
     Family(
         "glm_ocr",
-        parts(
-            _VIT_GLM,
-            text(hidden_size=64, head_dim=16, rope_parameters={**ROPE, "mrope_section": [4, 2, 2]}),
+        {
+            "vision_config": _VIT_GLM,
+            "text_config": text(hidden_size=64, head_dim=16, rope_parameters={**ROPE, "mrope_section": [4, 2, 2]}),
             **MARKS_GLM,
-        ),
+        },
         PATCHES,
         update="post_self_attn_layernorm",
     ),
     # The tower of Qwen3-VL, and Cohere's layers with attention and MLP in parallel.
     Family(
         "cohere_compass",
-        parts(DEEPSTACK, text(rope_parameters={"full_attention": ROPE}, logit_scale=1.0), **MARKS),
+        {
+            "vision_config": DEEPSTACK,
+            "text_config": text(rope_parameters={"full_attention": ROPE}, logit_scale=1.0),
+            **MARKS,
+        },
         PATCHES,
     ),
     # A SigLIP-like tower on patches, and layers with squared ReLU.
     Family(
         "cosmos3_edge",
-        parts({**TOWER, "num_patches": 16}, MROPE_8, projector_hidden_size=48, **MARKS),
+        {
+            "vision_config": {**TOWER, "num_patches": 16},
+            "text_config": MROPE_8,
+            "projector_hidden_size": 48,
+            **MARKS,
+        },
         patches(FRAME),
         notes=("no_cache",),
     ),
     # The parts of Qwen3-VL in another model class.
     Family(
         "cosmos3_omni",
-        parts({"model_type": "qwen3_vl_vision", **DEEPSTACK}, {"model_type": "qwen3_vl_text", **MROPE_8}, **MARKS),
+        {
+            "vision_config": {"model_type": "qwen3_vl_vision", **DEEPSTACK},
+            "text_config": {"model_type": "qwen3_vl_text", **MROPE_8},
+            **MARKS,
+        },
         PATCHES,
     ),
     # The tower of Qwen2.5-VL, and EXAONE 4 with norms after attention and after the MLP only.
     Family(
         "exaone4_5",
-        parts(
-            {"model_type": "exaone4_5_vision", **WINDOWS, "num_key_value_heads": 1},
-            text("exaone4", sliding_window=8),
+        {
+            "vision_config": {"model_type": "exaone4_5_vision", **WINDOWS, "num_key_value_heads": 1},
+            "text_config": text("exaone4", sliding_window=8),
             **IMAGE_AND_VIDEO,
-        ),
+        },
         UNTYPED,
         update="post_attention_layernorm",
     ),
@@ -186,24 +216,24 @@ FAMILIES: tuple[Family, ...] = (
     # image and its rows: eight in all.
     Family(
         "hunyuan_vl",
-        parts(
-            {**TOWER, "out_hidden_size": 32, "max_image_size": 16, "img_max_token_num": 16},
-            text(head_dim=8, rope_parameters={**ROPE, "mrope_section": [1, 1, 1, 1]}),
-            image_token_id=IMAGE,
-            im_start_id=IMAGE_START,
-            im_end_id=IMAGE_END,
-            im_newline_id=8,
+        {
+            "vision_config": {**TOWER, "out_hidden_size": 32, "max_image_size": 16, "img_max_token_num": 16},
+            "text_config": text(head_dim=8, rope_parameters={**ROPE, "mrope_section": [1, 1, 1, 1]}),
+            "image_token_id": IMAGE,
+            "im_start_id": IMAGE_START,
+            "im_end_id": IMAGE_END,
+            "im_newline_id": 8,
             **UNTIED,
-        ),
+        },
         patches(FRAME, image=[IMAGE_START, *[IMAGE] * 8, IMAGE_END]),
         notes=("padding",),
     ),
     # A SigLIP-like tower on patches, and the layers of Ernie 4.5.
     Family(
         "paddleocr_vl",
-        parts({**TOWER, "image_size": 16}, MROPE_8, **UNTIED, **MARKS),
+        {"vision_config": {**TOWER, "image_size": 16}, "text_config": MROPE_8, **UNTIED, **MARKS},
         square_patches(types=True),
     ),
     # A SigLIP-like tower on patches, and Qwen2 with plain positions.
-    Family("video_llama_3", parts(TOWER, QWEN2, **IMAGE_AND_VIDEO), _merged_patches),
+    Family("video_llama_3", {"vision_config": TOWER, "text_config": QWEN2, **IMAGE_AND_VIDEO}, _merged_patches),
 )

@@ -7,7 +7,7 @@ that they are refused.
 
 from __future__ import annotations
 
-from .base import AUDIO, IMAGE, Family, parts, text, vision
+from .base import AUDIO, IMAGE, Family, text, vision
 from .batches import images
 from .hybrids import LINEAR
 from .qwen import EXPERTS, HALF_ROPE, IMAGE_AND_VIDEO, MARKS, MARKS_GLM, PATCHES, POSITIONS, UNTYPED, VIT, hyperclovax
@@ -18,29 +18,29 @@ FAMILIES: tuple[Family, ...] = (
     # and one tile to an image: four tokens, and two rows of two tokens and a separator.
     Family(
         "granite4_vision",
-        parts(
-            vision("clip_vision_model", hidden_size=64, image_size=32),
-            text(
+        {
+            "vision_config": vision("clip_vision_model", hidden_size=64, image_size=32),
+            "text_config": text(
                 "granite4_vision_text",
                 residual_multiplier=0.5,
                 attention_multiplier=0.35,
                 embedding_multiplier=2.0,
                 logits_scaling=1.0,
             ),
-            qformer_config={
+            "qformer_config": {
                 "model_type": "blip_2_qformer",
                 "num_hidden_layers": 1,
                 "intermediate_size": 48,
                 "cross_attention_frequency": 1,
                 "use_qformer_text_input": False,
             },
-            image_token_index=IMAGE,
-            image_grid_pinpoints=[[32, 32]],
-            downsample_rate="1/2",
-            deepstack_layer_map=[(-1, 0)],
-            spatial_target_layers=[1, 2],
-            vision_feature_layer=-1,
-        ),
+            "image_token_index": IMAGE,
+            "image_grid_pinpoints": [[32, 32]],
+            "downsample_rate": "1/2",
+            "deepstack_layer_map": [(-1, 0)],
+            "spatial_target_layers": [1, 2],
+            "vision_feature_layer": -1,
+        },
         images([IMAGE] * 10, (2, 3, 32, 32), sizes=(32, 32)),
     ),
     # A norm after attention, and half of its output is added to the stream.
@@ -57,9 +57,8 @@ REFUSED: tuple[Family, ...] = (
     # Stream and attention are added with a learned weight each.
     Family(
         "muse_spark",
-        parts(
-            MUSE_TOWER,
-            text(
+        {
+            "text_config": text(
                 head_dim=8,
                 sliding_window=8,
                 output_multiplier=1.0,
@@ -69,7 +68,8 @@ REFUSED: tuple[Family, ...] = (
                 num_experts_per_tok=2,
                 mlp_layer_types=SPARSE,
             ),
-            audio_config={
+            "vision_config": MUSE_TOWER,
+            "audio_config": {
                 "patch_sizes": [2],
                 "hidden_sizes": [16],
                 "depths": [1],
@@ -77,19 +77,19 @@ REFUSED: tuple[Family, ...] = (
                 "out_hidden_size": 32,
             },
             **IMAGE_AND_VIDEO,
-            audio_token_id=AUDIO,
-            out_hidden_size=128,
-            projector_hidden_size=48,
-        ),
+            "audio_token_id": AUDIO,
+            "out_hidden_size": 128,
+            "projector_hidden_size": 48,
+        },
         UNTYPED,
         update="post_attention_layernorm",
     ),
     # Two streams side by side in the features; what attention gives enters each with a weight of its own.
     Family(
         "qwen4_exp",
-        parts(
-            POSITIONS,
-            text(
+        {
+            "vision_config": POSITIONS,
+            "text_config": text(
                 without=("intermediate_size",),
                 head_dim=16,
                 rope_parameters=HALF_ROPE,
@@ -106,7 +106,7 @@ REFUSED: tuple[Family, ...] = (
                 indexer_compress_ratio=4,
             ),
             **MARKS,
-        ),
+        },
         PATCHES,
         no_attention_layers=(0, 2),
         notes=("lookup",),
@@ -114,9 +114,9 @@ REFUSED: tuple[Family, ...] = (
     # Two streams in a dimension of their own, mixed with weights that depend on the data.
     Family(
         "glm5_next",
-        parts(
-            {**VIT, "image_size": 16, "projection_intermediate_size": 48},
-            text(
+        {
+            "vision_config": {**VIT, "image_size": 16, "projection_intermediate_size": 48},
+            "text_config": text(
                 **ROUTED_EXPERTS,
                 num_key_value_heads=4,
                 kv_lora_rank=16,
@@ -135,7 +135,7 @@ REFUSED: tuple[Family, ...] = (
                 hc_sinkhorn_iters=4,
             ),
             **MARKS_GLM,
-        ),
+        },
         PATCHES,
         no_attention_layers=(0, 2),
         notes=("lookup",),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .base import AUDIO, IMAGE, IMAGE_END, IMAGE_START, VIDEO, VOCAB, Family, Row, parts, silence, text, vision
+from .base import AUDIO, IMAGE, IMAGE_END, IMAGE_START, VIDEO, VOCAB, Family, Row, silence, text, vision
 from .batches import (
     FOUR,
     FRAME,
@@ -100,17 +100,17 @@ FAMILIES: tuple[Family, ...] = (
     # Sandwich norms, inputs for each layer, and keys and values that the last two layers share.
     Family(
         "gemma4",
-        parts(
-            {
+        {
+            "text_config": {**_GEMMA4, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB},
+            "vision_config": {
                 **TOWER,
                 "num_key_value_heads": 2,
                 "head_dim": 16,
                 "pooling_kernel_size": 2,
                 "position_embedding_size": 16,
             },
-            {**_GEMMA4, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB},
             **_MARKS_GEMMA4,
-        ),
+        },
         _placed(4, FRAME),
         update="post_attention_layernorm",
     ),
@@ -118,17 +118,17 @@ FAMILIES: tuple[Family, ...] = (
     # by two patches of double width, one to a token.
     Family(
         "gemma4_unified",
-        parts(
-            {
+        {
+            "text_config": _GEMMA4,
+            "vision_config": {
                 "patch_size": PATCH,
                 "pooling_kernel_size": 2,
                 "mm_embed_dim": 32,
                 "mm_posemb_size": 16,
                 "output_proj_dims": 32,
             },
-            _GEMMA4,
             **_MARKS_GEMMA4,
-        ),
+        },
         _placed(2, 4 * FRAME),
         update="post_attention_layernorm",
         notes=("static",),
@@ -136,34 +136,33 @@ FAMILIES: tuple[Family, ...] = (
     # A tower on patches, and DeepSeek-V3.
     Family(
         "kimi_k25",
-        parts(
-            {**TOWER, "pos_emb_height": 4, "pos_emb_width": 4},
-            {"model_type": "deepseek_v3", **_LATENT},
-            projection_hidden_size=32,
+        {
+            "text_config": {"model_type": "deepseek_v3", **_LATENT},
+            "vision_config": {**TOWER, "pos_emb_height": 4, "pos_emb_width": 4},
+            "projection_hidden_size": 32,
             **MARKS,
             **UNTIED,
-        ),
+        },
         square_patches(types=False),
     ),
     # Pixtral and Mistral4 in the classes of Mistral3, for Mistral4 itself is a decoder without images.
     Family(
         "mistral3",
-        parts(
-            PIXTRAL_32,
-            {"model_type": "mistral4", **_LATENT},
-            image_token_index=IMAGE,
-            spatial_merge_size=2,
-            vision_feature_layer=-1,
-        ),
+        {
+            "vision_config": PIXTRAL_32,
+            "text_config": {"model_type": "mistral4", **_LATENT},
+            "image_token_index": IMAGE,
+            "spatial_merge_size": 2,
+            "vision_feature_layer": -1,
+        },
         SIZED_32,
         key="mistral3-mistral4",
     ),
     # A mixture of experts with block-sparse attention in each second layer.
     Family(
         "minimax_m3_vl",
-        parts(
-            {**TOWER, "hidden_size": 48, "image_size": 16},
-            text(
+        {
+            "text_config": text(
                 head_dim=8,
                 rotary_dim=4,
                 num_local_experts=4,
@@ -177,32 +176,32 @@ FAMILIES: tuple[Family, ...] = (
                 index_block_size=4,
                 index_topk_blocks=3,
             ),
-            image_token_index=IMAGE,
-            video_token_index=VIDEO,
-            projector_hidden_size=32,
-        ),
+            "vision_config": {**TOWER, "hidden_size": 48, "image_size": 16},
+            "image_token_index": IMAGE,
+            "video_token_index": VIDEO,
+            "projector_hidden_size": 32,
+        },
         UNTYPED,
         notes=("padding",),
     ),
     # A tower with windows, and sandwich norms around attention without positions in the last layer.
     Family(
         "muse_glimmer",
-        parts(
-            MUSE_TOWER,
-            text(head_dim=8, sliding_window=8, output_multiplier=1.0),
+        {
+            "text_config": text(head_dim=8, sliding_window=8, output_multiplier=1.0),
+            "vision_config": MUSE_TOWER,
             **IMAGE_AND_VIDEO,
-            out_hidden_size=128,
-            projector_hidden_size=48,
-        ),
+            "out_hidden_size": 128,
+            "projector_hidden_size": 48,
+        },
         UNTYPED,
         update="post_attention_layernorm",
     ),
     # Attention with relative positions, and a short convolution between attention and residual stream.
     Family(
         "inkling_mm_model",
-        parts(
-            {"patch_size": PATCH, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2},
-            text(
+        {
+            "text_config": text(
                 without=("tie_word_embeddings",),
                 **ROUTED_EXPERTS,
                 head_dim=8,
@@ -218,12 +217,18 @@ FAMILIES: tuple[Family, ...] = (
                 route_scale=1.0,
                 logits_mup_width_multiplier=1.0,
             ),
-            audio_config={"n_mel_bins": 4, "mel_vocab_size": 8},
-            image_token_id=IMAGE,
-            audio_token_id=AUDIO,
-            image_bos_token_id=IMAGE_START,
-            audio_bos_token_id=8,
-        ),
+            "vision_config": {
+                "patch_size": PATCH,
+                "hidden_size": 32,
+                "num_hidden_layers": 4,
+                "num_attention_heads": 2,
+            },
+            "audio_config": {"n_mel_bins": 4, "mel_vocab_size": 8},
+            "image_token_id": IMAGE,
+            "audio_token_id": AUDIO,
+            "image_bos_token_id": IMAGE_START,
+            "audio_bos_token_id": 8,
+        },
         _cubes,
         update="attn_sconv",
         notes=("static",),
@@ -231,9 +236,9 @@ FAMILIES: tuple[Family, ...] = (
     # Latent attention to what an indexer picks (here all tokens); layer 2 has the keys and values of layer 1.
     Family(
         "mistral_large4",
-        parts(
-            PIXTRAL_32,
-            text(
+        {
+            "vision_config": PIXTRAL_32,
+            "text_config": text(
                 **ROUTED_EXPERTS,
                 num_key_value_heads=4,
                 kv_lora_rank=16,
@@ -246,15 +251,15 @@ FAMILIES: tuple[Family, ...] = (
                 kv_source_layers=[0, 1, 1, 3],
                 indexer_types=["full", "full", "shared", "full"],
             ),
-            image_token_index=IMAGE,
-        ),
+            "image_token_index": IMAGE,
+        },
         SIZED_32,
     ),
     # Layers of one mixer each: recurrent, attention, experts or MLP.
     Family(
         "nemotron_h_omni",
-        parts(
-            {
+        {
+            "vision_config": {
                 **vision("radio", without=("intermediate_size",), patch_size=PATCH),
                 "mlp_ratio": 1.5,
                 "max_img_size": 32,
@@ -262,7 +267,7 @@ FAMILIES: tuple[Family, ...] = (
                 "num_registers": 1,
                 "video_temporal_patch_size": 2,
             },
-            text(
+            "text_config": text(
                 "nemotron_h",
                 without=("num_hidden_layers",),
                 **ROUTED_EXPERTS,
@@ -275,12 +280,12 @@ FAMILIES: tuple[Family, ...] = (
                 chunk_size=8,
                 moe_shared_expert_intermediate_size=32,
             ),
-            audio_config=None,
-            projector_hidden_size=32,
-            vision_hidden_size=32,
+            "audio_config": None,
+            "projector_hidden_size": 32,
+            "vision_hidden_size": 32,
             **IMAGE_AND_VIDEO,
-            audio_token_id=AUDIO,
-        ),
+            "audio_token_id": AUDIO,
+        },
         _grid_patches,
         "language_model.model.layers",
         "mixer",
@@ -291,9 +296,8 @@ FAMILIES: tuple[Family, ...] = (
     # A mixture of experts with gated heads, of which layers with a sliding window have more.
     Family(
         "step3p7",
-        parts(
-            {**TOWER, "image_size": 32, "mlp_ratio": 1.5, "max_position_embeddings": 64},
-            text(
+        {
+            "text_config": text(
                 **ROUTED_EXPERTS,
                 head_dim=8,
                 layer_types=["full_attention", "sliding_attention"] * 2,
@@ -302,8 +306,9 @@ FAMILIES: tuple[Family, ...] = (
                 mlp_layer_types=SPARSE,
                 share_expert_dim=32,
             ),
-            image_token_id=IMAGE,
-        ),
+            "vision_config": {**TOWER, "image_size": 32, "mlp_ratio": 1.5, "max_position_embeddings": 64},
+            "image_token_id": IMAGE,
+        },
         images(FOUR, (3, 32, 32)),
     ),
 )
