@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from rudder_hf.calibrate import Rule
 from rudder_hf.calibrate.choice import choose
 from rudder_hf.calibrate.verdict import differences, refusal
-from rudder_hf.evaluate.scoring import Scored
+from rudder_hf.evaluate.result import Scored
 from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS, CaptionDetail, Mention
 from rudder_hf.metrics.statistics import Counts, scores
 from rudder_hf.runtime.environment import code_digest, hardware, versions

@@ -22,9 +22,8 @@ from ..core.handle import SteeringHandle
 from ..core.settings import CALL_SETTINGS
 from ..core.steering import card
 from ..evaluate.run import batches, encode_samples
-from ..evaluate.scoring import chair_truth
-from ..evaluate.tasks import Task
-from ..evaluate.tasks.base import Sample, samples_hash
+from ..evaluate.tasks import Sample, Task, samples_hash
+from ..evaluate.tasks.captions import chair_truth
 from ..methods.branches import SINGLE, Branch, hidden_states_of, without_image
 from ..metrics.statistics import Floats
 from ..runtime.environment import versions

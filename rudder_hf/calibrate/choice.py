@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..evaluate.scoring import LIKELIHOOD_METRICS
+from ..evaluate.result import LIKELIHOOD_METRICS
 from ..metrics.chair import CHAIR_METRICS
 from ..metrics.statistics import Counts, Floats, Metric, Sums, bootstrap_weights, share
 from ..metrics.words import BROKEN_METRICS, FLUENCY_METRICS

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.backbones import find_backbone, resolve_layer
-from ..evaluate.result import Result
+from ..evaluate.result import Result, Scoring
 from ..evaluate.run import Run, Variant, donor_prompts, encode_samples
-from ..evaluate.scoring import Scoring
 from ..evaluate.tables import save_result
 from ..methods import Method, Sources
 from ..methods.contrast import Contrast, RudderContrast

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..core.settings import CONTRAST_DEFAULTS, check_setting
+from ..evaluate.result import Scoring
 from ..evaluate.run import Run, RunOptions, Variant
-from ..evaluate.scoring import Scoring
 from ..methods import Method, Sources, get
 from ..methods.contrast import Contrast, RudderContrast
 from ..methods.rudder import Attached, RudderAdd, RudderBeta, absolute_strength

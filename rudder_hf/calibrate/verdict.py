@@ -22,7 +22,7 @@ from dataclasses import asdict
 from statistics import NormalDist
 from typing import Any
 
-from ..evaluate.scoring import Scored
+from ..evaluate.result import Scored
 from ..evaluate.statements import LEVEL, control_in_words
 from ..metrics.statistics import Metric
 from ..metrics.truncation import CONTROL_METRICS, cut_to_recall

@@ -69,8 +69,8 @@ def evaluate(
     """
     with refusing_bad_input():
         from ..evaluate import methods as method_names
+        from ..evaluate.result import Scoring
         from ..evaluate.run import Run, RunOptions, donor_prompts
-        from ..evaluate.scoring import Scoring
         from ..evaluate.tasks import DataOptions, make_task
         from ..runtime.environment import process_device, this_process
 

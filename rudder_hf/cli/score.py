@@ -38,8 +38,8 @@ def score(
     """
     with refusing_bad_input():
         from ..evaluate import tables
+        from ..evaluate.result import Scoring
         from ..evaluate.score import score_runs
-        from ..evaluate.scoring import Scoring
         from ..runtime.store import check_folder
 
         if out is not None:

@@ -24,9 +24,8 @@ from ..calibrate.layers import stored_layer_statistics
 from ..calibrate.run import check_folder as check_runs
 from ..calibrate.search import VANILLA, CalibrationOptions, best_layers, control, search
 from ..evaluate.methods import sources_of
-from ..evaluate.result import Result
+from ..evaluate.result import Result, Scoring
 from ..evaluate.run import Run, RunOptions, Variant, batches, encode_samples
-from ..evaluate.scoring import Scoring
 from ..evaluate.tables import TABLE_FILE, THROUGHPUT, markdown, save_result
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..methods import BUDGET, CONTROL_OF, NAMES, Method, method_class

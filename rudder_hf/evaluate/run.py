@@ -35,9 +35,8 @@ from ..runtime.models import LoadedModel
 from ..runtime.report import Progress, no_progress
 from ..runtime.store import Store, read_json_lines, write_new
 from .methods import settings_record
-from .result import Result
-from .scoring import Scored, Scoring, build_result, score_answers
-from .tasks.base import Sample, Task, samples_hash
+from .result import Result, Scored, Scoring, build_result, score_answers
+from .tasks import Sample, Task, samples_hash
 
 _SAMPLES = "samples.jsonl"
 _DONORS, _DONOR_BATCH = 64, 8

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from rudder_hf.evaluate import tables
-from rudder_hf.evaluate.result import ControlResult, MetricDifference, Result
+from rudder_hf.evaluate.result import ControlResult, MetricDifference, Result, Scoring, build_result, score_answers
 from rudder_hf.evaluate.run import Variant
-from rudder_hf.evaluate.scoring import Scoring, build_result, score_answers
 from rudder_hf.evaluate.statements import against_control, without_effect
-from rudder_hf.evaluate.tasks.base import chair_sample
+from rudder_hf.evaluate.tasks import chair_sample
 from rudder_hf.metrics.chair import CHAIR_METRICS
 
 IMAGES = 60

@@ -12,10 +12,9 @@ import pytest
 
 from rudder_hf import RudderConfig
 from rudder_hf.evaluate import tables
-from rudder_hf.evaluate.result import FORMAT, Result
+from rudder_hf.evaluate.result import FORMAT, Result, Scoring, score_answers
 from rudder_hf.evaluate.run import Run
 from rudder_hf.evaluate.score import score_runs
-from rudder_hf.evaluate.scoring import Scoring, score_answers
 from rudder_hf.evaluate.tables import save_result
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import NAMES, get

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rudder_hf import RudderConfig
-from rudder_hf.evaluate.result import Result
+from rudder_hf.evaluate.result import Result, Scoring
 from rudder_hf.evaluate.run import Run, RunOptions
-from rudder_hf.evaluate.scoring import Scoring
 from rudder_hf.evaluate.tables import save_result
 from rudder_hf.evaluate.tasks import DataOptions, Task, make_task
 from rudder_hf.methods import Generate, Method, get
