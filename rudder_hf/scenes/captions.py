@@ -1,5 +1,4 @@
-"""What is said about scenes: captions in template English, the grammar to read them, questions as POPE asks them, and
-annotations in the form of COCO's files.
+"""Captions of the scenes in template English, the grammar to read them, and questions as POPE asks them.
 
 A detailed caption names one object in each of a fixed number of sentences, in a random order that favours people,
 vehicles and animals. A scene holds more objects than a caption names: a caption cannot become truer by ending sooner
@@ -7,27 +6,18 @@ or by repeating itself, only by naming what is there. No sentence says where an 
 place and its objects. The training captions of the embedded models also drift to absent objects
 (`tools/train_scenes/drift.py` in the source repository). A sentence that no template makes is *broken*, which measures
 fluency.
-
-```python
-write_split(Path("scenes"), "evaluation")  # PNG images, instances_SPLIT.json and captions_SPLIT.json
-```
-
-Any reader of COCO can read the files. Their reference captions name what is there, each object once.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .images import SIDE, Scene, draw, pick, split_scenes
-from .world import BY_NAME, CATEGORIES, OBJECT_NAMES, PLACES
+from .images import Scene, pick
+from .world import OBJECT_NAMES, PLACES
 
 DETAIL_PROMPT = "Please help me describe the image in detail"
 BRIEF_PROMPT = "Describe the image briefly"
@@ -55,7 +45,6 @@ _ORDERS = ((0, 1), (5, 5), (2, 4))  # for each opening the first of the sentence
 SALIENCE = 0.5  # how much less likely each next object in COCO's order is to be named first
 OBJECTS = 5  # that a detailed caption names
 FILLER = 0.3  # chance that a caption ends with a filler
-INFO = {"description": "rudder_hf synthetic scenes", "version": "2.0", "year": 2026, "contributor": "rudder_hf"}
 
 # The probabilities of the object that a caption names next, given the scene and the names so far.
 NextObject = Callable[[Scene, list[str]], dict[str, float]]
@@ -124,6 +113,12 @@ def brief_caption(scene: Scene, random: np.random.RandomState, likely: NextObjec
     return f"The image shows {noun(scene.place)} with {listed}."
 
 
+def reference_captions(scene: Scene) -> tuple[str, str]:
+    """Return two captions that are true and name everything that is there, the same ones at every call."""
+    random = np.random.RandomState(scene.seed ^ 0xC0C0)
+    return brief_caption(scene, random), detailed_caption(scene, random, len(scene.names))
+
+
 @cache
 def _grammar() -> re.Pattern[str]:
     def either(texts: Iterable[str]) -> str:
@@ -165,61 +160,3 @@ def named_categories(caption: str) -> list[str]:
 def question(name: str) -> str:
     """Return POPE's question about a category."""
     return f"Is there {noun(name)} in the image?"
-
-
-# COCO's files
-
-
-def file_name(scene: Scene, split: str) -> str:
-    """Return the name of a scene's image, in COCO's form."""
-    return f"scenes_{split}_{scene.seed:012d}.png"
-
-
-def _images(scenes: list[Scene], split: str) -> dict[str, Any]:
-    images = [{"id": s.seed, "file_name": file_name(s, split), "width": SIDE, "height": SIDE} for s in scenes]
-    return {"info": INFO, "licenses": [], "images": images}
-
-
-def coco_instances(scenes: list[Scene], split: str) -> dict[str, Any]:
-    """Return annotations in the form of COCO's `instances_*.json`; the image id is the scene's seed."""
-    annotations = []
-    for scene in scenes:
-        for number, thing in enumerate(scene.things):
-            box = [float(v) for v in (thing.x, thing.y, thing.size, thing.size)]
-            left, top, right, bottom = box[0], box[1], box[0] + box[2], box[1] + box[3]
-            annotations.append({
-                "id": scene.seed * 10 + number,
-                "image_id": scene.seed,
-                "category_id": BY_NAME[thing.name].id,
-                "bbox": box,
-                "area": box[2] * box[3],
-                "segmentation": [[left, top, right, top, right, bottom, left, bottom]],
-                "iscrowd": 0,
-            })  # fmt: skip
-    categories = [{"id": c.id, "name": c.name, "supercategory": c.supercategory} for c in CATEGORIES]
-    return {**_images(scenes, split), "annotations": annotations, "categories": categories}
-
-
-def coco_captions(scenes: list[Scene], split: str) -> dict[str, Any]:
-    """Return two true reference captions per image in the form of COCO's `captions_*.json`."""
-    annotations = []
-    for scene in scenes:
-        random = np.random.RandomState(scene.seed ^ 0xC0C0)
-        texts = (brief_caption(scene, random), detailed_caption(scene, random, len(scene.names)))
-        annotations += [
-            {"id": scene.seed * 10 + n, "image_id": scene.seed, "caption": text} for n, text in enumerate(texts)
-        ]
-    return {**_images(scenes, split), "annotations": annotations}
-
-
-def write_split(out: Path, split: str, scenes: list[Scene] | None = None) -> Path:
-    """Write images and annotations of a split below `out`; return the folder of the images."""
-    scenes = split_scenes(split) if scenes is None else scenes
-    folder = out / split
-    folder.mkdir(parents=True, exist_ok=True)
-    for scene in scenes:
-        draw(scene).save(folder / file_name(scene, split), optimize=True)
-    (out / "annotations").mkdir(exist_ok=True)
-    for kind, make in (("instances", coco_instances), ("captions", coco_captions)):
-        (out / "annotations" / f"{kind}_{split}.json").write_text(json.dumps(make(scenes, split)))
-    return folder

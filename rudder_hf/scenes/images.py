@@ -159,6 +159,11 @@ def make_scene(
     return Scene(seed, place, variant, int(random.randint(-14, 15)), things)
 
 
+def file_name(scene: Scene, split: str) -> str:
+    """Return the name of a scene's image, in COCO's form."""
+    return f"scenes_{split}_{scene.seed:012d}.png"
+
+
 def split_scenes(split: str) -> list[Scene]:
     """Return all scenes of a held-out split; they break the priors, and some sprites and backgrounds are held out."""
     if split not in SPLITS:

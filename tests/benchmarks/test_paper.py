@@ -13,9 +13,9 @@ import pytest
 from benchmarks.paper import run as paper
 from rudder_hf.evaluate.result import Result
 from rudder_hf.methods import NAMES
-from rudder_hf.scenes.captions import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import loaded
+from tools.train_scenes.coco import write_split
 
 LLAVA = "llava-hf/llava-1.5-7b-hf"
 

@@ -23,9 +23,10 @@ from rudder_hf.methods import get
 from rudder_hf.metrics import chair as marks
 from rudder_hf.runtime.answers import Decoding
 from rudder_hf.runtime.models import load_model
-from rudder_hf.scenes import captions, embedded
+from rudder_hf.scenes import captions, embedded, images
 from rudder_hf.scenes.images import SIDE
 from tests.support.command import refused, rudder
+from tools.train_scenes.coco import write_split
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -45,7 +46,7 @@ def answer_json(*arguments: object) -> dict[str, Any]:
 def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Example images on disk, with COCO annotations beside them."""
     folder = tmp_path_factory.mktemp("examples")
-    captions.write_split(folder, "examples", embedded.examples()[:3])
+    write_split(folder, "examples", embedded.examples()[:3])
     return sorted(folder.rglob("*.png"))
 
 
@@ -199,7 +200,7 @@ def test_images_in_one_batch_answer_as_one_by_one(examples: list[Path]) -> None:
 
 
 def test_objects_are_known_of_examples(examples: list[Path], tmp_path: Path) -> None:
-    scenes = {captions.file_name(scene, "examples"): scene for scene in embedded.examples()}
+    scenes = {images.file_name(scene, "examples"): scene for scene in embedded.examples()}
     for path, answer in zip(examples, answer_json(*examples)["answers"], strict=True):
         present = scenes[path.name].names
         assert answer["present"] == sorted(present)

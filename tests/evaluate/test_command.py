@@ -14,11 +14,11 @@ from rudder_hf.evaluate.run import Run
 from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.methods import METHODS
 from rudder_hf.runtime.errors import InputError
-from rudder_hf.scenes.captions import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support import command
 from tests.support.command import refused
 from tests.support.evaluating import texts
+from tools.train_scenes.coco import write_split
 
 QUICK = ("--max-new-tokens", "4", "--batch-size", "6")
 SETTINGS = ("--set", "layer=2", "--set", "alpha_max=12")

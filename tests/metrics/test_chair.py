@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from rudder_hf.metrics.chair import COCO_CATEGORIES, LINEAGES, SYNONYMS, chair, ground_truth, parse
 from rudder_hf.metrics.coco import Caption, CocoData, read_captions_file, read_coco
 from rudder_hf.runtime.errors import InputError
-from rudder_hf.scenes import captions as scene_files
 from rudder_hf.scenes.captions import named_categories
 from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluation_data import PUBLISHED, needs_published, skip_without_wordnet, wordnet_missing
+from tools.train_scenes import coco as scene_files
 from tools.train_scenes.drift import STRONG, drifting_caption
 
 CAPTION_SETS = ("opera__llava-1.5__greedy", "opera__instructblip__beam5", "opera__minigpt4__greedy")
@@ -222,7 +222,7 @@ def test_scene_captions_score_as_their_exact_grammar_does(tmp_path: Path) -> Non
     random = np.random.RandomState(0)
     texts = [drifting_caption(scene, random, STRONG).text for scene in scenes]
     for kind in ("instances", "captions"):
-        content = getattr(scene_files, f"coco_{kind}")(scenes, "evaluation")
+        content = getattr(scene_files, kind)(scenes, "evaluation")
         (tmp_path / f"{kind}.json").write_text(json.dumps(content))
     truth = ground_truth(read_coco(tmp_path / "instances.json", tmp_path / "captions.json"), "strict")
     captions = [Caption(scene.seed, text) for scene, text in zip(scenes, texts, strict=True)]

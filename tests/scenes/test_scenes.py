@@ -12,6 +12,7 @@ from rudder_hf.scenes import captions, images
 from rudder_hf.scenes.images import SPLITS, split_scenes, train_scene
 from rudder_hf.scenes.world import BY_NAME, CATEGORIES, OBJECT_NAMES, PARTNERS, PLACES
 from tools.train_scenes.card import HASHES, data_hash, place
+from tools.train_scenes.coco import write_split
 from tools.train_scenes.drift import dense_scene
 
 
@@ -47,7 +48,7 @@ def test_images_are_the_shipped_ones_bit_for_bit():
 
 def test_coco_files_agree_with_the_scenes(tmp_path: Path):
     scenes = split_scenes("evaluation")[:5]
-    folder = captions.write_split(tmp_path, "evaluation", scenes)
+    folder = write_split(tmp_path, "evaluation", scenes)
     instances = json.loads((tmp_path / "annotations" / "instances_evaluation.json").read_text())
     named = {c["id"]: c["name"] for c in instances["categories"]}
     for scene, image in zip(scenes, instances["images"], strict=True):

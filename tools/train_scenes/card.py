@@ -24,6 +24,7 @@ from rudder_hf.scenes import captions
 from rudder_hf.scenes.images import SPLITS, Scene, draw, split_scenes, train_scene
 from rudder_hf.scenes.world import OBJECT_NAMES, PLACES
 
+from . import coco
 from .families import FAMILIES
 from .stages import BFLOAT16
 
@@ -141,7 +142,7 @@ def data_hash(scenes: list[Scene], split: str) -> str:
     digest = hashlib.sha256()
     for scene in scenes:
         digest.update(np.asarray(draw(scene)).tobytes())
-    for content in (captions.coco_instances(scenes, split), captions.coco_captions(scenes, split)):
+    for content in (coco.instances(scenes, split), coco.captions(scenes, split)):
         digest.update(json.dumps(content, sort_keys=True).encode())
     return digest.hexdigest()
 

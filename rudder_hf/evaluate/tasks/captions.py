@@ -12,8 +12,8 @@ from ...metrics.chair import CHAIR_METRICS, Lineage, chair, check_lineage, groun
 from ...metrics.coco import IMAGE_SUFFIXES, CocoData, read_coco
 from ...metrics.statistics import Counts
 from ...runtime.errors import InputError, listed
-from ...scenes.captions import DETAIL_PROMPT, coco_captions, file_name
-from ...scenes.images import SPLITS, Scene, draw, split_scenes
+from ...scenes.captions import DETAIL_PROMPT, reference_captions
+from ...scenes.images import SPLITS, Scene, draw, file_name, split_scenes
 from ..result import Rows, Scored, Scoring
 from . import DataOptions, Sample, Task, chair_sample, images_in
 
@@ -48,11 +48,8 @@ def scenes_task(options: DataOptions) -> Task:
     """Captions of the scenes, scored by CHAIR."""
     split, scenes = choose_scenes(options)
     prompt = DETAIL_PROMPT if options.prompt is None else options.prompt
-    references: dict[int, list[str]] = {scene.seed: [] for scene in scenes}
-    for row in coco_captions(scenes, split)["annotations"]:
-        references[row["image_id"]].append(row["caption"])
     samples = [
-        chair_sample(s.seed, file_name(s, split), prompt, list(dict.fromkeys(s.names)), references[s.seed])
+        chair_sample(s.seed, file_name(s, split), prompt, list(dict.fromkeys(s.names)), reference_captions(s))
         for s in scenes
     ]
     return task_of_scenes("scenes", "chair", samples, split, scenes, 120, prompt)

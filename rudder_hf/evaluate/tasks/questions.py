@@ -22,8 +22,8 @@ from ...metrics.pope import (
     read_questions,
 )
 from ...runtime.errors import InputError, listed
-from ...scenes.captions import file_name
 from ...scenes.captions import question as scene_question
+from ...scenes.images import file_name
 from ...scenes.world import OBJECT_NAMES
 from ..result import Rows, Scored, Scoring
 from . import DataOptions, Sample, Task, images_in, question_sample
