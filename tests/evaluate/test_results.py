@@ -103,13 +103,6 @@ def test_damaged_files_are_named(
         Result.load(tmp_path / "run") if file == "result.json" else Run(tmp_path / "run").result(SCORING)
 
 
-@pytest.mark.parametrize("name", ["rudder-evaluation-2", "rudder-comparison-1", None])
-def test_results_of_earlier_versions_are_refused_in_one_sentence(tmp_path: Path, name: str | None) -> None:
-    (tmp_path / "result.json").write_text(json.dumps({"format": name, "methods": []}))
-    with pytest.raises(InputError, match=rf"result\.json is not a result of this version of rudder \({FORMAT}\)\.$"):
-        Result.load(tmp_path)
-
-
 def test_methods_side_by_side_are_what_their_runs_say(run: Path, tmp_path: Path) -> None:
     """Of one folder or of two: the values, the differences and the control are those of the result."""
     result = Result.load(run)
@@ -225,12 +218,3 @@ def test_pope_has_the_share_of_yes_and_says_why_nothing_can_change(tmp_path: Pat
     assert "Yes" in tables.short_table(result).headings
     (said,) = [line for line in tables.summary(result) if "nothing can change" in line]
     assert said.startswith("rudder-beta, rudder-add: nothing can change, because a yes or no is the first token")
-
-
-def test_latex_has_as_many_cells_in_every_row(run: Path) -> None:
-    text = tables.latex(Result.load(run))
-    columns = len(re.search(r"begin\{tabular\}\{(\w+)\}", text).group(1))  # type: ignore[union-attr]
-    assert columns == 1 + 5
-    assert all(line.count("&") + 1 == columns for line in text.splitlines() if line.endswith(r"\\"))
-    assert r"CHAIR$_S$ $\downarrow$" in text
-    assert text.count("{") == text.count("}")

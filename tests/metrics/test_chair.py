@@ -168,12 +168,6 @@ def test_naming_what_is_there_more_often_is_seen_by_the_distinct_score_only() ->
     assert padded["chair_i_distinct"] == plain["chair_i_distinct"] == 0.5
 
 
-def test_no_mention_at_all() -> None:
-    result = chair([(1, "grass"), (2, "")], {1: {"dog"}, 2: set()})
-    assert (result.scores["chair_s"], result.scores["chair_i"], result.scores["recall"]) == (0, 0, 0)
-    assert result.silent == 2
-
-
 @pytest.mark.parametrize("bad", ["abc", "1.5", "", 1.0, True, None, "-1", "²"])
 def test_ids_are_whole_numbers_or_their_digits(bad: Any) -> None:
     assert chair([("007", "a dog")], {7: {"dog"}}).counts.ids == ("7",)
