@@ -18,6 +18,7 @@ from rudder_hf.evaluate.score import score_runs
 from rudder_hf.evaluate.tables import save_result
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import NAMES, get
+from rudder_hf.runtime.answers import synthetic_image
 from rudder_hf.runtime.errors import InputError
 from tests.support.evaluating import SCORING, SETTINGS, damage, loaded, run_task
 
@@ -145,13 +146,8 @@ def test_mme_runs_with_images_from_its_folder(tmp_path: Path) -> None:
     for subtask in ("existence", "code_reasoning"):
         (tmp_path / "mme" / subtask).mkdir(parents=True)
         for number in range(2):
-            from rudder_hf.runtime.answers import synthetic_image
-
             synthetic_image(number, size=40).save(tmp_path / "mme" / subtask / f"{number}.png")
-            lines = [
-                f"Is it a {name}? Please answer yes or no.\t{label}" for name, label in (("dog", "Yes"), ("cat", "No"))
-            ]
-            (tmp_path / "mme" / subtask / f"{number}.txt").write_text("\n".join(lines) + "\n")
+            (tmp_path / "mme" / subtask / f"{number}.txt").write_text("Is it a dog?\tYes\nIs it a cat?\tNo\n")
     task = make_task("mme", DataOptions(data=tmp_path / "mme"))
     assert len(task.samples) == 8
     assert "12 subtasks are missing" in task.notes[0]
