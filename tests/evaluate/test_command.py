@@ -147,7 +147,9 @@ def test_scores_comparison_and_tables(done: Path, tmp_path: Path) -> None:
     assert ", p " in everything
     assert f"{done}:rudder-beta - vanilla " in everything
     assert "whose recall is not higher: " in everything or "cut to the same recall: " in everything
-    assert (tmp_path / "strict" / "table.tex").read_text().count(r"\begin{tabular}") == 1
+    latex = (tmp_path / "strict" / "table.tex").read_text()
+    assert latex.startswith("% chair (lineage strict): ")
+    assert latex.count(r"\begin{tabular}{lccccc}") == 1
 
 
 @pytest.mark.parametrize(

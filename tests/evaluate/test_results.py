@@ -52,7 +52,13 @@ def test_a_result_says_how_it_came_about(run: Path) -> None:
 def test_a_result_is_read_back_as_it_was(run: Path, tmp_path: Path) -> None:
     result = Result.load(run)
     assert result.to_json() == (run / "result.json").read_text()
-    for content, word in (("{}", FORMAT), ("[", "is damaged"), (json.dumps({"format": FORMAT}), "lacks")):
+    earlier, empty = ({"format": name} for name in ("rudder-evaluation-2", FORMAT))
+    for content, word in (
+        ("{}", FORMAT),
+        (json.dumps(earlier), FORMAT),
+        ("[", "damaged"),
+        (json.dumps(empty), "lacks"),
+    ):
         (tmp_path / "other.json").write_text(content)
         with pytest.raises(ValueError, match=word):
             Result.load(tmp_path / "other.json")
