@@ -151,14 +151,16 @@ class Run(Store):
         Raises:
             InputError: There is none.
         """
-        samples, done = self.samples(), self.answers()
+        samples = {sample.id for sample in self.samples()}
         known: dict[str, Variant] = {}
+        done: dict[str, set[str]] = {}
         for batch in self.batches(Batch):
             if batch.rows:
                 known.setdefault(batch.key, Variant(batch.method, batch.method, batch.settings))
+                done.setdefault(batch.key, set()).update(row["id"] for row in batch.rows)
         found: dict[str, Variant] = {}
-        for variant in known.values():
-            if any((variant.key, sample.id) not in done for sample in samples):
+        for key, variant in known.items():
+            if not samples <= done[key]:
                 continue
             if first := found.get(variant.method):
                 changed = [n for n, v in variant.settings.items() if first.settings.get(n) != v and n != "calibrated"]
@@ -255,16 +257,7 @@ class Run(Store):
             total = sum(len(samples[start : start + size]) for start, _, _ in mine)
             finished = total - sum(map(len, parts))
             if finished < total:
-                launch = {
-                    "started": timestamp(),
-                    "command": self.options.command,
-                    "process": self.process.rank,
-                    "processes": self.process.count,
-                    "batch_size": size,
-                    "versions": versions(),
-                    "hardware": hardware(),
-                }
-                self.append(asdict(Batch("", "", {}, 0.0, [], launch)))
+                self.append(asdict(Batch("", "", {}, 0.0, [], self._launch())))
             what = f"{self.task.name}, {self.decoding.name}"
             for (_, method, variant), missing in zip(mine, parts, strict=True):
                 if not missing:
@@ -285,6 +278,18 @@ class Run(Store):
         if wait and self.process.count > 1:
             self.wait(left)
         return not left()
+
+    def _launch(self) -> dict[str, Any]:
+        """Describe this process, for the record of the run."""
+        return {
+            "started": timestamp(),
+            "command": self.options.command,
+            "process": self.process.rank,
+            "processes": self.process.count,
+            "batch_size": self.options.batch_size,
+            "versions": versions(),
+            "hardware": hardware(),
+        }
 
 
 def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
