@@ -209,7 +209,10 @@ def _styled(glyph: int, style: int) -> Image.Image:
 @cache
 def sprite(glyph: int, style: int, size: int, flip: bool) -> NDArray[np.int32]:
     """Return a sprite as an integer array (size, size, 4), resized and mirrored."""
-    pixels = np.asarray(_styled(glyph, style).resize((size, size), Image.Resampling.BOX)).astype(np.int32)
+    image = _styled(glyph, style).resize(
+        (size, size), Image.Resampling.BOX if size < SPRITE_SIDE // 2 else Image.Resampling.BICUBIC
+    )
+    pixels = np.asarray(image).astype(np.int32)
     return np.ascontiguousarray(pixels[:, ::-1]) if flip else pixels
 
 
@@ -230,56 +233,58 @@ TRAIN_VARIANTS = (0, 1, 2, 3, 4)
 HELD_OUT_VARIANTS = (5, 6)
 
 
-def _shapes(draw: ImageDraw.ImageDraw, place: str, variant: int, colour: Colour, horizon: int) -> None:
+def _shapes(draw: ImageDraw.ImageDraw, place: str, variant: int, side: int, colour: Colour, horizon: int) -> None:
     """Draw the shapes of a place above the horizon, and lines below it."""
     random = np.random.RandomState(1000 * list(PLACES).index(place) + variant)
     count = 3 + variant % 3
     for _ in range(count):
-        x, width = int(random.randint(0, SIDE)), int(random.randint(SIDE // 10, SIDE // 4))
-        height = int(random.randint(SIDE // 10, max(horizon - SIDE // 20, SIDE // 8)))
+        x, width = int(random.randint(0, side)), int(random.randint(side // 10, side // 4))
+        height = int(random.randint(side // 10, max(horizon - side // 20, side // 8)))
         shade: Colour = tuple(int(np.clip(v + random.randint(-18, 19), 0, 255)) for v in colour)  # type: ignore[assignment]
         if place in ("street", "kitchen", "office", "living room", "farm"):
             draw.rectangle((x, horizon - height, x + width, horizon), fill=shade)
         else:
             draw.ellipse((x - width, horizon - height // 2, x + width, horizon + height // 4), fill=shade)
     if place in ("kitchen", "office", "living room", "street"):
-        step = SIDE // (4 + variant % 3)
-        for y in range(horizon + step // 2, SIDE, step):
+        step = side // (4 + variant % 3)
+        for y in range(horizon + step // 2, side, step):
             line: Colour = tuple(max(v - 40, 0) for v in colour)  # type: ignore[assignment]
-            draw.line((0, y, SIDE, y), fill=line, width=1)
+            draw.line((0, y, side, y), fill=line, width=max(side // 120, 1))
 
 
 @cache
-def background(place: str, variant: int) -> NDArray[np.int32]:
-    """Return the background of a place as an integer array (SIDE, SIDE, 3)."""
+def background(place: str, variant: int, side: int) -> NDArray[np.int32]:
+    """Return the background of a place as an integer array (side, side, 3)."""
     random = np.random.RandomState(7919 * list(PLACES).index(place) + variant)
     shift = random.randint(-22, 23, size=3)
     top, bottom, shape = (
         [int(np.clip(v + s, 0, 255)) for v, s in zip(c, shift, strict=True)] for c in _PALETTES[place]
     )
-    horizon = int(SIDE * (0.3 + 0.05 * (variant % 5)))
-    image = Image.new("RGB", (SIDE, SIDE), tuple(top))
+    horizon = int(side * (0.3 + 0.05 * (variant % 5)))
+    image = Image.new("RGB", (side, side), tuple(top))
     draw = ImageDraw.Draw(image)
-    draw.rectangle((0, horizon, SIDE, SIDE), fill=tuple(bottom))
-    _shapes(draw, place, variant, tuple(shape), horizon)  # type: ignore[arg-type]
-    fade = np.linspace(-10, 10, SIDE).astype(np.int32)[:, None, None]
+    draw.rectangle((0, horizon, side, side), fill=tuple(bottom))
+    _shapes(draw, place, variant, side, tuple(shape), horizon)  # type: ignore[arg-type]
+    fade = np.linspace(-10, 10, side).astype(np.int32)[:, None, None]
     pixels: NDArray[np.int32] = np.clip(np.asarray(image).astype(np.int32) + fade, 0, 255)
     return pixels
 
 
 @cache
-def _noise() -> NDArray[np.int32]:
-    return np.random.RandomState(12345).randint(-9, 10, size=(2 * SIDE, 2 * SIDE, 3)).astype(np.int32)
+def _noise(scale: int) -> NDArray[np.int32]:
+    return np.random.RandomState(12345).randint(-9, 10, size=(2 * SIDE * scale, 2 * SIDE * scale, 3)).astype(np.int32)
 
 
-def draw(scene: Scene) -> Image.Image:
-    """Draw a scene, `SIDE` pixels wide."""
-    pixels = background(scene.place, scene.variant) + scene.brightness
+def draw(scene: Scene, scale: int = 1) -> Image.Image:
+    """Draw a scene, `SIDE * scale` pixels wide."""
+    side = SIDE * scale
+    pixels = background(scene.place, scene.variant, side) + scene.brightness
     for thing in scene.things:
-        patch = sprite(thing.glyph, thing.style, thing.size, thing.flip)
-        rows, columns = slice(thing.y, thing.y + thing.size), slice(thing.x, thing.x + thing.size)
+        patch = sprite(thing.glyph, thing.style, thing.size * scale, thing.flip)
+        rows = slice(thing.y * scale, (thing.y + thing.size) * scale)
+        columns = slice(thing.x * scale, (thing.x + thing.size) * scale)
         opacity = patch[..., 3:] * thing.alpha // 255
         pixels[rows, columns] = (pixels[rows, columns] * (255 - opacity) + patch[..., :3] * opacity) // 255
-    left, top = scene.seed * 7919 % SIDE, scene.seed * 104729 % SIDE
-    pixels = pixels + _noise()[top : top + SIDE, left : left + SIDE]
+    left, top = scene.seed * 7919 % side, scene.seed * 104729 % side
+    pixels = pixels + _noise(scale)[top : top + side, left : left + side]
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8), "RGB")
