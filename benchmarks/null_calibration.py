@@ -36,9 +36,8 @@ from numpy.typing import NDArray
 
 from rudder_hf.calibrate import Rule
 from rudder_hf.calibrate.choice import choose, differences, refusal
-from rudder_hf.evaluate.scoring import Scored
-from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS, CaptionDetail
-from rudder_hf.metrics.chair_parsers import Mention
+from rudder_hf.evaluate.result import Scored
+from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS, CaptionDetail, Mention
 from rudder_hf.metrics.statistics import Counts, scores
 from rudder_hf.runtime.environment import code_digest, hardware, versions
 from rudder_hf.runtime.report import Table, with_interval

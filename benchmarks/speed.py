@@ -21,7 +21,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 from rudder_hf.benchmark import BenchmarkReport, CostSettings, run_benchmark
 from rudder_hf.benchmark.report import Case, check_new_file, cost_table, notes
 from rudder_hf.runtime.models import LoadedModel
-from rudder_hf.runtime.progress import ProgressBar
+from rudder_hf.runtime.report import ProgressBar
 
 PAD, BOS, EOS, IMAGE = 0, 1, 2, 3
 FIRST_WORD = 4

@@ -11,7 +11,7 @@ from PIL import Image
 from rudder_hf import RudderConfig, get_preset
 from rudder_hf.analyze.examples import answer_examples
 from rudder_hf.hub.images import read_image
-from rudder_hf.metrics.chair_parsers import marked
+from rudder_hf.metrics.chair import marked
 from rudder_hf.scenes import embedded
 
 QUESTION = "Please help me describe the image in detail"

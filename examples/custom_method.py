@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from rudder_hf.methods import Branch, LoopMethod, Run, get, grid, number
-from rudder_hf.metrics.chair_parsers import marked
+from rudder_hf.metrics.chair import marked
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.captions import noun
 

@@ -26,7 +26,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from benchmarks.embedded.tables import readme_rows
 from rudder_hf.evaluate.tables import THROUGHPUT
-from rudder_hf.metrics.chair_parsers import Mention, absent
+from rudder_hf.metrics.chair import Mention, absent
 from rudder_hf.scenes.embedded import examples
 from rudder_hf.scenes.images import draw
 

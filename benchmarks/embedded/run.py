@@ -37,8 +37,7 @@ from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.methods import Method, get
 from rudder_hf.methods.rudder import RudderBeta
 from rudder_hf.runtime.models import load_model
-from rudder_hf.runtime.progress import ProgressBar
-from rudder_hf.runtime.report import Table, heading, with_interval
+from rudder_hf.runtime.report import ProgressBar, Table, heading, with_interval
 from rudder_hf.runtime.store import read_json, to_json, write_over
 
 HERE = Path(__file__).parent

@@ -213,12 +213,12 @@ def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> tuple[dict[st
     The paper says neither which lineage of CHAIR nor which parser of POPE its numbers are about.
     """
     from rudder_hf.evaluate.methods import make_methods
+    from rudder_hf.evaluate.result import Scoring
     from rudder_hf.evaluate.run import Run, RunOptions
-    from rudder_hf.evaluate.scoring import Scoring
     from rudder_hf.evaluate.tables import save_result
     from rudder_hf.evaluate.tasks import DataOptions, make_task
     from rudder_hf.evaluate.tasks.captions import coco_annotations
-    from rudder_hf.runtime.decoding import Decoding
+    from rudder_hf.runtime.answers import Decoding
 
     data = DataOptions(
         data=machine.data[row.task],

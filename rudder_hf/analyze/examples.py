@@ -10,7 +10,7 @@ from typing import Any
 from PIL.Image import Image
 
 from ..hub.modeling import RudderForConditionalGeneration
-from ..metrics.chair_parsers import parse
+from ..metrics.chair import parse
 from ..runtime.answers import encode, without_prompt
 from ..scenes.captions import DETAIL_PROMPT
 from ..scenes.embedded import draw, examples

@@ -9,8 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..runtime.figures import BLUE, DARK, LIGHT, SKY, new_figure, save_figure, styled
-from ..runtime.report import html_figure, html_page, thumbnail_uri
+from ..runtime.figures import (
+    BLUE,
+    DARK,
+    LIGHT,
+    SKY,
+    html_figure,
+    html_page,
+    new_figure,
+    save_figure,
+    styled,
+    thumbnail_uri,
+)
 from ..runtime.store import write_new
 from .tokens import SCALE, SIDES, TOKEN_CSS, escape, numbers_html, tokens_html
 

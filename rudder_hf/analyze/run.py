@@ -22,15 +22,14 @@ from ..core.handle import SteeringHandle
 from ..core.settings import CALL_SETTINGS
 from ..core.steering import card
 from ..evaluate.run import batches, encode_samples
-from ..evaluate.scoring import chair_truth
-from ..evaluate.tasks import Task
-from ..evaluate.tasks.base import Sample, samples_hash
+from ..evaluate.tasks import Sample, Task, samples_hash
+from ..evaluate.tasks.captions import chair_truth
 from ..methods.branches import SINGLE, Branch, hidden_states_of, without_image
 from ..metrics.statistics import Floats
 from ..runtime.environment import versions
 from ..runtime.errors import InputError
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, followed, no_progress
+from ..runtime.report import Progress, followed, no_progress
 from ..runtime.store import Store, to_json, write_new
 from .report import write_report
 from .tokens import SIDES, TracedAnswer, answer_mentions, token_view, traced_answers

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..metrics.chair_parsers import parse
+from ..metrics.chair import parse
 from ..runtime.answers import without_prompt
 
 SIDES = {"vanilla": "vanilla", "steered": "RUDDER"}

@@ -18,7 +18,7 @@ from transformers import LogitsProcessorList, PreTrainedModel
 from ..core.backbones import Backbone
 from ..methods import Method
 from ..runtime.errors import check_least
-from ..runtime.progress import Progress, followed, no_progress
+from ..runtime.report import Progress, followed, no_progress
 from .timing import VANILLA, Bench, Ratio, Run, garbage_collector_off, paired_ratios, summarize, time_rounds
 
 

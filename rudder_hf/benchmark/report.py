@@ -13,8 +13,7 @@ from ..methods import GROUPS, Sources, method_class
 from ..runtime.answers import long_prompt
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
-from ..runtime.report import Table, size
+from ..runtime.report import Progress, Table, no_progress, size
 from ..runtime.store import check_folder, must_write_new, read_result, to_json
 from .costs import Cost, CostSettings, measure_costs
 from .timing import VANILLA, Run

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from ..core.backbones import find_backbone
 from ..methods import Generate, Method
-from ..runtime.progress import Progress, followed, no_progress
+from ..runtime.report import Progress, followed, no_progress
 
 VANILLA = "vanilla"
 RESAMPLES = 2000

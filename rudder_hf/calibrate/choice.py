@@ -24,12 +24,12 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..evaluate.scoring import LIKELIHOOD_METRICS, Scored
+from ..evaluate.result import LIKELIHOOD_METRICS, Scored
 from ..evaluate.statements import LEVEL, control_in_words
 from ..metrics.chair import CHAIR_METRICS
-from ..metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS
 from ..metrics.statistics import Counts, Floats, Metric, Sums, bootstrap_weights, share
 from ..metrics.truncation import CONTROL_METRICS, cut_to_recall
+from ..metrics.words import BROKEN_METRICS, FLUENCY_METRICS
 from ..runtime.errors import InputError
 from ..runtime.report import change_in_points, p_value
 

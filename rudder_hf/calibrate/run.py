@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.backbones import find_backbone, resolve_layer
-from ..evaluate.result import Result
+from ..evaluate.result import Result, Scoring
 from ..evaluate.run import Run, Variant, donor_prompts, encode_samples
-from ..evaluate.scoring import Scoring
 from ..evaluate.tables import save_result
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..evaluate.tasks.captions import IMAGES as EVALUATED
@@ -26,12 +25,11 @@ from ..methods import Method
 from ..methods.contrast import Contrast, RudderContrast
 from ..methods.controls import ShuffledCard, ShuffledContrast, ShuffledContrastCard
 from ..methods.rudder import Attached
-from ..runtime.answers import answers
-from ..runtime.decoding import Decoding
+from ..runtime.answers import Decoding, answers
 from ..runtime.environment import Process, timestamp, versions
 from ..runtime.errors import InputError
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.report import Progress, no_progress
 from ..runtime.store import PLAN_FILE
 from .choice import Choice, differences, refusal
 from .search import (

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from ..core.backbones import attention_update, find_backbone, steerable_layers
 from ..core.settings import CONTRAST_DEFAULTS, check_setting
 from ..evaluate.methods import Prompts
+from ..evaluate.result import Scoring
 from ..evaluate.run import Batch, Run, RunOptions, Variant, batches, encode_samples
-from ..evaluate.scoring import Scoring
 from ..evaluate.tasks import Sample
 from ..methods import Method, Sources, get
 from ..methods.contrast import Contrast, RudderContrast
@@ -35,7 +35,7 @@ from ..methods.rudder import Attached, RudderAdd, RudderBeta, absolute_strength
 from ..runtime.answers import end_ids, without_prompt
 from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, followed, no_progress
+from ..runtime.report import Progress, followed, no_progress
 from .choice import OBJECTIVES, Choice, Rule, choose, in_words
 
 VANILLA = get("vanilla")

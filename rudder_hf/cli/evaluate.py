@@ -75,8 +75,8 @@ def evaluate(
     """
     with refusing_bad_input():
         from ..evaluate import methods as method_names
+        from ..evaluate.result import Scoring
         from ..evaluate.run import Run, RunOptions, donor_prompts
-        from ..evaluate.scoring import Scoring
         from ..evaluate.tasks import DataOptions, make_task
         from ..runtime.environment import process_device, this_process
 
@@ -90,9 +90,9 @@ def evaluate(
         asked.check_images()
 
         from ..evaluate.tables import save_result
-        from ..runtime.decoding import Decoding
+        from ..runtime.answers import Decoding
         from ..runtime.models import load_model
-        from ..runtime.progress import ProgressBar
+        from ..runtime.report import ProgressBar
 
         decoded = Decoding(decoding, max_new_tokens or asked.max_new_tokens)
         run_options = RunOptions(batch_size, seed, command=command_line())
@@ -140,8 +140,8 @@ def score(
     """
     with refusing_bad_input():
         from ..evaluate import tables
+        from ..evaluate.result import Scoring
         from ..evaluate.score import score_runs
-        from ..evaluate.scoring import Scoring
         from ..runtime.store import check_folder
 
         if out is not None:

@@ -70,7 +70,7 @@ def generate(
         with refusing_bad_input():
             from ..analyze.examples import ask
             from ..runtime.models import load_steered
-            from ..runtime.progress import ProgressBar
+            from ..runtime.report import ProgressBar
             from ..scenes.embedded import NOTE, embedded_name
 
             steered, processor = load_steered(model, wanted, choose_device(device), dtype)
@@ -138,7 +138,7 @@ def _held_out(record: dict[str, Any]) -> str:
 
 def _repetition(answers: list[Answer]) -> str:
     """A warning if steered answers repeat themselves much more than vanilla's: the strength is too high."""
-    from ..metrics.fluency import repetition
+    from ..metrics.words import repetition
 
     shares = []
     for texts in zip(*((answer.vanilla, answer.steered) for answer in answers), strict=True):
@@ -155,7 +155,7 @@ def _repetition(answers: list[Answer]) -> str:
 
 def _print_answer(image: _NamedImage, answer: Answer, trace: bool, rule: str = "") -> None:
     """Print which image an answer is about and why it is shown, its texts, and what is to be said about them."""
-    from ..metrics.chair_parsers import marked
+    from ..metrics.chair import marked
     from ..runtime.report import Table
 
     typer.echo(f"\n{rule}:\nimage:   {image.title}" if rule else f"\nimage:   {image.title}")
@@ -210,7 +210,7 @@ class _NamedImage:
 
     def absent(self, text: str) -> list[str]:
         """The objects that a text names although they are not in the image, in order; none if that is not known."""
-        from ..metrics.chair_parsers import absent
+        from ..metrics.chair import absent
 
         return [] if self.present is None else [span.category for span in absent(text, self.present)]
 

@@ -60,7 +60,7 @@ def benchmark(
 
         from ..benchmark import CostSettings, run_benchmark
         from ..runtime.models import load_model
-        from ..runtime.progress import ProgressBar
+        from ..runtime.report import ProgressBar
 
         settings = CostSettings(new_tokens=new_tokens, rounds=rounds, warmup=2)
         loaded = load_model(model, dtype, choose_device(device))

@@ -71,7 +71,7 @@ def analyze(
         study = Study(loaded, task, loaded.config_with(wanted), max_new_tokens, batch_size, command_line())
 
     from ..analyze import analyze as run
-    from ..runtime.progress import ProgressBar
+    from ..runtime.report import ProgressBar
 
     with reporting_failure(), ProgressBar() as bar:
         numbers = run(out, study, bar)

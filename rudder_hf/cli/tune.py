@@ -104,7 +104,7 @@ def calibrate(
         wanted = _options(given, found.labelled)
 
         from ..runtime.models import load_model
-        from ..runtime.progress import ProgressBar
+        from ..runtime.report import ProgressBar
 
         loaded = load_model(model, dtype, process_device(choose_device(device), process))
     if dry_run:
@@ -187,7 +187,7 @@ def compare(
         from ..evaluate.run import RunOptions
         from ..evaluate.tasks import DataOptions
         from ..runtime.models import load_model
-        from ..runtime.progress import ProgressBar
+        from ..runtime.report import ProgressBar
 
         options = CompareOptions(
             methods=tuple(parse_names(methods)),

@@ -23,19 +23,18 @@ from ..calibrate.run import CalibrationData, find_data
 from ..calibrate.run import check_folder as check_runs
 from ..calibrate.search import CalibrationOptions, best_layers, control, search, stored_layer_statistics
 from ..evaluate.methods import make_methods
-from ..evaluate.result import Result
+from ..evaluate.result import Result, Scoring
 from ..evaluate.run import Run, RunOptions, Variant, batches, encode_samples
-from ..evaluate.scoring import Scoring
 from ..evaluate.tables import TABLE_FILE, THROUGHPUT, markdown, save_result
 from ..evaluate.tasks import DataOptions, Task, make_task
 from ..methods import BUDGET, CONTROL_OF, NAMES, Method, method_class
 from ..methods.base import Inputs
 from ..methods.rudder import Attached
 from ..metrics.statistics import SAMPLES
-from ..runtime.decoding import DECODING_NAMES, Decoding
+from ..runtime.answers import DECODING_NAMES, Decoding
 from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.report import Progress, no_progress
 from ..runtime.store import RESULT_FILE, write_over
 
 POPE = "pope"

@@ -28,17 +28,15 @@ from typing import Any, Self
 import torch
 
 from ..methods import Method
-from ..runtime.answers import STEP_BY_STEP, answers, check_likelihood, encode, log_likelihoods
-from ..runtime.decoding import Decoding, sample_seed
+from ..runtime.answers import STEP_BY_STEP, Decoding, answers, check_likelihood, encode, log_likelihoods, sample_seed
 from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
-from ..runtime.progress import Progress, no_progress
+from ..runtime.report import Progress, no_progress
 from ..runtime.store import Store, read_json_lines, write_new
 from .methods import settings_record
-from .result import Result
-from .scoring import Scored, Scoring, build_result, score_answers
-from .tasks.base import Sample, Task, samples_hash
+from .result import Result, Scored, Scoring, build_result, score_answers
+from .tasks import Sample, Task, samples_hash
 
 _SAMPLES = "samples.jsonl"
 _DONORS, _DONOR_BATCH = 64, 8
@@ -153,14 +151,16 @@ class Run(Store):
         Raises:
             InputError: There is none.
         """
-        samples, done = self.samples(), self.answers()
+        samples = {sample.id for sample in self.samples()}
         known: dict[str, Variant] = {}
+        done: dict[str, set[str]] = {}
         for batch in self.batches(Batch):
             if batch.rows:
                 known.setdefault(batch.key, Variant(batch.method, batch.method, batch.settings))
+                done.setdefault(batch.key, set()).update(row["id"] for row in batch.rows)
         found: dict[str, Variant] = {}
-        for variant in known.values():
-            if any((variant.key, sample.id) not in done for sample in samples):
+        for key, variant in known.items():
+            if not samples <= done[key]:
                 continue
             if first := found.get(variant.method):
                 changed = [n for n, v in variant.settings.items() if first.settings.get(n) != v and n != "calibrated"]
@@ -257,16 +257,7 @@ class Run(Store):
             total = sum(len(samples[start : start + size]) for start, _, _ in mine)
             finished = total - sum(map(len, parts))
             if finished < total:
-                launch = {
-                    "started": timestamp(),
-                    "command": self.options.command,
-                    "process": self.process.rank,
-                    "processes": self.process.count,
-                    "batch_size": size,
-                    "versions": versions(),
-                    "hardware": hardware(),
-                }
-                self.append(asdict(Batch("", "", {}, 0.0, [], launch)))
+                self.append(asdict(Batch("", "", {}, 0.0, [], self._launch())))
             what = f"{self.task.name}, {self.decoding.name}"
             for (_, method, variant), missing in zip(mine, parts, strict=True):
                 if not missing:
@@ -287,6 +278,18 @@ class Run(Store):
         if wait and self.process.count > 1:
             self.wait(left)
         return not left()
+
+    def _launch(self) -> dict[str, Any]:
+        """Describe this process, for the record of the run."""
+        return {
+            "started": timestamp(),
+            "command": self.options.command,
+            "process": self.process.rank,
+            "processes": self.process.count,
+            "batch_size": self.options.batch_size,
+            "versions": versions(),
+            "hardware": hardware(),
+        }
 
 
 def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..runtime.errors import InputError
-from .result import Result
+from .result import Result, Scored, Scoring, build_result
 from .run import Run, Variant
-from .scoring import Scored, Scoring, build_result
 
 
 def score_runs(references: Sequence[str], scoring: Scoring) -> Result:

@@ -18,8 +18,7 @@ from tqdm import tqdm
 from ..evaluate.methods import make_method
 from ..hub.images import read_image
 from ..hub.pipeline import encode_prompts
-from ..runtime.answers import answers, to_model
-from ..runtime.decoding import Decoding, sample_seed
+from ..runtime.answers import Decoding, answers, sample_seed, to_model
 from ..runtime.environment import process_device, this_process
 from ..runtime.models import load_model
 

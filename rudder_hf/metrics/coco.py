@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from ..runtime.errors import InputError, listed
 
 PathLike = str | Path
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from ..runtime.errors import InputError, listed
-from .coco import PathLike
+from .coco import IMAGE_SUFFIXES, PathLike
 from .pope import Label, check_answers, read_label
 from .statistics import Counts, Floats, Metric, Sums, ratio, scores
 
@@ -30,7 +30,6 @@ PERCEPTION = (
 )  # fmt: skip
 COGNITION = ("commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning")
 SUBTASKS = PERCEPTION + COGNITION
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _KINDS = ("questions", "right", "images", "both_right", "other")
 
 MmeReply = Literal["yes", "no", "other"]

@@ -1,27 +1,28 @@
-"""Numbers with their intervals, tables for the terminal, Markdown and LaTeX, and self-contained HTML pages.
+"""What people read: progress on stderr, numbers with their intervals, tables for the terminal, Markdown and LaTeX.
 
 ```python
 table = Table(["", "vanilla", "RUDDER"], [["CHAIR_S ↓", with_interval(48.2, 44.0, 52.1, "percent"), "..."]])
 table.print()
 write_new(out / "table.md", table.markdown())
-write_new(out / "report.html", html_page("RUDDER analysis", [html_figure(png, "CHAIR_S by layer")]))
 ```
 
-Figures are drawn with [`rudder_hf.runtime.figures`].
+Functions that take long have an argument `progress: Progress = no_progress` and call `progress(text, done, total)`.
+The command line passes a [`ProgressBar`]: a bar on a terminal, a plain line a minute elsewhere, as in a cluster's log.
+
+Figures and pages of HTML are in [`rudder_hf.runtime.figures`].
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import shutil
+import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Any
+from typing import Self, TypeVar
 
-from .figures import DPI
+from tqdm import tqdm
 
 ARROWS = {"lower": "↓", "higher": "↑", "none": ""}
 """The sign behind a metric's name that says which direction is better."""
@@ -139,56 +140,71 @@ def latex_text(text: str) -> str:
     return text.replace("↓", r"$\downarrow$").replace("↑", r"$\uparrow$")
 
 
-# Pages of HTML
+# Progress
 
-# Light or dark, as the reader's system. Figures stay white and keep their size: narrow windows scroll them, so that
-# their text can be read.
-_PAGE_CSS = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; max-width: 68rem; margin: 2rem auto;
-  padding: 0 1rem; color: light-dark(#1a1a1a, #ececec); background: light-dark(#fff, #161618); }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin-top: 2.6rem; border-top: 1px solid #888; padding-top: 1rem; }
-h3 { font-size: 1rem; margin: 1.6rem 0 .4rem; }
-.figure { overflow-x: auto; background: #fff; border-radius: 6px; padding: .5rem; width: fit-content; max-width: 100%;
-  box-sizing: border-box; } .figure img { display: block; height: auto; }
-@media (min-width: 50rem) { .figure img { max-width: 100%; } }
-code { background: light-dark(#f2f2f2, #2b2b2f); padding: 0 .2rem; }
-"""
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+Item = TypeVar("Item")
+LINE_SECONDS = 60.0
+"""Seconds between two lines where stderr is no terminal."""
 
 
-def html_page(title: str, parts: Iterable[str], css: str = "") -> str:
-    """Return a self-contained page: nothing is fetched when it is opened.
+def no_progress(text: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
+def followed(items: Sequence[Item], text: str, progress: Progress) -> Iterator[Item]:
+    """Yield the items, with a report before each and after the last."""
+    for number, item in enumerate(items):
+        progress(text, number, len(items))
+        yield item
+    progress(text, len(items), len(items))
+
+
+class _Bar(tqdm):  # type: ignore[type-arg]
+    # No thread that redraws bars: it would disturb timings.
+    monitor_interval = 0
+
+
+class ProgressBar:
+    """Progress on stderr; the bar is removed when it ends.
 
     Args:
-        title: Title of the browser's tab.
-        parts: Pieces of HTML, in order; empty ones are left out.
-        css: Rules for this page only.
+        shown: Whether this process shows anything.
     """
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_PAGE_CSS}{css}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in parts if part)
-        + "\n</body>\n</html>\n"
-    )
 
+    def __init__(self, shown: bool = True) -> None:
+        self._shown, self._terminal = shown, sys.stderr.isatty()
+        self._bar: _Bar | None = None
+        self._total, self._first, self._begun, self._said = -1, 0, 0.0, 0.0
 
-def html_figure(png: bytes, alt: str) -> str:
-    """Return a figure of `save_figure` for a page, with its alternative text."""
-    width = int.from_bytes(png[16:20], "big") * 96 // DPI  # of the PNG's pixels, in the browser's, 96 to an inch
-    # The keyboard reaches it too, for scrolling.
-    return f'<div class="figure" tabindex="0"><img src="{data_uri(png)}" alt="{escape(alt)}" width="{width}"></div>'
+    def __enter__(self) -> Self:
+        return self
 
+    def __call__(self, text: str, done: int, total: int) -> None:
+        """Show what is being done, how much of it is done, and how much there is."""
+        if not self._shown:
+            return
+        now = time.monotonic()
+        if total != self._total or done < self._first:
+            # The time left does not count what an earlier run has done.
+            self._total, self._first, self._begun, self._said = total, done, now, now
+            self.__exit__()
+            if self._terminal:
+                form = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
+                self._bar = _Bar(desc=text, total=total, initial=done, leave=False, miniters=1, bar_format=form)
+        if self._bar is not None:
+            self._bar.set_description(text, refresh=False)
+            self._bar.update(done - self._bar.n)
+            if done == total:
+                self._bar.refresh()
+        elif now - self._said >= LINE_SECONDS and done > self._first:
+            self._said = now
+            left = (now - self._begun) / (done - self._first) * (total - done)
+            print(f"{text}: {done} of {total}, about {left / 60:.0f} minutes left", file=sys.stderr, flush=True)
 
-def data_uri(png: bytes) -> str:
-    """Return a PNG as a data URI."""
-    return "data:image/png;base64," + base64.b64encode(png).decode()
-
-
-def thumbnail_uri(image: Any, side: int = 240) -> str:
-    """Return a PIL image as a data URI, at most `side` pixels wide and high."""
-    copy = image.copy()
-    copy.thumbnail((side, side))
-    buffer = io.BytesIO()
-    copy.save(buffer, format="PNG")
-    return data_uri(buffer.getvalue())
+    def __exit__(self, *error: object) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

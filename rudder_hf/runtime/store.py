@@ -28,15 +28,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from filelock import FileLock, Timeout
 
 from .environment import Process
-from .errors import InputError, listed
-from .records import from_json, shortened
+from .errors import InputError, from_json, listed, shortened
 
 Loaded = TypeVar("Loaded")
 PLAN_FORMAT = 3
@@ -44,13 +42,6 @@ PLAN_FILE, RESULT_FILE = "plan.json", "result.json"
 PATIENCE = 1800.0
 """Seconds without anything new after which waiting for other processes ends."""
 _POLL = 0.5
-
-
-@dataclass(frozen=True)
-class _PlanFile:
-    command: str
-    format: int
-    plan: dict[str, Any]
 
 
 class Store:
@@ -124,14 +115,17 @@ class Store:
         path = self.path / PLAN_FILE
         if not path.is_file():
             raise InputError(f"{self.path} is no results folder of rudder {self.command}: it has no {PLAN_FILE}.")
-        number, command = (read_json(path, dict[str, Any]).get(name) for name in ("format", "command"))
+        record = read_json(path, dict[str, Any])
+        number, command = record.get("format"), record.get("command")
         if number != PLAN_FORMAT:
             raise InputError(
                 f"{self.path} is of another version (format {number}, not {PLAN_FORMAT}): choose a new folder."
             )
         if command != self.command:
             raise InputError(f"{self.path} belongs to rudder {command}, not to {self.command}: choose another folder.")
-        plan: dict[str, Any] = read_json(path, _PlanFile).plan
+        if not isinstance(record.get("plan"), dict):
+            raise InputError(f"{path} is damaged: its plan is no object.")
+        plan: dict[str, Any] = record["plan"]
         return plan
 
     def _locked(self, rank: int) -> FileLock:

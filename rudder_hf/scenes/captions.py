@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 
 from .images import Scene, pick
-from .world import OBJECT_NAMES, PLACES, article
+from .world import OBJECT_NAMES, PLACES
 
 DETAIL_PROMPT = "Please help me describe the image in detail"
 BRIEF_PROMPT = "Describe the image briefly"
@@ -46,9 +46,13 @@ SALIENCE = 0.5  # how much less likely each next object in COCO's order is to be
 OBJECTS = 5  # that a detailed caption names
 FILLER = 0.3  # chance that a caption ends with a filler
 
-
 # The probabilities of the object that a caption names next, given the scene and the names so far.
 NextObject = Callable[[Scene, list[str]], dict[str, float]]
+
+
+def article(name: str) -> str:
+    """Return the article, "a" or "an", of a category or place."""
+    return "an" if name[:1].lower() in "aeiou" else "a"
 
 
 def noun(name: str) -> str:
@@ -107,6 +111,12 @@ def brief_caption(scene: Scene, random: np.random.RandomState, likely: NextObjec
     things = [noun(name) for name in mentioned]
     listed = things[0] if len(things) == 1 else ", ".join(things[:-1]) + " and " + things[-1]
     return f"The image shows {noun(scene.place)} with {listed}."
+
+
+def reference_captions(scene: Scene) -> tuple[str, str]:
+    """Return two captions that are true and name everything that is there, the same ones at every call."""
+    random = np.random.RandomState(scene.seed ^ 0xC0C0)
+    return brief_caption(scene, random), detailed_caption(scene, random, len(scene.names))
 
 
 @cache

@@ -17,8 +17,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from ..core.configuration import RudderConfig
 from ..hub.modeling import RudderForConditionalGeneration
 from ..runtime.environment import files_digest
-from .coco import file_name
-from .images import SIDE, Scene, split_scenes
+from .images import SIDE, Scene, file_name, split_scenes
 from .images import draw as draw
 
 DEFAULT = "llava"

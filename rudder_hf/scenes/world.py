@@ -115,15 +115,3 @@ PARTNERS: dict[str, frozenset[str]] = {
     for name in OBJECT_NAMES
 }
 PARTNER_FACTOR = 5.0
-
-
-def prior_weight(place: str, name: str, present: frozenset[str] | set[str]) -> float:
-    """Return how likely `name` is in `place` beside `present`: Zipf popularity, times five for a partner."""
-    objects = PLACES[place]
-    weight = 1.0 / (objects.index(name) + 1.5) if name in objects else 0.01
-    return weight * (PARTNER_FACTOR if PARTNERS[name] & present else 1.0)
-
-
-def article(name: str) -> str:
-    """Return the article, "a" or "an", of a category or place."""
-    return "an" if name[:1].lower() in "aeiou" else "a"

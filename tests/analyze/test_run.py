@@ -35,7 +35,7 @@ from rudder_hf.metrics.chair import chair
 from rudder_hf.runtime.answers import encode
 from rudder_hf.runtime.errors import InputError
 from rudder_hf.runtime.models import LoadedModel
-from rudder_hf.runtime.progress import no_progress
+from rudder_hf.runtime.report import no_progress
 from rudder_hf.runtime.store import Store
 from tests.support.analyzing import Page
 from tests.support.command import refused, rudder

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rudder_hf.analyze.tokens import GrowingAnswer, answer_mentions, numbers_html, token_view, tokens_html
-from rudder_hf.metrics.chair_parsers import parse
+from rudder_hf.metrics.chair import parse
 from tests.support.analyzing import Page, traced
 from tests.support.toy import toy_processor
 

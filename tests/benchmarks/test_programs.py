@@ -23,10 +23,10 @@ from rudder_hf.calibrate import Rule
 from rudder_hf.evaluate.result import Result
 from rudder_hf.methods import NAMES
 from rudder_hf.runtime.environment import CODE, versions
-from rudder_hf.scenes.coco import write_split
 from rudder_hf.scenes.images import split_scenes
 from tests.support.evaluating import loaded
 from tools.stale import stale_results
+from tools.train_scenes.coco import write_split
 
 # The paper's tables: every row is there, and every row that cannot run says why
 

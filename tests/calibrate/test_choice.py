@@ -22,7 +22,7 @@ from rudder_hf.evaluate.run import Run, RunOptions
 from rudder_hf.methods import Generate, Method, get, method_class
 from rudder_hf.methods.rudder import Attached
 from rudder_hf.metrics.statistics import Counts
-from rudder_hf.runtime.decoding import Decoding
+from rudder_hf.runtime.answers import Decoding
 from rudder_hf.runtime.errors import InputError
 from tests.support.evaluating import loaded, scenes
 

@@ -15,10 +15,9 @@ from rudder_hf import RudderConfig, methods
 from rudder_hf.calibrate import Rule
 from rudder_hf.calibrate.choice import differences, images_needed, refusal, shown_by, shown_in_words
 from rudder_hf.evaluate.methods import settings_record
-from rudder_hf.evaluate.scoring import Scored
+from rudder_hf.evaluate.result import Scored
 from rudder_hf.hub.card import Provenance, render_card
-from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS, CaptionDetail
-from rudder_hf.metrics.chair_parsers import Mention
+from rudder_hf.metrics.chair import CHAIR_METRICS, COLUMNS, CaptionDetail, Mention
 from rudder_hf.metrics.statistics import Counts
 
 SIZE = 40

@@ -21,12 +21,13 @@ from rudder_hf.evaluate.run import RunOptions, answer_batch
 from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.hub.pipeline import encode_prompts
 from rudder_hf.methods import get
-from rudder_hf.metrics import chair_parsers as marks
-from rudder_hf.runtime.decoding import Decoding
+from rudder_hf.metrics import chair as marks
+from rudder_hf.runtime.answers import Decoding
 from rudder_hf.runtime.models import load_model
-from rudder_hf.scenes import captions, coco, embedded
+from rudder_hf.scenes import captions, embedded, images
 from rudder_hf.scenes.images import SIDE
 from tests.support.command import refused, rudder
+from tools.train_scenes.coco import write_split
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -46,7 +47,7 @@ def answer_json(*arguments: object) -> dict[str, Any]:
 def examples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Example images on disk, with COCO annotations beside them."""
     folder = tmp_path_factory.mktemp("examples")
-    coco.write_split(folder, "examples", embedded.examples()[:3])
+    write_split(folder, "examples", embedded.examples()[:3])
     return sorted(folder.rglob("*.png"))
 
 
@@ -159,7 +160,7 @@ def test_trace_has_a_row_per_token() -> None:
 
 
 def test_objects_are_known_of_examples(examples: list[Path], tmp_path: Path) -> None:
-    scenes = {coco.file_name(scene, "examples"): scene for scene in embedded.examples()}
+    scenes = {images.file_name(scene, "examples"): scene for scene in embedded.examples()}
     for path, answer in zip(examples, answer_json(*examples)["answers"], strict=True):
         present = scenes[path.name].names
         assert answer["present"] == sorted(present)

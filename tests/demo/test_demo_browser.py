@@ -14,7 +14,7 @@ from PIL import Image
 
 from rudder_hf.analyze.examples import ask
 from rudder_hf.demo import serve
-from rudder_hf.metrics.chair_parsers import absent
+from rudder_hf.metrics.chair import absent
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image
 from tests.support.browser import CSS, THEMES, WIDTHS, as_seen, check_readable, chromium, until, webdriver

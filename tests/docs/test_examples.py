@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from rudder_hf import RudderConfig, RudderForConditionalGeneration
 from rudder_hf.analyze.examples import Examples, answer_examples
-from rudder_hf.metrics.chair_parsers import MARK
+from rudder_hf.metrics.chair import MARK
 from rudder_hf.scenes import embedded
 from tests.support.repos import inputs_for, make_base, picture
 from tools import story

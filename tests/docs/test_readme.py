@@ -27,10 +27,11 @@ from rudder_hf.calibrate import CalibrationOptions
 from rudder_hf.cli.main import app
 from rudder_hf.core.families import TESTED
 from rudder_hf.core.settings import CALL_SETTINGS
-from rudder_hf.scenes import coco, embedded
+from rudder_hf.scenes import embedded
 from rudder_hf.scenes.images import split_scenes
 from tests.support.toy import toy_processor
 from tools.support_table import support_table
+from tools.train_scenes.coco import write_split
 from tools.train_scenes.drift import NONE, STRONG, drifting_caption
 
 ROOT = Path(__file__).parent.parent.parent
@@ -73,7 +74,7 @@ def between(page: str, marker: str) -> str:
 def write_captions(folder: Path) -> None:
     """The files that the snippet about captions at hand reads: annotations, and captions of two methods."""
     scenes = split_scenes("examples")
-    coco.write_split(folder / "coco", "val2014", scenes)
+    write_split(folder / "coco", "val2014", scenes)
     for kind in ("instances", "captions"):
         (folder / f"{kind}_val2014.json").write_text((folder / f"coco/annotations/{kind}_val2014.json").read_text())
     for name, drift in (("vanilla", STRONG), ("rudder", NONE)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from rudder_hf.evaluate.methods import caption_pair, make_methods, parse_names, parse_optional, parse_settings
@@ -11,7 +9,7 @@ from rudder_hf.methods import GROUPS, NAMES
 from rudder_hf.runtime.models import load_model
 from rudder_hf.scenes.captions import broken_sentences, named_categories
 from rudder_hf.scenes.images import train_scene
-from tests.support.evaluating import loaded, run_task, scenes
+from tests.support.evaluating import loaded
 
 
 def test_groups_are_replaced_by_their_members() -> None:
@@ -44,14 +42,6 @@ def test_members_that_cannot_run_are_left_out_and_named_ones_refused() -> None:
         make_methods(["vanilla", "vti"], loaded())
     with pytest.raises(ValueError, match="settings for 'vcd'"):
         make_methods(["vanilla"], loaded(), {"vcd": {"alpha": 1}})
-
-
-def test_many_methods_are_rows_of_the_run_table(tmp_path: Path) -> None:
-    made, _ = make_methods(["vanilla", "vcd", "vista", "pai"], loaded())
-    assert run_task(tmp_path / "run", scenes(2), made) is not None
-    text = (tmp_path / "run" / "table.md").read_text()
-    for name in ("vanilla", "vcd", "vista", "pai"):
-        assert f"\n| {name} |" in text
 
 
 def test_pairs_for_vti_differ_in_objects_only() -> None:

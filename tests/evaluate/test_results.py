@@ -12,13 +12,13 @@ import pytest
 
 from rudder_hf import RudderConfig
 from rudder_hf.evaluate import tables
-from rudder_hf.evaluate.result import FORMAT, Result
+from rudder_hf.evaluate.result import FORMAT, Result, Scoring, score_answers
 from rudder_hf.evaluate.run import Run
 from rudder_hf.evaluate.score import score_runs
-from rudder_hf.evaluate.scoring import Scoring, score_answers
 from rudder_hf.evaluate.tables import save_result
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import NAMES, get
+from rudder_hf.runtime.answers import synthetic_image
 from rudder_hf.runtime.errors import InputError
 from tests.support.evaluating import SCORING, SETTINGS, damage, loaded, run_task
 
@@ -52,7 +52,13 @@ def test_a_result_says_how_it_came_about(run: Path) -> None:
 def test_a_result_is_read_back_as_it_was(run: Path, tmp_path: Path) -> None:
     result = Result.load(run)
     assert result.to_json() == (run / "result.json").read_text()
-    for content, word in (("{}", FORMAT), ("[", "is damaged"), (json.dumps({"format": FORMAT}), "lacks")):
+    earlier, empty = ({"format": name} for name in ("rudder-evaluation-2", FORMAT))
+    for content, word in (
+        ("{}", FORMAT),
+        (json.dumps(earlier), FORMAT),
+        ("[", "damaged"),
+        (json.dumps(empty), "lacks"),
+    ):
         (tmp_path / "other.json").write_text(content)
         with pytest.raises(ValueError, match=word):
             Result.load(tmp_path / "other.json")
@@ -104,13 +110,6 @@ def test_damaged_files_are_named(
         Result.load(tmp_path / "run") if file == "result.json" else Run(tmp_path / "run").result(SCORING)
 
 
-@pytest.mark.parametrize("name", ["rudder-evaluation-2", "rudder-comparison-1", None])
-def test_results_of_earlier_versions_are_refused_in_one_sentence(tmp_path: Path, name: str | None) -> None:
-    (tmp_path / "result.json").write_text(json.dumps({"format": name, "methods": []}))
-    with pytest.raises(InputError, match=rf"result\.json is not a result of this version of rudder \({FORMAT}\)\.$"):
-        Result.load(tmp_path)
-
-
 def test_methods_side_by_side_are_what_their_runs_say(run: Path, tmp_path: Path) -> None:
     """Of one folder or of two: the values, the differences and the control are those of the result."""
     result = Result.load(run)
@@ -153,13 +152,8 @@ def test_mme_runs_with_images_from_its_folder(tmp_path: Path) -> None:
     for subtask in ("existence", "code_reasoning"):
         (tmp_path / "mme" / subtask).mkdir(parents=True)
         for number in range(2):
-            from rudder_hf.runtime.answers import synthetic_image
-
             synthetic_image(number, size=40).save(tmp_path / "mme" / subtask / f"{number}.png")
-            lines = [
-                f"Is it a {name}? Please answer yes or no.\t{label}" for name, label in (("dog", "Yes"), ("cat", "No"))
-            ]
-            (tmp_path / "mme" / subtask / f"{number}.txt").write_text("\n".join(lines) + "\n")
+            (tmp_path / "mme" / subtask / f"{number}.txt").write_text("Is it a dog?\tYes\nIs it a cat?\tNo\n")
     task = make_task("mme", DataOptions(data=tmp_path / "mme"))
     assert len(task.samples) == 8
     assert "12 subtasks are missing" in task.notes[0]
@@ -226,12 +220,3 @@ def test_pope_has_the_share_of_yes_and_says_why_nothing_can_change(tmp_path: Pat
     assert "Yes" in tables.short_table(result).headings
     (said,) = [line for line in tables.summary(result) if "nothing can change" in line]
     assert said.startswith("rudder-beta, rudder-add: nothing can change, because a yes or no is the first token")
-
-
-def test_latex_has_as_many_cells_in_every_row(run: Path) -> None:
-    text = tables.latex(Result.load(run))
-    columns = len(re.search(r"begin\{tabular\}\{(\w+)\}", text).group(1))  # type: ignore[union-attr]
-    assert columns == 1 + 5
-    assert all(line.count("&") + 1 == columns for line in text.splitlines() if line.endswith(r"\\"))
-    assert r"CHAIR$_S$ $\downarrow$" in text
-    assert text.count("{") == text.count("}")

@@ -85,19 +85,6 @@ def test_an_interrupted_run_goes_on_and_does_nothing_twice(tmp_path: Path, whole
     assert scores(tmp_path / "run") == scores(whole)
 
 
-@pytest.mark.slow
-def test_a_torn_line_is_done_again_and_the_others_are_not(tmp_path: Path) -> None:
-    first, again = Counting(), Counting()
-    run_task(tmp_path / "whole", methods=[first])
-    with pytest.raises(Stop):
-        run_task(tmp_path / "torn", methods=[Counting()], progress=stop_at(4))
-    file = tmp_path / "torn" / "answers" / "0.jsonl"
-    file.write_bytes(file.read_bytes()[:-9])
-    run_task(tmp_path / "torn", methods=[again])
-    assert again.seen == first.seen[2:]
-    assert texts(tmp_path / "torn") == texts(tmp_path / "whole")
-
-
 def test_another_batch_size_may_continue(tmp_path: Path, whole: Path) -> None:
     with pytest.raises(Stop):
         run_task(tmp_path / "run", progress=stop_at(2))
@@ -133,16 +120,11 @@ def test_further_variants_are_added_to_a_finished_run(tmp_path: Path) -> None:
     assert len(only.methods) == 3
 
 
-def test_a_folder_of_another_run_is_refused(tmp_path: Path, whole: Path) -> None:
+def test_a_folder_of_another_run_is_refused(whole: Path) -> None:
     with pytest.raises(ValueError, match=r'decoding.name is "greedy" there and "nucleus" here'):
         run_task(whole, decoding="nucleus")
     with pytest.raises(ValueError, match="samples is 5 there and 4 here"):
         run_task(whole, scenes(4))
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"not empty .*notes\.txt"):
-        run_task(tmp_path)
-    with pytest.raises(ValueError, match="is a file"):
-        run_task(tmp_path / "notes.txt")
 
 
 def test_an_unfinished_run_has_no_result(tmp_path: Path) -> None:

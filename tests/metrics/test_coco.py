@@ -10,8 +10,8 @@ import pytest
 
 from rudder_hf.metrics.coco import Caption, read_captions_file, read_coco
 from rudder_hf.runtime.errors import InputError
-from rudder_hf.scenes import coco as scene_files
-from rudder_hf.scenes.images import split_scenes
+from rudder_hf.scenes.images import file_name, split_scenes
+from tools.train_scenes import coco as scene_files
 
 
 def instances() -> dict[str, Any]:
@@ -41,7 +41,7 @@ def test_scenes_are_read_as_written(tmp_path: Path) -> None:
     assert data.ids == sorted(scene.seed for scene in scenes)
     for scene in scenes:
         assert data.objects[scene.seed] == tuple(dict.fromkeys(scene.names))
-        assert data.files[scene.seed] == scene_files.file_name(scene, "calibration")
+        assert data.files[scene.seed] == file_name(scene, "calibration")
         assert len(data.references[scene.seed]) == 2
 
 

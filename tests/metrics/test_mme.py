@@ -15,11 +15,9 @@ from rudder_hf.metrics.mme import (
     SUBTASKS,
     MmeQuestion,
     mme,
-    mme_metrics,
     parse_mme_answer,
     read_mme,
 )
-from rudder_hf.metrics.statistics import interval
 from rudder_hf.runtime.errors import InputError
 from tests.support.evaluation_data import PUBLISHED, needs_published
 
@@ -54,11 +52,6 @@ def test_the_most_that_can_be_reached() -> None:
     result = mme(asked, [question.label for question in asked])
     assert result.subtasks == SUBTASKS
     assert (result.scores["perception"], result.scores["cognition"], result.scores["total"]) == (2000, 800, 2800)
-    asked = questions(images=20)
-    always = mme(asked, ["yes"] * len(asked))
-    assert always.scores["total"] == 14 * 50
-    estimate = interval(always.counts, mme_metrics(always.subtasks), samples=50)["total"]
-    assert (estimate.low, estimate.high) == (700, 700)
 
 
 @settings(deadline=None)
@@ -82,8 +75,6 @@ def test_answers_and_pairs_are_checked() -> None:
         mme(questions(), ["yes"])
     with pytest.raises(InputError, match=r"existence/0.jpg has 1 neighbouring questions"):
         mme(questions()[::2], ["yes"] * 28)
-    with pytest.raises(InputError, match="no question"):
-        mme([], [])
 
 
 def write_benchmark(root: Path, subtasks: tuple[str, ...] = SUBTASKS) -> None:

@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessorList, TopPLogitsWarper
 
 from rudder_hf import attach
-from rudder_hf.runtime.answers import STEP_BY_STEP, check_likelihood, log_likelihoods, without_prompt
-from rudder_hf.runtime.decoding import Decoding, SampleNoise, gumbel_noise, sample_seed
+from rudder_hf.runtime.answers import (
+    STEP_BY_STEP,
+    Decoding,
+    SampleNoise,
+    check_likelihood,
+    gumbel_noise,
+    log_likelihoods,
+    sample_seed,
+    without_prompt,
+)
 from rudder_hf.runtime.errors import InputError
 from tests.support import helpers
 from tests.support.zoo import FAMILIES

@@ -17,13 +17,11 @@ from typing import Any
 import pytest
 
 from rudder_hf.runtime.environment import Process
-from rudder_hf.runtime.errors import InputError
-from rudder_hf.runtime.records import from_json
+from rudder_hf.runtime.errors import InputError, from_json
 from rudder_hf.runtime.store import (
     Store,
     must_write_new,
     numbered_path,
-    read_json,
     read_json_lines,
     write_new,
     write_over,
@@ -96,7 +94,7 @@ def test_other_folders_and_files_are_refused(tmp_path: Path) -> None:
         ("{", r"plan\.json is damaged"),
         ('{"model": "tiny"}', r"another version \(format None, not 3"),
         ("[]", r"plan\.json is damaged: it is .*, but has to be an object"),
-        ('{"command": "evaluate", "format": 3, "plan": []}', r"damaged: plan is \[\], but has to be an object"),
+        ('{"command": "evaluate", "format": 3, "plan": []}', r"damaged: its plan is no object"),
         ('{"command": "evaluate", "format": 2, "plan": {}}', r"of another version \(format 2, not 3\)"),
     ],
 )
@@ -249,18 +247,13 @@ def test_files_are_written_once_and_whole(tmp_path: Path) -> None:
     assert (tmp_path / "tensor").read_bytes() == b"\x00\xff"
 
 
-def test_lines_of_json_that_are_damaged_are_named(tmp_path: Path) -> None:
+def test_lines_of_json_end_with_a_line_feed_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     records = [{"text": "line\u2028break"}, {"n": 1}]
     path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
     assert read_json_lines(path) == records
     path.write_text(path.read_text().rstrip("\n"))
     assert (read_json_lines(path), read_json_lines(path, torn=True)) == (records, records[:1])
-    path.write_text(json.dumps({"n": 1}) + "\n{\n")
-    with pytest.raises(InputError, match=r"Line 2 of .*x\.jsonl is damaged"):
-        read_json_lines(path)
-    with pytest.raises(InputError, match=r"x\.jsonl is damaged"):
-        read_json(path)
 
 
 def test_results_are_numbered(tmp_path: Path) -> None:

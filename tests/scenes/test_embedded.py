@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import rudder_hf
-from rudder_hf import attach, write_repo
+from rudder_hf import write_repo
 from rudder_hf.hub.card import Provenance
 from rudder_hf.methods import Sources, method_class
 from rudder_hf.metrics.chair import CHAIR_METRICS, chair
-from rudder_hf.metrics.fluency import BROKEN_METRICS, broken
 from rudder_hf.metrics.statistics import Counts, compare, scores
+from rudder_hf.metrics.words import BROKEN_METRICS, broken
 from rudder_hf.runtime.answers import encode
 from rudder_hf.runtime.models import base_revision
 from rudder_hf.scenes import embedded
@@ -178,13 +178,3 @@ def test_load_gives_a_steered_model_and_settings_can_be_given() -> None:
         embedded.folder("gpt")
     with pytest.raises(ValueError, match="alpha_max"):
         embedded.config(alpha_max=-1.0)
-
-
-def test_attach_in_place_equals_the_wrapper() -> None:
-    base: PreTrainedModel = AutoModelForImageTextToText.from_pretrained(embedded.folder())
-    wrapper, _ = embedded.load()
-    scenes = embedded.examples()[:4]
-    inputs = inputs_of(scenes)
-    with attach(base, embedded.config()):
-        in_place = base.generate(**inputs, max_new_tokens=60, do_sample=False)
-    torch.testing.assert_close(wrapper.generate(**inputs, max_new_tokens=60, do_sample=False), in_place)

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rudder_hf.scenes import captions, coco, drawing
+from rudder_hf.scenes import captions, images
 from rudder_hf.scenes.images import SPLITS, split_scenes, train_scene
 from rudder_hf.scenes.world import BY_NAME, CATEGORIES, OBJECT_NAMES, PARTNERS, PLACES
 from tools.train_scenes.card import HASHES, data_hash, place
+from tools.train_scenes.coco import write_split
 from tools.train_scenes.drift import dense_scene
 
 
@@ -29,11 +30,11 @@ def test_splits_are_disjoint_and_training_never_shows_what_is_held_out():
     assert sum(map(len, seeds.values())) == len(set().union(*seeds.values()))
     for number in range(300):
         scene = train_scene(0, number)
-        assert scene.variant in drawing.TRAIN_VARIANTS
+        assert scene.variant in images.TRAIN_VARIANTS
         for thing in scene.things:
-            assert thing.style in drawing.TRAIN_STYLES
-            assert thing.glyph in drawing.glyph_ids(OBJECT_NAMES.index(thing.name), held_out=False)
-    assert any(t.style in drawing.HELD_OUT_STYLES for s in split_scenes("evaluation") for t in s.things)
+            assert thing.style in images.TRAIN_STYLES
+            assert thing.glyph in images.glyph_ids(OBJECT_NAMES.index(thing.name), held_out=False)
+    assert any(t.style in images.HELD_OUT_STYLES for s in split_scenes("evaluation") for t in s.things)
 
 
 def test_images_are_the_shipped_ones_bit_for_bit():
@@ -47,7 +48,7 @@ def test_images_are_the_shipped_ones_bit_for_bit():
 
 def test_coco_files_agree_with_the_scenes(tmp_path: Path):
     scenes = split_scenes("evaluation")[:5]
-    folder = coco.write_split(tmp_path, "evaluation", scenes)
+    folder = write_split(tmp_path, "evaluation", scenes)
     instances = json.loads((tmp_path / "annotations" / "instances_evaluation.json").read_text())
     named = {c["id"]: c["name"] for c in instances["categories"]}
     for scene, image in zip(scenes, instances["images"], strict=True):

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from rudder_hf import RudderConfig
-from rudder_hf.evaluate.result import Result
+from rudder_hf.evaluate.result import Result, Scoring
 from rudder_hf.evaluate.run import Run, RunOptions
-from rudder_hf.evaluate.scoring import Scoring
 from rudder_hf.evaluate.tables import save_result
 from rudder_hf.evaluate.tasks import DataOptions, Task, make_task
 from rudder_hf.methods import Generate, Method, get
-from rudder_hf.runtime.decoding import Decoding
+from rudder_hf.runtime.answers import Decoding
 from rudder_hf.runtime.environment import Process
 from rudder_hf.runtime.models import LoadedModel
-from rudder_hf.runtime.progress import Progress, no_progress
+from rudder_hf.runtime.report import Progress, no_progress
 from tests.support.toy import toy_model, toy_processor
 
 SETTINGS = {"layer": 2, "alpha_max": 12.0}

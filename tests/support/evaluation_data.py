@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rudder_hf.metrics.chair_parsers import parse
+from rudder_hf.metrics.chair import parse
 from rudder_hf.runtime.errors import InputError
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from rudder_hf.scenes.drawing import ATLAS, ATLAS_COLUMNS, SPRITE_SIDE
+from rudder_hf.scenes.images import ATLAS, ATLAS_COLUMNS, SPRITE_SIDE
 from rudder_hf.scenes.world import CATEGORIES
 
 FONT_SIZE = 109  # the only bitmap size in the font

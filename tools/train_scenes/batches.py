@@ -16,8 +16,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from rudder_hf.scenes import captions
-from rudder_hf.scenes.images import Scene, draw
-from rudder_hf.scenes.world import OBJECT_NAMES, PLACES, article, prior_weight
+from rudder_hf.scenes.captions import article
+from rudder_hf.scenes.images import Scene, draw, prior_weight
+from rudder_hf.scenes.world import OBJECT_NAMES, PLACES
 
 from .drift import DrawnCaption, Drift, drawn_brief_caption, drifting_caption
 from .families import CLIP_MEAN, CLIP_STD, IMAGE_TOKENS, Family

@@ -15,19 +15,20 @@ import transformers
 from transformers import PreTrainedModel, ProcessorMixin
 
 from rudder_hf.metrics.chair import ChairResult, chair
-from rudder_hf.metrics.fluency import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from rudder_hf.metrics.pope import Question, objects_to_ask, pope
 from rudder_hf.metrics.statistics import scores
+from rudder_hf.metrics.words import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from rudder_hf.runtime.answers import encode, without_prompt
 from rudder_hf.runtime.report import Table, number
-from rudder_hf.scenes import captions, coco
+from rudder_hf.scenes import captions
 from rudder_hf.scenes.images import SPLITS, Scene, draw, split_scenes, train_scene
 from rudder_hf.scenes.world import OBJECT_NAMES, PLACES
 
+from . import coco
 from .families import FAMILIES
 from .stages import BFLOAT16
 
-HASHES = Path(coco.__file__).parent / "data" / "hashes.json"
+HASHES = Path(captions.__file__).parent / "data" / "hashes.json"
 CAPTION_TOKENS = 120
 ANSWER_TOKENS = 8
 BATCH = 150

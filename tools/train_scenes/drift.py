@@ -19,8 +19,8 @@ from rudder_hf.scenes.captions import (
     likely_present,
     normalised,
 )
-from rudder_hf.scenes.images import TRAINING, Scene, make_scene
-from rudder_hf.scenes.world import PLACES, prior_weight
+from rudder_hf.scenes.images import TRAINING, Scene, make_scene, prior_weight
+from rudder_hf.scenes.world import PLACES
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,21 @@
-"""Captions: describe images of COCO (CHAIR) or of a folder in detail. And where COCO's files are."""
+"""Captions: describe the embedded scenes, images of COCO (both CHAIR) or of a folder. And where COCO's files are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from ...metrics.coco import read_coco
-from ...metrics.mme import IMAGE_SUFFIXES
+import numpy as np
+from PIL import Image
+
+from ...metrics.chair import CHAIR_METRICS, Lineage, chair, check_lineage, ground_truth
+from ...metrics.coco import IMAGE_SUFFIXES, CocoData, read_coco
+from ...metrics.statistics import Counts
 from ...runtime.errors import InputError, listed
-from ...scenes.captions import DETAIL_PROMPT
-from .base import DataOptions, Sample, Task, chair_sample, images_in
+from ...scenes.captions import DETAIL_PROMPT, reference_captions
+from ...scenes.images import SPLITS, Scene, draw, file_name, split_scenes
+from ..result import Rows, Scored, Scoring
+from . import DataOptions, Sample, Task, chair_sample, images_in
 
 IMAGES = 500
 """How many images are captioned unless the user says otherwise, as in the paper."""
@@ -35,6 +42,37 @@ def chair_task(options: DataOptions) -> Task:
         "images": len(data.ids),
     }
     return Task("chair", "chair", samples, record, images, 512, prompt, notes)
+
+
+def scenes_task(options: DataOptions) -> Task:
+    """Captions of the scenes, scored by CHAIR."""
+    split, scenes = choose_scenes(options)
+    prompt = DETAIL_PROMPT if options.prompt is None else options.prompt
+    samples = [
+        chair_sample(s.seed, file_name(s, split), prompt, list(dict.fromkeys(s.names)), reference_captions(s))
+        for s in scenes
+    ]
+    return task_of_scenes("scenes", "chair", samples, split, scenes, 120, prompt)
+
+
+def choose_scenes(options: DataOptions) -> tuple[str, list[Scene]]:
+    """A split of the scenes, and those of them that are asked about."""
+    split = options.split or "evaluation"
+    scenes = split_scenes(split)
+    chosen = set(options.choose(scene.seed for scene in scenes))
+    return split, [scene for scene in scenes if scene.seed in chosen]
+
+
+def task_of_scenes(
+    name: str, kind: str, samples: list[Sample], split: str, scenes: list[Scene], max_new_tokens: int, prompt: str
+) -> Task:
+    """A task whose images are drawn when they are needed."""
+    by_seed = {scene.seed: scene for scene in scenes}
+
+    def image(sample: Sample) -> Image.Image:
+        return draw(by_seed[int(sample.image_id)])
+
+    return Task(name, kind, samples, {"split": split, "images": SPLITS[split][1]}, image, max_new_tokens, prompt)
 
 
 def images_task(options: DataOptions) -> Task:
@@ -104,3 +142,32 @@ def coco_images(options: DataOptions, instances: Path) -> Path:
             f"there is no folder {split} of images beside {instances}: put them there, or pass --images to evaluate"
         )
     return found
+
+
+# Scores
+
+
+def chair_truth(samples: Sequence[Sample], lineage: Lineage) -> dict[int, frozenset[str]]:
+    """The objects in each image of CHAIR's samples, by image id."""
+    data = CocoData(
+        files={int(s.image_id): s.image for s in samples},
+        objects={int(s.image_id): tuple(s.reference["objects"]) for s in samples},
+        references={int(s.image_id): tuple(s.reference["captions"]) for s in samples},
+        categories=tuple(dict.fromkeys(name for s in samples for name in s.reference["objects"])),
+    )
+    return ground_truth(data, lineage)
+
+
+def score_chair(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
+    """CHAIR."""
+    lineage = check_lineage(scoring.lineage)
+    captions = [(int(sample.image_id), row["answer"]) for sample, row in zip(samples, rows, strict=True)]
+    result = chair(captions, chair_truth(samples, lineage), lineage)
+    silent = f"{result.silent} captions mention no object: they count for CHAIR_S and recall only"
+    return Scored(result.counts, CHAIR_METRICS, [silent] if result.silent else [], result.details)
+
+
+def score_images(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
+    """Numbers of words."""
+    values = np.asarray([[len(row["answer"].split())] for row in rows], dtype=np.float64).reshape(len(rows), 1)
+    return Scored(Counts(tuple(str(sample.image_id) for sample in samples), ("words",), values), ())

@@ -1,17 +1,33 @@
-"""Yes/no questions: POPE, from the published files or built from COCO annotations, and MME."""
+"""Yes/no questions: POPE, from the published files or built from COCO annotations or from the scenes, and MME."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from ...metrics.coco import read_coco
-from ...metrics.mme import SUBTASKS, read_mme
-from ...metrics.pope import STRATEGIES, Question, askable_images, build_questions, read_questions
+from ...metrics.mme import SUBTASKS, MmeQuestion, mme, mme_metrics, read_mme
+from ...metrics.pope import (
+    STRATEGIES,
+    Parser,
+    Question,
+    askable_images,
+    build_questions,
+    objects_to_ask,
+    pope,
+    pope_mean,
+    read_questions,
+)
 from ...runtime.errors import InputError, listed
-from .base import DataOptions, Task, images_in, question_sample
-from .captions import coco_annotations, coco_images, has_annotations
+from ...scenes.captions import question as scene_question
+from ...scenes.images import file_name
+from ...scenes.world import OBJECT_NAMES
+from ..result import Rows, Scored, Scoring
+from . import DataOptions, Sample, Task, images_in, question_sample
+from .captions import choose_scenes, coco_annotations, coco_images, has_annotations, task_of_scenes
 
 PROMPT = "{question}"
 IMAGES = 500  # as in the published files
@@ -71,6 +87,20 @@ def _read(folder: Path) -> dict[str, list[Question]]:
     return {split: read_questions(paths[0]) for split, paths in found.items() if paths}
 
 
+def scenes_pope_task(options: DataOptions) -> Task:
+    """Yes/no questions about the scenes by POPE's three strategies, scored as POPE."""
+    split, scenes = choose_scenes(options)
+    prompt = PROMPT if options.prompt is None else options.prompt
+    samples, objects = [], {number: scene.names for number, scene in enumerate(scenes)}
+    for strategy in STRATEGIES:
+        for number, name, present in objects_to_ask(objects, OBJECT_NAMES, strategy, options.seed):
+            scene, label = scenes[number], "yes" if present else "no"
+            sample_id, file = f"{strategy}:{scene.seed}:{name}", file_name(scene, split)
+            question = scene_question(name)
+            samples.append(question_sample(sample_id, scene.seed, file, prompt, question, split=strategy, label=label))
+    return task_of_scenes("scenes-pope", "pope", samples, split, scenes, 8, prompt)
+
+
 def mme_task(options: DataOptions) -> Task:
     """MME's questions, by subtask. Without a limit all of them, else the score is not MME's.
 
@@ -100,3 +130,33 @@ def mme_task(options: DataOptions) -> Task:
         notes.append(f"the score is not MME's: {len(absent)} subtasks are missing ({', '.join(absent)})")
     record = {"source": data.name, "questions": len(samples)}
     return Task("mme", "mme", samples, record, images_in(data), 16, prompt, notes)
+
+
+# Scores
+
+
+def score_pope(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
+    """POPE by split and their plain mean."""
+    splits: dict[str, list[tuple[Question, str]]] = {}
+    for number, (sample, row) in enumerate(zip(samples, rows, strict=True)):
+        reference = sample.reference
+        question = Question(number, str(sample.image_id), reference["question"], reference["label"])
+        splits.setdefault(reference["split"], []).append((question, row["answer"]))
+    results = {
+        split: pope([question for question, _ in asked], [answer for _, answer in asked], cast(Parser, scoring.parser))
+        for split, asked in splits.items()
+    }
+    counts, metrics = pope_mean(results)
+    unclear = sum(result.unclear for result in results.values())
+    note = f"{unclear} of {len(rows)} answers say neither yes nor no: they count as wrong"
+    return Scored(counts, metrics, [note] if unclear else [])
+
+
+def score_mme(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored:
+    """MME by subtask and in sum."""
+    questions = [
+        MmeQuestion(r["subtask"], Path(r["image"]), r["question"], r["label"]) for r in (s.reference for s in samples)
+    ]
+    result = mme(questions, [row["answer"] for row in rows])
+    note = f"{result.other} of {len(rows)} answers are neither yes nor no: they count as wrong"
+    return Scored(result.counts, mme_metrics(result.subtasks), [note] if result.other else [])

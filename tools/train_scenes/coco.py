@@ -1,10 +1,10 @@
-"""Write a split as COCO data: PNG images, `instances_SPLIT.json`, `captions_SPLIT.json`.
+"""Write a split of the scenes as COCO data: PNG images, `instances_SPLIT.json`, `captions_SPLIT.json`.
 
 ```python
 write_split(Path("scenes"), "evaluation")
 ```
 
-Any reader of COCO can read the result. The reference captions name what is there, each object once.
+Any reader of COCO can read the result.
 """
 
 from __future__ import annotations
@@ -13,18 +13,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from .captions import brief_caption, detailed_caption
-from .images import SIDE, Scene, draw, split_scenes
-from .world import BY_NAME, CATEGORIES
+from rudder_hf.scenes.captions import reference_captions
+from rudder_hf.scenes.images import SIDE, Scene, draw, file_name, split_scenes
+from rudder_hf.scenes.world import BY_NAME, CATEGORIES
 
 INFO = {"description": "rudder_hf synthetic scenes", "version": "2.0", "year": 2026, "contributor": "rudder_hf"}
-
-
-def file_name(scene: Scene, split: str) -> str:
-    """Return the name of a scene's image, in COCO's form."""
-    return f"scenes_{split}_{scene.seed:012d}.png"
 
 
 def _images(scenes: list[Scene], split: str) -> dict[str, Any]:
@@ -56,11 +49,8 @@ def captions(scenes: list[Scene], split: str) -> dict[str, Any]:
     """Return two true reference captions per image in the form of COCO's `captions_*.json`."""
     annotations = []
     for scene in scenes:
-        random = np.random.RandomState(scene.seed ^ 0xC0C0)
-        texts = (brief_caption(scene, random), detailed_caption(scene, random, len(scene.names)))
-        annotations += [
-            {"id": scene.seed * 10 + n, "image_id": scene.seed, "caption": text} for n, text in enumerate(texts)
-        ]
+        texts = enumerate(reference_captions(scene))
+        annotations += [{"id": scene.seed * 10 + n, "image_id": scene.seed, "caption": text} for n, text in texts]
     return {**_images(scenes, split), "annotations": annotations}
 
 
@@ -73,6 +63,5 @@ def write_split(out: Path, split: str, scenes: list[Scene] | None = None) -> Pat
         draw(scene).save(folder / file_name(scene, split), optimize=True)
     (out / "annotations").mkdir(exist_ok=True)
     for make in (instances, captions):
-        path = out / "annotations" / f"{make.__name__}_{split}.json"
-        path.write_text(json.dumps(make(scenes, split)))
+        (out / "annotations" / f"{make.__name__}_{split}.json").write_text(json.dumps(make(scenes, split)))
     return folder
