@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +26,7 @@ from rudder_hf.core.families import TESTED
 from rudder_hf.core.settings import CALL_SETTINGS
 from rudder_hf.scenes import coco, embedded
 from rudder_hf.scenes.images import split_scenes
-from tests.support.command import rudder
+from tests.support.command import rudder, started
 from tests.support.toy import toy_processor
 from tools.support_table import support_table
 from tools.train_scenes.drift import NONE, STRONG, drifting_caption
@@ -104,9 +100,10 @@ def test_python_snippets_run(hub_cache: Path, tmp_path: Path) -> None:
         f"    exec(compile({start!r} + page, name, 'exec'), {{'__name__': name}})\n"
         "    print('ran', name)\n"
     )
-    result = run(code, tmp_path, hub_cache)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert re.findall(r"^ran (.*)", result.stdout, re.MULTILINE) == ["quick-start", *pages]
+    process = started("-c", code, module=False, folder=tmp_path, HF_HOME=str(hub_cache))
+    printed, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, printed[-3000:]
+    assert re.findall(r"^ran (.*)", printed, re.MULTILINE) == ["quick-start", *pages]
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PAGES)])
@@ -133,24 +130,12 @@ def test_the_index_names_every_page() -> None:
         assert name == "index" or f"({name}.md)" in PAGES["index"], name
 
 
-def run(code: str, folder: Path, home: Path) -> Any:
-    environment = os.environ | {
-        "HF_HOME": str(home),
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=900
-    )
-
-
 @pytest.mark.slow
 def test_shown_output_is_what_the_command_prints() -> None:
     shown = re.search(r"```console\n\$ rudder (.*?)\n(.*?)```", README, re.DOTALL)
     assert shown is not None
-    command = [sys.executable, "-m", "rudder_hf", *shown.group(1).split()]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
-    assert printed.returncode == 0, printed.stderr[-2000:]
+    printed = rudder(*shown.group(1).split())
+    assert printed.exit_code == 0, printed.output
 
     def words(text: str) -> list[str]:
         # The last digits of the averages may differ between processors.

@@ -17,7 +17,6 @@ import pytest
 from rudder_hf import RudderConfig, RudderForConditionalGeneration
 from rudder_hf.hub.push import repo_files
 from tests.support.hub import READER, WRITER, Elsewhere, LocalHub, Outcome, Request
-from tests.support.hub.elsewhere import run_alone
 from tests.support.repos import make_base, make_settings
 from tests.support.toy import toy_model, toy_processor
 from tests.support.zoo.since import INSTALLED
@@ -186,7 +185,7 @@ print(json.dumps(["rudder_hf" in sys.modules, steered, said(out)]))
 
 
 @pytest.mark.slow
-def test_a_second_load_asks_once_and_offline_never(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+def test_a_second_load_asks_once_and_offline_never(elsewhere: Elsewhere, hub: LocalHub) -> None:
     load = f"{LOAD}processor = AutoProcessor.from_pretrained('org/steered', trust_remote_code=True)\n"
     load += "print(json.dumps(ask(model, processor)))"
     online = elsewhere.run(load).value
@@ -194,7 +193,7 @@ def test_a_second_load_asks_once_and_offline_never(elsewhere: Elsewhere, hub: Lo
     assert elsewhere.run(f"{LOAD}print(1)").value == 1
     # Have the settings moved? Their base is pinned.
     assert [request.path for request in hub.counted()] == ["/api/models/org/steered"]
-    offline = run_alone(load, home / "home", hub.url, HF_HUB_OFFLINE="1")
+    offline = elsewhere.run_alone(load, HF_HUB_OFFLINE="1")
     assert offline.value == online
     assert hub.counted() == []
 

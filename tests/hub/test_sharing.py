@@ -381,34 +381,27 @@ def test_the_first_architecture_loads_it(repo: Path) -> None:
     assert isinstance(getattr(transformers, first).from_pretrained(repo), LlavaForConditionalGeneration)
 
 
-def test_generation_config(model: Any, inputs: dict[str, Any], expected: dict[str, torch.Tensor]) -> None:
+def test_generation_config(repo: Path, model: Any, inputs: dict[str, Any], expected: dict[str, torch.Tensor]) -> None:
     """A call takes its settings from its generation config or the model's, if it brings none itself."""
 
-    def say(stored: Any, **more: Any) -> torch.Tensor:
+    def say(model: Any, stored: Any, **more: Any) -> torch.Tensor:
         return model.generate(**inputs, generation_config=GenerationConfig(**GREEDY, rudder=stored), **more)
 
-    assert torch.equal(say(False), expected["vanilla"])
-    assert torch.equal(say({"mode": "add"}), expected["add"])
-    assert torch.equal(say(None), expected["steered"])
-    assert torch.equal(say(False, rudder={"mode": "add"}), expected["add"])
-    assert torch.equal(say(False, rudder=True), expected["steered"])
+    wrapper = AutoModel.from_pretrained(repo)
+    for each in (model, wrapper):
+        assert torch.equal(say(each, False), expected["vanilla"])
+        assert torch.equal(say(each, {"mode": "add"}), expected["add"])
+        assert torch.equal(say(each, None), expected["steered"])
+        assert torch.equal(say(each, False, rudder={"mode": "add"}), expected["add"])
+        assert torch.equal(say(each, False, rudder=True), expected["steered"])
     model.generation_config.rudder = {"mode": "add"}
     assert torch.equal(model.generate(**inputs, **GREEDY), expected["add"])
-    assert torch.equal(say(False), expected["vanilla"])
-
-
-def test_generation_config_on_the_wrapper_and_for_one_call(
-    repo: Path, inputs: dict[str, Any], expected: dict[str, torch.Tensor]
-) -> None:
-    options = GenerationConfig(**GREEDY, rudder={"mode": "add"})
-    wrapper = AutoModel.from_pretrained(repo)
-    assert torch.equal(wrapper.generate(**inputs, generation_config=options), expected["add"])
-    assert torch.equal(wrapper.generate(**inputs, generation_config=options, rudder=False), expected["vanilla"])
+    assert torch.equal(say(model, False), expected["vanilla"])
     stock = wrapper.unwrap()
     custom = {"custom_generate": str(repo), "trust_remote_code": True}
-    assert torch.equal(stock.generate(**inputs, generation_config=options, **custom), expected["add"])
+    assert torch.equal(say(stock, {"mode": "add"}, **custom), expected["add"])
     # A stock model knows nothing of the attribute.
-    assert torch.equal(stock.generate(**inputs, generation_config=options), expected["vanilla"])
+    assert torch.equal(say(stock, {"mode": "add"}), expected["vanilla"])
 
 
 @pytest.mark.parametrize("rudder", ["off", 5, {"alpha_max": -1.0}, {"strength": 1.0}])
