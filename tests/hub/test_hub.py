@@ -139,6 +139,8 @@ def test_saving_without_the_package(elsewhere: Elsewhere, hub: LocalHub, expecte
     """The files that were loaded, but for the card; they load from their folder, and pushing takes the package."""
     code = f"""{LOAD.replace("trust_remote_code", "alpha_max=11.0, dtype='bfloat16', trust_remote_code")}
 assert (model.config.alpha_max, str(model.dtype)) == (11.0, "torch.bfloat16")
+model.save_pretrained("again")
+assert "'alpha_max': 11.0" in open("again/custom_generate/generate.py").read()
 model.config.alpha_max = 40.0
 model.save_pretrained("again")
 again = AutoModel.from_pretrained("again", trust_remote_code=True)

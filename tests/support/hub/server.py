@@ -95,18 +95,11 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
-    def do_GET(self) -> None:
-        self._answer("GET")
-
-    def do_HEAD(self) -> None:
-        self._answer("HEAD")
-
-    def do_POST(self) -> None:
-        self._answer("POST")
-
     # Answering
 
-    def _answer(self, method: str) -> None:
+    def do_GET(self) -> None:
+        """Answer a request of any kind."""
+        method = self.command
         length = int(self.headers.get("Content-Length") or 0)
         self.body = self.rfile.read(length)
         parts = urlsplit(self.path)
@@ -138,6 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
             answer = (refusal.status, headers, json.dumps(refusal.body).encode())
         self._record(method, parts.path, answer[0])
         self._send(method, *answer)
+
+    do_HEAD = do_POST = do_GET
 
     def _record(self, method: str, path: str, status: int) -> None:
         with self.hub.lock:
@@ -212,19 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
     def info(self, name: str, revision: str = "main") -> Any:
         repo = self.readable(name)
         commit = self.at(repo, revision)
-        return _ok(
-            {
-                "_id": name,
-                "id": name,
-                "modelId": name,
-                "sha": commit.sha,
-                "private": repo.private,
-                "tags": [],
-                "downloads": 0,
-                "likes": 0,
-                "siblings": [{"rfilename": path} for path in sorted(commit.files)],
-            }
-        )
+        siblings = [{"rfilename": path} for path in sorted(commit.files)]
+        return _ok({"id": name, "sha": commit.sha, "private": repo.private, "siblings": siblings})
 
     def listing(self) -> Any:
         """Repositories with all of the tags asked for, which come from their cards; newest first."""
