@@ -79,8 +79,21 @@ def _is_command() -> bool:
     return module.split(".")[0] == __name__
 
 
-if not _is_command():
-    # `import rudder_hf` is enough for the Auto classes to know the settings, whatever is imported first.
-    from .hub.registration import register_auto_classes
+def _register_auto_classes() -> None:
+    """Make the Auto classes of transformers know RUDDER settings, so that loading them runs the installed code."""
+    import transformers
 
-    register_auto_classes()
+    from .core.configuration import RudderConfig
+    from .hub.loading import RudderProcessor
+    from .hub.modeling import RudderForConditionalGeneration, RudderInPlace
+
+    transformers.AutoConfig.register(RudderConfig.model_type, RudderConfig, exist_ok=True)
+    for name in ("AutoModel", "AutoModelForImageTextToText", "AutoModelForMultimodalLM"):
+        getattr(transformers, name).register(RudderConfig, RudderForConditionalGeneration, exist_ok=True)
+    transformers.AutoModelForCausalLM.register(RudderConfig, RudderInPlace, exist_ok=True)
+    transformers.AutoProcessor.register(RudderConfig, RudderProcessor, exist_ok=True)
+
+
+# `import rudder_hf` is enough for the Auto classes to know the settings, whatever is imported first.
+if not _is_command():
+    _register_auto_classes()

@@ -18,15 +18,15 @@ from ..core.version import OLDEST_TRANSFORMERS
 from .saving import settings_block
 
 _PACKAGE = Path(__file__).parents[1]
-# The order to read in. Modules that are not named here stand between the last of "hub" and "trust".
-_FIRST = (
-    *("core/steering.py", "core/state.py", "core/hooks.py", "core/generate.py", "core/handle.py"),
-    "core/attach.py",
-    *("hub/custom_generate.py", "hub/modeling.py", "hub/loading.py", "hub/processing.py"),
-    *("core/configuration.py", "core/settings.py", "core/call.py", "core/contrast.py"),
+# The order to read in, as far as Python lets: a module whose names another one uses while it is imported (as a base
+# class, a decorator, a default) stands before that one. All other names are looked up when they are used.
+_ORDER = (
+    *("core/steering.py", "core/state.py", "core/hooks.py", "core/generate.py", "core/handle.py", "core/attach.py"),
+    *("core/settings.py", "core/configuration.py", "hub/custom_generate.py", "hub/modeling.py", "hub/loading.py"),
+    *("core/call.py", "core/contrast.py", "core/backbones.py", "hub/saving.py", "core/errors.py", "core/version.py"),
+    *("core/trust.py", "core/families.py", "hub/images.py", "hub/pipeline.py"),
 )
-_LAST = ("hub/saving.py", "core/errors.py", "core/version.py", "core/trust.py", "core/families.py")
-_MODELING = ("hub/modeling.py", "hub/processing.py")
+_MODELING = ("hub/modeling.py",)
 _PIPELINE = ("hub/pipeline.py",)
 _GENERATE = ("hub/custom_generate.py",)
 
@@ -43,14 +43,12 @@ if [int(part) for part in transformers.__version__.split(".")[:2]] < [{OLDEST_TR
 _WIDTH = 119
 
 
-@functools.cache
 def modeling_source() -> str:
     """Return the text of `modeling_rudder.py`."""
     intro = "RUDDER for transformers: loads the base model that `config.json` names, and steers its `generate`."
     return _join(intro, _MODELING)
 
 
-@functools.cache
 def pipeline_source() -> str:
     """Return the text of `pipeline_rudder.py`."""
     return _join('RUDDER for transformers: `pipeline("image-to-text", THIS_REPOSITORY)`.', _PIPELINE)
@@ -69,58 +67,19 @@ def custom_generate_source(settings: Mapping[str, Any]) -> str:
 
 
 def joined_modules(roots: Iterable[str]) -> list[str]:
-    """Return the modules that some modules need, themselves included, in the order of the joined file.
-
-    That is the order to read in, as far as Python lets: a module whose names another one uses while it is imported (as
-    a base class, a decorator, a default) stands before that one. All other names are looked up when they are used.
-    """
-    trees: dict[str, ast.Module] = {}
-    homes: dict[str, str] = {}
+    """Return the modules that some modules need, themselves included, in the order of the joined file."""
+    found: set[str] = set()
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name in trees:
+        if name in found:
             continue
-        trees[name] = ast.parse((_PACKAGE / name).read_text(encoding="utf-8"))
-        for node in trees[name].body:
+        found.add(name)
+        for node in ast.parse((_PACKAGE / name).read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ImportFrom) and node.level:
                 folder = Path(name).parents[node.level - 1]
-                home = (folder / f"{(node.module or '').replace('.', '/')}.py").as_posix()
-                homes |= {alias.name: home for alias in node.names}
-                waiting.append(home)
-    between = sorted(set(trees) - set(_FIRST) - set(_LAST))
-    ordered: list[str] = []
-
-    def place(name: str) -> None:
-        if name in ordered:
-            return
-        for used in sorted(_names_at_import(trees[name])):
-            if homes.get(used, name) != name:
-                place(homes[used])
-        ordered.append(name)
-
-    for name in (*_FIRST, *between, *_LAST):
-        if name in trees:
-            place(name)
-    return ordered
-
-
-def _names_at_import(module: ast.Module) -> set[str]:
-    """Return the names that a module looks up while it is imported: not those in functions and annotations."""
-    found: set[str] = set()
-    waiting: list[ast.AST] = list(module.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            defaults = [default for default in node.args.kw_defaults if default is not None]
-            waiting += [*node.args.defaults, *defaults, *getattr(node, "decorator_list", [])]
-        elif isinstance(node, ast.AnnAssign):
-            waiting += [] if node.value is None else [node.value]
-        else:
-            waiting += ast.iter_child_nodes(node)
-    return found
+                waiting.append((folder / f"{(node.module or '').replace('.', '/')}.py").as_posix())
+    return sorted(found, key=_ORDER.index)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Load settings and the model that they name: which argument is for whom, which revision, how far trusted.
+"""Load settings, the model that they name, its processor: which argument is for whom, which revision, how trusted.
 
 One set of rules holds for all that loads: settings from the Hub lead to a model on the Hub and to nothing else, and
 trust in settings is not trust in the base that they name.
@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForImageTextToText
+from transformers import (
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    ProcessorMixin,
+)
 from transformers.utils import cached_file, find_adapter_config_file, is_peft_available
 from transformers.utils.hub import extract_commit_hash
 
@@ -190,3 +196,42 @@ def load_base(config: RudderConfig, arguments: LoadArguments, *args: Any) -> Any
         ) from error
     config.base_model_revision = location.get("revision", config.base_model_revision)
     return loaded
+
+
+def load_processor(
+    config: RudderConfig, arguments: LoadArguments | None = None, *args: Any, auto_class: Any = AutoProcessor
+) -> Any:
+    """Load the processor (or what `auto_class` loads) of the base that settings name, at their revision."""
+    arguments = arguments or LoadArguments()
+    options = {**locate_base(config, arguments), **arguments.base, "trust_remote_code": arguments.base_trust}
+    return auto_class.from_pretrained(str(config.base_model_name_or_path), *args, **options)
+
+
+class RudderProcessor(ProcessorMixin):
+    """Load the processor of the base model that settings name. It has no instances."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> Any:
+        """Load the processor of the base model that the settings in a folder or repository name.
+
+        Takes what `AutoProcessor.from_pretrained` takes, but `revision` is that of the settings, and the base's code
+        runs with `base_trust_remote_code=True`.
+        """
+        arguments = LoadArguments.sort(kwargs)
+        return load_processor(load_settings(pretrained_model_name_or_path, arguments), arguments)
+
+
+class RudderTokenizer(PreTrainedTokenizerFast):
+    """Load the tokenizer of the base model that settings name. It has no instances."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Load the tokenizer of the base model; arguments as for [`RudderProcessor.from_pretrained`]."""
+        arguments = LoadArguments.sort(kwargs)
+        settings = load_settings(pretrained_model_name_or_path, arguments)
+        return load_processor(settings, arguments, *args, auto_class=AutoTokenizer)
+
+
+# transformers reads `auto_map` for tokenizers from tokenizer_config.json, which settings do not have. It finds this
+# class by the class of the config instead, in the code of a settings repository too.
+AutoTokenizer.register(RudderConfig, fast_tokenizer_class=RudderTokenizer, exist_ok=True)

@@ -94,11 +94,6 @@ class RudderImageToTextPipeline(Pipeline):
     _pipeline_calls_generate = True
     _default_generation_config = GenerationConfig(max_new_tokens=256)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.processor is None:
-            raise ValueError("The pipeline needs the processor of the base model: pass processor=AutoProcessor....")
-
     def _sanitize_parameters(
         self,
         prompt: str | None = None,

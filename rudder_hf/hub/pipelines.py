@@ -10,10 +10,9 @@ from torch import nn
 from ..core.backbones import without_peft
 from ..core.configuration import RudderConfig
 from ..core.generate import handle_of
-from .loading import read_settings
+from .loading import load_processor, read_settings
 from .modeling import RudderForConditionalGeneration
 from .pipeline import RudderImageToTextPipeline, call_options
-from .processing import load_processor
 
 
 class RudderImageTextToTextPipeline(transformers.ImageTextToTextPipeline):

@@ -12,9 +12,8 @@ from transformers import PreTrainedModel
 
 from ..core.configuration import RudderConfig
 from ..core.settings import check_setting
-from ..hub.loading import LoadArguments, check_named_base, load_base, read_settings
+from ..hub.loading import LoadArguments, check_named_base, load_base, load_processor, read_settings
 from ..hub.modeling import RudderForConditionalGeneration
-from ..hub.processing import load_processor
 from ..presets import get_preset
 from ..scenes import embedded
 from .environment import files_digest

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +19,14 @@ from transformers import (
 from benchmarks.embedded.tables import BLOCKS
 from rudder_hf import RudderConfig, get_preset, list_presets
 from rudder_hf.benchmark.report import BenchmarkReport, cost_table
+from rudder_hf.benchmark.verify import TOLERANCES
 from rudder_hf.calibrate import CalibrationOptions
 from rudder_hf.cli.main import app
 from rudder_hf.core.families import TESTED
 from rudder_hf.core.settings import CALL_SETTINGS
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.images import split_scenes
+from tests.support.command import rudder, started
 from tests.support.toy import toy_processor
 from tools.support_table import support_table
 from tools.train_scenes.coco import write_split
@@ -103,9 +101,10 @@ def test_python_snippets_run(hub_cache: Path, tmp_path: Path) -> None:
         f"    exec(compile({start!r} + page, name, 'exec'), {{'__name__': name}})\n"
         "    print('ran', name)\n"
     )
-    result = run(code, tmp_path, hub_cache)
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert re.findall(r"^ran (.*)", result.stdout, re.MULTILINE) == ["quick-start", *pages]
+    process = started("-c", code, module=False, folder=tmp_path, HF_HOME=str(hub_cache))
+    printed, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, printed[-3000:]
+    assert re.findall(r"^ran (.*)", printed, re.MULTILINE) == ["quick-start", *pages]
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PAGES)])
@@ -132,24 +131,12 @@ def test_the_index_names_every_page() -> None:
         assert name == "index" or f"({name}.md)" in PAGES["index"], name
 
 
-def run(code: str, folder: Path, home: Path) -> Any:
-    environment = os.environ | {
-        "HF_HOME": str(home),
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=900
-    )
-
-
 @pytest.mark.slow
 def test_shown_output_is_what_the_command_prints() -> None:
     shown = re.search(r"```console\n\$ rudder (.*?)\n(.*?)```", README, re.DOTALL)
     assert shown is not None
-    command = [sys.executable, "-m", "rudder_hf", *shown.group(1).split()]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
-    assert printed.returncode == 0, printed.stderr[-2000:]
+    printed = rudder(*shown.group(1).split())
+    assert printed.exit_code == 0, printed.output
 
     def words(text: str) -> list[str]:
         # The last digits of the averages may differ between processors.
@@ -222,3 +209,24 @@ def test_the_readme_says_how_many_answers_a_calibration_needs() -> None:
     answers = sweep + grid + 3 * 200
     assert f"{answers:,} answers" in README
     assert f"{answers * 100 / 100 / 3600:.1f} hours" in README  # 100 tokens each, 100 tokens per second
+
+
+def test_the_snippet_for_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGES["gpu"], re.DOTALL)
+    exec(snippet.replace(BASE, str(embedded.folder())), {})
+    assert "| the hook adds what it says | passed |" in capsys.readouterr().out
+
+
+def test_the_command_for_gpus() -> None:
+    (command,) = re.findall(r"```bash\nrudder (.*?)\n```", PAGES["gpu"])
+    words = command.replace(BASE, "embedded").split()
+    result = rudder(*words, "--no-compile", "--new-tokens", 3)
+    assert result.exit_code == 0, result.output
+    assert "`--no-compile`" in PAGES["gpu"]
+
+
+def test_names_and_numbers_of_the_page_for_gpus() -> None:
+    for name in set(re.findall(r"`(tests/[\w/]+\.py)`", PAGES["gpu"])):
+        assert (ROOT / name).is_file()
+    assert "1 % of the largest in float16 and by 5 % in bfloat16 (0.01 % in float32)" in " ".join(PAGES["gpu"].split())
+    assert sorted(TOLERANCES.values()) == [1e-4, 1e-2, 5e-2]

@@ -68,32 +68,22 @@ def test_two_machines_calibrate_together(tmp_path: Path) -> None:
     loaded().processor.save_pretrained(tmp_path / "model")
     template = next(c for c in page_commands() if "--num_machines" in c and "calibrate" in c)
     words = shlex.split(template)
-    launch, port = words[1 : words.index("calibrate")], str(free_port())
+    launch, port = words[1 : words.index("calibrate")], free_port()
     replaced = {
-        "--num_machines": "2",
-        "--num_processes": "2",
+        "--num_machines": 2,
+        "--num_processes": 2,
         "--main_process_ip": "127.0.0.1",
         "--main_process_port": port,
     }
-    tiny = [
-        "calibrate",
-        "--model",
-        str(tmp_path / "model"),
-        "--device",
-        "cpu",
-        "--limit",
-        "4",
-        "--check-limit",
-        "0",
-        "--layers",
-        "1",
-    ]
-    tiny += ["--strengths", "0.2,0.4", "--k", "2", "--max-new-tokens", "4", "--out", str(tmp_path / "out")]
+    tiny = shlex.split(
+        "calibrate --device cpu --limit 4 --check-limit 0 --layers 1 --strengths 0.2,0.4 --k 2 --max-new-tokens 4"
+    )
+    tiny += ["--model", str(tmp_path / "model"), "--out", str(tmp_path / "out")]
 
     def machine(rank: int) -> subprocess.Popen[str]:
         options = list(launch)
-        for name, value in (replaced | {"--machine_rank": str(rank)}).items():
-            options[options.index(name) + 1] = value
+        for name, value in (replaced | {"--machine_rank": rank}).items():
+            options[options.index(name) + 1] = str(value)
         program = [sys.executable, "-m", "accelerate.commands.accelerate_cli", *options, *tiny]
         return subprocess.Popen(
             program, env=with_package(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -14,7 +14,7 @@ import rudder_hf
 from rudder_hf.hub.bundle import custom_generate_source, joined_modules, modeling_source, pipeline_source
 
 PACKAGE = Path(rudder_hf.__file__).parent
-MODULES = joined_modules(("hub/modeling.py", "hub/processing.py"))
+MODULES = joined_modules(("hub/modeling.py",))
 FILES = {"modeling_rudder.py": modeling_source, "pipeline_rudder.py": pipeline_source,
          "generate.py": lambda: custom_generate_source({"k": 1})}  # fmt: skip
 

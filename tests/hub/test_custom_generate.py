@@ -92,23 +92,6 @@ def test_options(options: dict[str, Any], case: Case) -> None:
     assert_same(steered, run(case.wrapper, case.inputs, **options))
 
 
-def test_streamer(case: Case) -> None:
-    case.inputs = case.family.inputs(case.stock, [ROW])
-    wanted, seen = Listener(), Listener()
-    output = run(case.wrapper, case.inputs, streamer=wanted)
-    assert_same(case.run(streamer=seen), output)
-    assert seen.received == wanted.received
-    assert seen.ended
-    assert seen.received[-1] == new_tokens(output)[0, -1:].tolist()
-
-
-def test_wrong_override(llava: Case) -> None:
-    before = snapshot_of_used(llava.stock, llava.inputs)
-    with pytest.raises(ValueError, match="alpha_max"):
-        llava.run(rudder={"alpha_max": -1.0})
-    assert snapshot(llava.stock) == before
-
-
 @pytest.mark.parametrize("name", ["llava", "instructblip"])
 @pytest.mark.parametrize("way", ["wrapper", "attach"])
 def test_never_twice(name: str, way: str, repo: Path) -> None:
@@ -140,8 +123,11 @@ def test_other_calls_meanwhile(llava: Case) -> None:
         thread.join()
 
     for callback in (call, call_in_thread):
-        assert_same(run(llava.stock, alone, streamer=Listener(3, callback), **llava.options), wanted)
+        listener = Listener(3, callback)
+        assert_same(run(llava.stock, alone, streamer=listener, **llava.options), wanted)
         assert_same(seen.pop(), vanilla)
+        assert [token for put in listener.received[1:] for token in put] == new_tokens(wanted)[0].tolist()
+        assert listener.ended
 
 
 @pytest.mark.parametrize("name", ["llava", "instructblip"])
@@ -184,6 +170,8 @@ def test_hooks_go_when_a_call_fails(llava: Case) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(llava.stock, alone, streamer=Listener(3, interrupt), **llava.options)
+    with pytest.raises(ValueError, match="alpha_max"):
+        llava.run(rudder={"alpha_max": -1.0})
     assert snapshot(llava.stock) == before
 
 

@@ -6,7 +6,6 @@ Models are loaded in processes in which `rudder_hf` cannot be imported, as users
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,15 +16,11 @@ import pytest
 
 from rudder_hf import RudderConfig, RudderForConditionalGeneration
 from rudder_hf.hub.push import repo_files
-from tests.support.hub import Elsewhere, LocalHub, Outcome, Request
-from tests.support.hub.elsewhere import run_alone
-from tests.support.repos import make_base, make_settings, picture
+from tests.support.hub import READER, WRITER, Elsewhere, LocalHub, Outcome, Request
+from tests.support.repos import make_base, make_settings
 from tests.support.toy import toy_model, toy_processor
 from tests.support.zoo.base import INSTALLED
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
-
-WRITER, READER = "hf_writer", "hf_reader"
 # What a process asks a model, here and elsewhere.
 ASK = """
 import json
@@ -42,32 +37,6 @@ from transformers import AutoModel, AutoProcessor
 model = AutoModel.from_pretrained("org/steered", trust_remote_code=True)
 """
 PUSH = "from rudder_hf import RudderConfig, push_repo\n"
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("hub")
-
-
-@pytest.fixture(scope="module")
-def base(home: Path) -> Path:
-    return make_base(home / "base")
-
-
-@pytest.fixture(scope="module")
-def hub(home: Path, base: Path) -> Iterator[LocalHub]:
-    """A Hub with a base model, and settings for it that were pushed."""
-    with LocalHub(home / "content", {WRITER: "write", READER: "read"}) as hub:
-        commit = hub.store.add("org/base", base)
-        hub.store.add("org/steered", make_settings(home / "steered", "org/base", base_model_revision=commit.sha))
-        yield hub
-
-
-@pytest.fixture(scope="module")
-def elsewhere(home: Path, hub: LocalHub) -> Iterator[Elsewhere]:
-    with Elsewhere(home / "home", hub.url) as process:
-        picture().save(process.work / "picture.png")
-        yield process
 
 
 @pytest.fixture(autouse=True)
@@ -130,27 +99,64 @@ def test_load_by_id_without_the_package(elsewhere: Elsewhere, hub: LocalHub, exp
     second = elsewhere.run(
         f"""{LOAD}
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoConfig
+from transformers import AutoImageProcessor, AutoTokenizer
 import importlib.util
-processor = AutoProcessor.from_pretrained("org/steered", trust_remote_code=True)
+trusted = dict(pretrained_model_name_or_path="org/steered", trust_remote_code=True)
+processor, tokenizer = (kind.from_pretrained(**trusted) for kind in (AutoProcessor, AutoTokenizer))
 kinds = [AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoModelForCausalLM]
-models = [model, *(kind.from_pretrained("org/steered", trust_remote_code=True) for kind in kinds)]
+models = [model, *(kind.from_pretrained(**trusted) for kind in kinds)]
 stock = AutoModelForImageTextToText.from_pretrained("org/base")
-custom = dict(custom_generate="org/steered", trust_remote_code=True)
+changed = kinds[0].from_pretrained(**trusted, alpha_max=0.0, attn_implementation="eager")
+try:
+    AutoImageProcessor.from_pretrained(**trusted)
+except OSError as error:
+    images = str(error)
 print(json.dumps(dict(
     installed=importlib.util.find_spec("rudder_hf") is not None,
-    config=AutoConfig.from_pretrained("org/steered", trust_remote_code=True).base_model_name_or_path,
-    steered=[ask(model, processor) for model in models] + [ask(stock, processor, **custom)],
-    plain=[ask(model, processor, rudder=False), ask(stock, processor)],
-    weaker=ask(AutoModel.from_pretrained("org/steered", trust_remote_code=True, alpha_max=0.0), processor),
-    inplace=type(models[-1]).__name__,
+    config=AutoConfig.from_pretrained(**trusted, k=3.0).k,
+    steered=[ask(model, processor) for model in models]
+    + [ask(stock, processor, custom_generate="org/steered", trust_remote_code=True)],
+    plain=[ask(model, processor, rudder=False), ask(stock, processor), ask(changed, processor)],
+    attention=changed.model.config.text_config._attn_implementation,
+    classes=[type(each).__name__ for each in (*models, processor)],
+    same_ids=tokenizer("what is this").input_ids == processor.tokenizer("what is this").input_ids,
+    images="preprocessor_config.json" in images,
 )))"""
     ).value
     assert not second["installed"]
-    assert second["config"] == "org/base"
+    assert second["config"] == 3.0
     assert second["steered"] == [expected["on"]] * 5
-    assert second["plain"] == [expected["off"]] * 2
-    assert second["weaker"] == expected["off"]
-    assert second["inplace"] == "LlavaForConditionalGeneration"
+    assert second["plain"] == [expected["off"]] * 3
+    assert second["attention"] == "eager"
+    wrapped = ["RudderForConditionalGeneration"] * 3
+    assert second["classes"] == [*wrapped, "LlavaForConditionalGeneration", "LlavaProcessor"]
+    # AutoTokenizer gives the base's; AutoImageProcessor wants a file of its own, AutoProcessor has the base's.
+    assert second["same_ids"]
+    assert second["images"]
+
+
+def test_saving_without_the_package(elsewhere: Elsewhere, hub: LocalHub, expected: dict[str, Any]) -> None:
+    """The files that were loaded, but for the card; they load from their folder, and pushing takes the package."""
+    code = f"""{LOAD.replace("trust_remote_code", "alpha_max=11.0, dtype='bfloat16', trust_remote_code")}
+assert (model.config.alpha_max, str(model.dtype)) == (11.0, "torch.bfloat16")
+model.save_pretrained("again")
+assert "'alpha_max': 11.0" in open("again/custom_generate/generate.py").read()
+model.config.alpha_max = 40.0
+model.save_pretrained("again")
+again = AutoModel.from_pretrained("again", trust_remote_code=True)
+processor = AutoProcessor.from_pretrained("again", trust_remote_code=True)
+try:
+    model.push_to_hub("org/again")
+except ImportError as error:
+    print(json.dumps([ask(again, processor), str(error)]))
+"""
+    answer, told = elsewhere.run(code).value
+    assert answer == expected["on"]
+    assert "`pip install rudder_hf` and `rudder push FOLDER org/again`" in told
+    files = {name: text for name, text in hub.store.files("org/steered").items() if name[0] not in ".R"}
+    folder = elsewhere.work / "again"
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.relative_to(folder).as_posix(): path.read_bytes() for path in written} == files
 
 
 @pytest.mark.parametrize("code", [True, False])
@@ -181,7 +187,7 @@ print(json.dumps(["rudder_hf" in sys.modules, steered, said(out)]))
 
 
 @pytest.mark.slow
-def test_a_second_load_asks_once_and_offline_never(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
+def test_a_second_load_asks_once_and_offline_never(elsewhere: Elsewhere, hub: LocalHub) -> None:
     load = f"{LOAD}processor = AutoProcessor.from_pretrained('org/steered', trust_remote_code=True)\n"
     load += "print(json.dumps(ask(model, processor)))"
     online = elsewhere.run(load).value
@@ -189,7 +195,7 @@ def test_a_second_load_asks_once_and_offline_never(elsewhere: Elsewhere, hub: Lo
     assert elsewhere.run(f"{LOAD}print(1)").value == 1
     # Have the settings moved? Their base is pinned.
     assert [request.path for request in hub.counted()] == ["/api/models/org/steered"]
-    offline = run_alone(load, home / "home", hub.url, HF_HUB_OFFLINE="1")
+    offline = elsewhere.run_alone(load, HF_HUB_OFFLINE="1")
     assert offline.value == online
     assert hub.counted() == []
 
@@ -210,23 +216,10 @@ def test_a_moved_base_is_loaded_as_it_was(
     assert now.value[1] == moved.sha
 
 
-def test_revisions_of_the_settings_are_not_the_bases(
-    elsewhere: Elsewhere, hub: LocalHub, expected: dict[str, Any]
-) -> None:
-    assert push(elsewhere, "'org/branched'", "layer=2, alpha_max=40.0").status == 0
-    assert push(elsewhere, "'org/branched', revision='weak'", "layer=2, alpha_max=0.0").status == 0
-    code = LOAD.replace("org/steered", "org/branched").replace("trust_remote_code=True", "trust_remote_code=True, {}")
-    code += "processor = AutoProcessor.from_pretrained('org/base')\nprint(json.dumps(ask(model, processor)))"
-    hub.counted()
-    assert elsewhere.run(code.replace("{}", "revision='weak'")).value == expected["off"]
-    assert not any("org/base" in request.path and "weak" in request.path for request in hub.counted())
-    assert elsewhere.run(code.replace("{}", "")).value == expected["on"]
-
-
 def test_a_private_base_with_token_and_cache_of_the_call(
     elsewhere: Elsewhere, hub: LocalHub, home: Path, base: Path, tmp_path: Path
 ) -> None:
-    """Neither token nor cache of the machine has a part in it, for the model, its processor and `from_base`."""
+    """Neither token nor cache of the machine has a part in it, to load, for `from_base`, and to pin a pushed base."""
     pinned = hub.store.add("org/hidden", base)
     hub.store.add("org/on-hidden", make_settings(home / "hidden", "org/hidden", base_model_revision=pinned.sha))
     moved = hub.store.add("org/hidden", make_base(home / "moved", seed=2), "new weights")
@@ -238,29 +231,26 @@ from transformers import AutoModel, AutoProcessor
 given = dict(token={READER!r}, cache_dir={str(tmp_path)!r})
 model = AutoModel.from_pretrained("org/on-hidden", **given)
 processor = AutoProcessor.from_pretrained("org/on-hidden", **given)
-named = RudderForConditionalGeneration.from_base("org/hidden", RudderConfig(layer=2), **given)
-print(json.dumps([each.config.base_model_revision for each in (model, named)]))
+load, wrap = RudderForConditionalGeneration.from_pretrained, RudderForConditionalGeneration.from_base
+# Another base is not looked for at the revision of the stored one.
+others = (
+    wrap("org/hidden", RudderConfig(layer=2), **given),
+    load("org/on-hidden", base_model_name_or_path="org/base", **given),
+    wrap("org/base", RudderConfig.from_pretrained("org/on-hidden", **given), **given),
+)
+print(json.dumps([each.config.base_model_revision for each in (model, *others)]))
 """
     loaded = elsewhere.run(code, package=True)
-    assert loaded.value == [pinned.sha, moved.sha]
-    assert {path.name for path in tmp_path.glob("models--*")} == {"models--org--hidden", "models--org--on-hidden"}
+    other = hub.store.repos["org/base"].refs["refs/heads/main"]
+    assert loaded.value == [pinned.sha, moved.sha, other, other]
+    cached = {path.name.removeprefix("models--org--") for path in tmp_path.glob("models--*")}
+    assert cached == {"hidden", "on-hidden", "base"}
     # transformers itself notes in the machine's cache that there is no adapter, before 5.18 for which commit.
     noted = {".no_exist"} if INSTALLED >= (5, 18) else {".no_exist", "refs"}
     assert {path.name for path in (elsewhere.home / "hub").glob("models--org--*hidden/*")} <= noted
-
-
-def test_another_base_is_not_looked_for_at_the_revision_of_the_stored_one(
-    elsewhere: Elsewhere, hub: LocalHub, home: Path
-) -> None:
-    other = hub.store.add("org/second", make_base(home / "second", seed=2))
-    code = """
-import json
-from rudder_hf import RudderConfig, RudderForConditionalGeneration
-given = RudderForConditionalGeneration.from_pretrained("org/steered", base_model_name_or_path="org/second")
-named = RudderForConditionalGeneration.from_base("org/second", RudderConfig.from_pretrained("org/steered"))
-print(json.dumps([[m.config.base_model_name_or_path, m.config.base_model_revision] for m in (given, named)]))
-"""
-    assert elsewhere.run(code, package=True).value == [["org/second", other.sha]] * 2
+    code = f"{PUSH}push_repo(RudderConfig(base_model_name_or_path='org/hidden'), 'org/given', token={WRITER!r})"
+    assert elsewhere.run(code, package=True).status == 0
+    assert json.loads(hub.store.files("org/given")["config.json"])["base_model_revision"] == moved.sha
 
 
 # Pushing
@@ -276,11 +266,11 @@ def test_push_branch_pull_request_and_tag(elsewhere: Elsewhere, hub: LocalHub) -
     )
     assert {name: text.decode() for name, text in files.items() if name != ".gitattributes"} == wanted
     head = repo.refs["refs/heads/main"]
-    assert [commit.title for commit in repo.history(repo.commits[head])] == ["first", "initial commit"]
+    assert [commit.title for commit in repo.commits.values()] == ["initial commit", "first"]
     # Without a change there is no commit.
     assert push(elsewhere, "'org/new', commit_message='second'").out == pushed.out
     assert repo.refs["refs/heads/main"] == head
-    elsewhere.run("from huggingface_hub import create_tag; create_tag('org/new', tag='v1')", HF_TOKEN=WRITER)
+    repo.refs["refs/tags/v1"] = head
     assert push(elsewhere, "'org/new', revision='strong'", "layer=2, alpha_max=80.0").status == 0
     asked = push(elsewhere, "'org/new', create_pr=True", "layer=1").status
     assert asked == 0
@@ -291,11 +281,16 @@ def test_push_branch_pull_request_and_tag(elsewhere: Elsewhere, hub: LocalHub) -
     }
     assert [config["alpha_max"] for config in stored.values()] == [80.0, 20.0, 20.0]
     assert stored["refs/pr/1"]["layer"] == 1
+    # The revision of settings is not that of their base.
+    hub.counted()
+    load = LOAD.replace("org/steered", "org/new").replace("trust_remote_code", "revision='strong', trust_remote_code")
+    assert elsewhere.run(f"{load}print(model.config.alpha_max)").value == 80.0
+    assert not any("org/base" in request.path and "strong" in request.path for request in hub.counted())
 
 
 @pytest.mark.slow
 def test_private_repositories_and_roles_of_tokens(elsewhere: Elsewhere, hub: LocalHub) -> None:
-    assert push(elsewhere, "'org/secret', private=True", "layer=2, alpha_max=40.0").status == 0
+    assert push(elsewhere, "'secret', private=True", "layer=2, alpha_max=40.0").status == 0
     assert hub.store.repos["org/secret"].private
     head = hub.store.repos["org/secret"].refs["refs/heads/main"]
     refused(push(elsewhere, "'org/secret'", "layer=3", token=READER), "403", "write token")
@@ -308,48 +303,29 @@ def test_private_repositories_and_roles_of_tokens(elsewhere: Elsewhere, hub: Loc
     assert elsewhere.run(load, HF_TOKEN=READER).value == 2
     token = load.replace("trust_remote_code=True", f"trust_remote_code=True, token='{READER}'")
     assert elsewhere.run(token).value == 2
-    # Nobody's settings become public because a repository of that name was.
-    refused(push(elsewhere, "'org/steered', private=True"), "exists and is public")
-
-
-def test_a_push_takes_the_token_that_is_given(elsewhere: Elsewhere, hub: LocalHub, base: Path) -> None:
-    """For the repository and for the base, whose commit is looked up."""
-    commit = hub.store.add("org/hidden-base", base)
-    hub.store.repos["org/hidden-base"].private = True
-    code = f"{PUSH}push_repo(RudderConfig(base_model_name_or_path='org/hidden-base'), 'org/given', token={WRITER!r})"
-    assert elsewhere.run(code, package=True).status == 0
-    assert json.loads(hub.store.files("org/given")["config.json"])["base_model_revision"] == commit.sha
+    # Nobody's settings become public because a repository of that name was, in the user's own namespace too.
+    for public in ("org/steered", "steered"):
+        refused(push(elsewhere, f"{public!r}, private=True"), "org/steered exists and is public")
 
 
 FOREIGN = {
     "weights": {"config.json": '{"model_type": "llava"}', "model.safetensors": ""},
-    "tokenizer": {"tokenizer.json": "{}", "tokenizer_config.json": "{}"},
     "damaged": {"config.json": "["},
-    "adapter": {"adapter_config.json": "{}"},
     "data": {"train.csv": "a,b"},
 }
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_a_push_never_overwrites_a_model(elsewhere: Elsewhere, hub: LocalHub, tmp_path: Path, kind: str) -> None:
+    """Also where its name is given without a namespace, which is the user's own."""
     for name, text in FOREIGN[kind].items():
         (tmp_path / name).write_text(text)
     hub.store.add(f"org/foreign-{kind}", tmp_path)
     before = hub.store.files(f"org/foreign-{kind}")
-    refused(push(elsewhere, f"'org/foreign-{kind}'"), "holds something else than RUDDER settings", "of their own")
+    for repo in (f"org/foreign-{kind}", f"foreign-{kind}"):
+        told = f"org/foreign-{kind} holds something else than RUDDER settings"
+        refused(push(elsewhere, repr(repo)), told, "of their own")
     assert hub.store.files(f"org/foreign-{kind}") == before
-
-
-def test_a_name_without_namespace_is_looked_at_in_the_users_own(
-    elsewhere: Elsewhere, hub: LocalHub, tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llava"}')
-    hub.store.add("org/bare-model", tmp_path)
-    before = hub.store.files("org/bare-model")
-    refused(push(elsewhere, "'bare-model'"), "org/bare-model holds something else than RUDDER settings")
-    assert hub.store.files("org/bare-model") == before
-    assert push(elsewhere, "'bare'").status == 0
-    refused(push(elsewhere, "'bare', private=True"), "org/bare exists and is public")
 
 
 def test_a_push_keeps_an_edited_card_and_removes_unwanted_code(
@@ -505,20 +481,30 @@ def test_trusting_settings_is_not_trusting_their_base(elsewhere: Elsewhere, hub:
     assert mark.exists()
 
 
-def test_an_adapter_is_no_base(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
-    """transformers would load whatever its author named: a folder of this machine, or these settings again."""
-    folder = make_settings(home / "around", "stranger/adapter")
-    hub.store.add("stranger/around", folder)
+@pytest.mark.slow
+@pytest.mark.parametrize("auto_class", ["AutoModel", "AutoProcessor", "AutoTokenizer"])
+def test_settings_lead_to_a_model_and_no_further(
+    auto_class: str, elsewhere: Elsewhere, hub: LocalHub, home: Path
+) -> None:
+    """Not to other settings. Of an adapter transformers would load whatever its author named."""
+    adapter = make_settings(home / "around", "stranger/adapter")
+    hub.store.add("stranger/around", adapter)
+    hub.store.add("stranger/itself", make_settings(home / "itself", "stranger/itself"))
+    hub.store.add("stranger/there", make_settings(home / "there", "stranger/back"))
+    hub.store.add("stranger/back", make_settings(home / "back", "stranger/there"))
+    code = f"from transformers import {auto_class}\n{auto_class}.from_pretrained({{!r}}, trust_remote_code=True)"
+    for repo in ("stranger/itself", "stranger/there"):
+        hub.counted()
+        refused(elsewhere.run(code.format(repo)), "holds RUDDER settings itself")
+        assert len(hub.counted()) < 30
     for named in (str(home / "base"), "stranger/around", "org/base"):
-        (folder / "adapter_config.json").write_text(
-            json.dumps({"peft_type": "LORA", "base_model_name_or_path": named})
-        )
-        hub.store.add("stranger/adapter", folder, named)
-        for auto_class in ("AutoModel", "AutoProcessor", "AutoTokenizer"):
-            hub.counted()
-            code = f"import rudder_hf\nfrom transformers import {auto_class}\n{auto_class}.from_pretrained("
-            refused(elsewhere.run(f"{code}'stranger/around')", package=True), "holds a PEFT adapter, not a model")
-            assert len(hub.counted()) < 30
+        stored = {"peft_type": "LORA", "base_model_name_or_path": named}
+        (adapter / "adapter_config.json").write_text(json.dumps(stored))
+        hub.store.add("stranger/adapter", adapter, named)
+        hub.counted()
+        with_package = elsewhere.run(f"import rudder_hf\n{code.format('stranger/around')}", package=True)
+        refused(with_package, "holds a PEFT adapter, not a model")
+        assert len(hub.counted()) < 30
 
 
 @pytest.mark.slow
@@ -554,38 +540,6 @@ print(json.dumps(failed))
 """
     outcome = elsewhere.run(code)
     assert len(outcome.value) <= 1, outcome.err[-3000:]
-
-
-@pytest.mark.parametrize("package", [False, True])
-def test_tokenizer_and_image_processor(package: bool, elsewhere: Elsewhere) -> None:
-    """AutoTokenizer gives the base's; AutoImageProcessor wants a file of its own, AutoProcessor has the base's."""
-    code = """
-import json
-from transformers import AutoImageProcessor, AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained("org/steered", trust_remote_code=True)
-assert tokenizer("what is this").input_ids == AutoTokenizer.from_pretrained("org/base")("what is this").input_ids
-try:
-    AutoImageProcessor.from_pretrained("org/steered", trust_remote_code=True)
-except OSError as error:
-    print(json.dumps([type(tokenizer).__name__, "preprocessor_config.json" in str(error)]))
-"""
-    name, told = elsewhere.run(code, package=package).value
-    assert told
-    assert "Rudder" not in name
-
-
-@pytest.mark.slow
-def test_settings_that_lead_in_a_circle(elsewhere: Elsewhere, hub: LocalHub, home: Path) -> None:
-    hub.store.add("stranger/itself", make_settings(home / "itself", "stranger/itself"))
-    hub.store.add("stranger/there", make_settings(home / "there", "stranger/back"))
-    hub.store.add("stranger/back", make_settings(home / "back", "stranger/there"))
-    for repo in ("stranger/itself", "stranger/there"):
-        for auto_class in ("AutoModel", "AutoProcessor", "AutoTokenizer"):
-            hub.counted()
-            code = f"from transformers import {auto_class}\n"
-            code += f"{auto_class}.from_pretrained({repo!r}, trust_remote_code=True)"
-            refused(elsewhere.run(code), "holds RUDDER settings itself")
-            assert len(hub.counted()) < 30
 
 
 @pytest.mark.parametrize("way", ["AutoModel", "AutoProcessor"])

@@ -7,26 +7,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import transformers
+from PIL import Image
 from transformers import AutoModel, AutoProcessor, Pipeline
 
 import rudder_hf
 from rudder_hf import RudderConfig, RudderForConditionalGeneration, attach
-from rudder_hf.hub.pipeline import DEFAULT_PROMPT
+from rudder_hf.evaluate.tasks import DataOptions
+from rudder_hf.evaluate.tasks.captions import images_task
+from rudder_hf.hub.images import read_image
+from rudder_hf.hub.pipeline import DEFAULT_PROMPT, encode_prompts
 from tests.support.helpers import settings
+from tests.support.hub import LocalHub
 from tests.support.processors import PROCESSORS
-from tests.support.repos import chat, inputs_for, make_base, make_settings, picture
+from tests.support.repos import chat, inputs_for, picture
+from tests.support.toy import toy_processor
 from tests.support.zoo import FAMILIES
 
 NEW = 5
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = make_base(tmp_path_factory.mktemp("base"))
-    return make_settings(tmp_path_factory.mktemp("settings"), base)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +53,14 @@ def picture_file(tmp_path: Path) -> Path:
 
 def answer(model: Any, processor: Any, image: Any, text: str = DEFAULT_PROMPT, **options: Any) -> str:
     """What the model says, by its own `generate` and its processor's own chat template."""
-    inputs = inputs_for(processor, [image], text)
+    return said(model, processor, inputs_for(processor, [image], text), **options)
+
+
+def said(model: Any, processor: Any, inputs: Any, whole: bool = False, **options: Any) -> str:
+    """What the model says to encoded inputs, alone or with its prompt."""
     ids = model.generate(**inputs, max_new_tokens=NEW, **options)
-    return str(processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)).strip()
+    new = ids[0] if whole else ids[0, inputs["input_ids"].shape[1] :]
+    return str(processor.decode(new, skip_special_tokens=True)).strip()
 
 
 # What goes in
@@ -67,13 +73,7 @@ def test_the_answer_is_the_models(pipe: Pipeline, model: Any, processor: Any) ->
     assert answer(model, processor, picture(1)) != wanted
 
 
-def _png(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
-
-
-@pytest.mark.parametrize(
-    "source", [str, Path, _png, lambda path: picture(), lambda path: picture().convert("RGBA")], ids=range(5)
-)
+@pytest.mark.parametrize("source", [str, Path, lambda path: picture().convert("RGBA")], ids=["str", "path", "rgba"])
 def test_kinds_of_pictures(source: Callable[[Path], Any], pipe: Pipeline, picture_file: Path) -> None:
     assert pipe(source(picture_file)) == pipe(picture())
 
@@ -106,11 +106,9 @@ def test_prompt_with_placeholder(pipe: Pipeline, model: Any, processor: Any) -> 
     """As it was usual: the prompt as the model wants it, with the picture's place in it."""
     prompt = "user : <image> the old car assistant :"
     inputs = processor(images=picture(), text=prompt, return_tensors="pt")
-    ids = model.generate(**inputs, max_new_tokens=NEW)
-    new = processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert pipe(picture(), prompt=prompt) == [{"generated_text": new.strip()}]
-    whole = processor.decode(ids[0], skip_special_tokens=True)
-    assert pipe(picture(), prompt=prompt, return_full_text=True) == [{"generated_text": whole.strip()}]
+    for options in ({}, {"return_full_text": True}):
+        wanted = said(model, processor, inputs, whole=bool(options))
+        assert pipe(picture(), prompt=prompt, **options) == [{"generated_text": wanted}]
 
 
 def test_generation_options(pipe: Pipeline, model: Any, processor: Any) -> None:
@@ -155,9 +153,7 @@ def test_chat_templates(model: Any, repo: Path) -> None:
     pipe = rudder_hf.pipeline("image-to-text", model, processor=processor, max_new_tokens=NEW)
     processor.chat_template = None
     inputs = processor(images=picture(), text="<image>\nthe car", return_tensors="pt")
-    ids = model.generate(**inputs, max_new_tokens=NEW)
-    wanted = processor.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
-    assert pipe(picture(), prompt="the car") == [{"generated_text": wanted}]
+    assert pipe(picture(), prompt="the car") == [{"generated_text": said(model, processor, inputs)}]
     processor.chat_template = "{{ messages[0]['content'][1]['text'] }}"
     with pytest.raises(ValueError, match="no place for the image"):
         pipe(picture())
@@ -253,3 +249,77 @@ def test_by_name(repo: Path, pipe: Pipeline) -> None:
     assert named.model.dtype == torch.float32
     with pytest.raises(ValueError, match="'image-to-text', 'image-text-to-text'"):
         rudder_hf.pipeline("text-generation", str(repo))
+
+
+# Images as people have them: turned by EXIF, behind a URL, in base64, damaged
+
+ORIENTATION = 0x0112
+SIDEWAYS = 6  # the camera was held on its side: to be turned clockwise by 90 degrees
+
+
+@pytest.fixture
+def upright() -> Image.Image:
+    """Red above, blue below, higher than wide."""
+    pixels = numpy.zeros((48, 32, 3), dtype=numpy.uint8)
+    pixels[:24, :, 0] = pixels[24:, :, 2] = 255
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def turned(upright: Image.Image, tmp_path: Path) -> Path:
+    """The same as a camera stores it: lying, with the orientation in EXIF."""
+    exif = Image.Exif()
+    exif[ORIENTATION] = SIDEWAYS
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "turned.png", exif=exif)
+    return tmp_path / "turned.png"
+
+
+def test_the_orientation_in_exif_is_followed_once(turned: Path, upright: Image.Image) -> None:
+    image = read_image(turned)
+    assert image.mode == "RGB"
+    assert image.tobytes() == upright.tobytes()
+    assert read_image(image).tobytes() == upright.tobytes()
+    # As a user opens it, and as `convert` leaves it: the orientation stays with the image.
+    for opened in (Image.open(turned), Image.open(turned).convert("RGB")):
+        assert read_image(opened).tobytes() == upright.tobytes()
+
+
+def test_every_command_and_pipeline_sees_it_upright(turned: Path, upright: Image.Image) -> None:
+    """Commands read by tasks or by `read_image`; what is given as a PIL image is turned where it is encoded."""
+    task = images_task(DataOptions(data=turned.parent))
+    assert task.image(task.samples[0]).tobytes() == upright.tobytes()
+    processor = toy_processor()
+
+    def pixels(image: Any) -> Any:
+        return encode_prompts(processor, [image], ["What is this?"])["pixel_values"]
+
+    assert pixels(Image.open(turned)).equal(pixels(upright))
+    assert not pixels(upright.transpose(Image.Transpose.ROTATE_90)).equal(pixels(upright))
+
+
+def test_urls_and_base64(hub: LocalHub, turned: Path, upright: Image.Image) -> None:
+    (turned.parent / "page.html").write_text("<p>no image</p>")
+    hub.store.add("org/images", turned.parent)
+    address = f"{hub.url}/org/images/resolve/main"
+    assert read_image(f"{address}/turned.png?size=large").tobytes() == upright.tobytes()
+    encoded = base64.b64encode(turned.read_bytes()).decode()
+    for text in (encoded, f"data:image/png;base64,{encoded}"):
+        assert read_image(text).tobytes() == upright.tobytes()
+    for wrong in (f"{address}/none.png", f"{address}/page.html", "http://127.0.0.1:9/a//b.png"):
+        with pytest.raises(ValueError, match=f"{wrong} cannot be read"):
+            read_image(wrong, timeout=5)
+
+
+def test_what_is_no_image_is_refused_by_name(turned: Path) -> None:
+    cut = turned.with_name("cut.png")
+    cut.write_bytes(turned.read_bytes()[:80])
+    for source, words in (
+        (turned.with_name("none.png"), r"there is no image .*none\.png"),
+        (cut, r"cut\.png cannot be read"),
+        (turned.parent, "cannot be read"),
+        (3, "3 cannot be read"),
+        ("x" * 5000, r"there is no image x{40}\.\.\."),
+        ("cats", "there is no image cats"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            read_image(source)

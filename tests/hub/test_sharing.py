@@ -6,12 +6,12 @@ import ast
 import json
 import pickle
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -20,15 +20,18 @@ from transformers import (
     AutoModelForMultimodalLM,
     AutoProcessor,
     AutoTokenizer,
+    GenerationConfig,
+    LlavaForConditionalGeneration,
     LlavaProcessor,
     StaticCache,
     TorchAoConfig,
 )
 
 import rudder_hf
-from rudder_hf import RudderConfig, RudderForConditionalGeneration, write_repo
+from rudder_hf import RudderConfig, RudderForConditionalGeneration, attach, detach, write_repo
 from rudder_hf.core.version import OLDEST_TRANSFORMERS
 from rudder_hf.hub.push import repo_files
+from tests.support.helpers import settings
 from tests.support.hub import Elsewhere
 from tests.support.repos import inputs_for, make_base, make_settings, picture
 
@@ -36,30 +39,7 @@ PACKAGE = Path(rudder_hf.__file__).parent
 AUTO_MODELS = (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM)
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_base(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Path:
-    return make_settings(tmp_path_factory.mktemp("settings"), base)
-
-
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
-    """A machine without `rudder_hf` and without a Hub."""
-    with Elsewhere(tmp_path_factory.mktemp("elsewhere"), "http://127.0.0.1:9") as machine:
-        yield machine
-
-
 # What is written
-
-
-def test_a_repository_holds_six_files(repo: Path) -> None:
-    written = {path.relative_to(repo).as_posix() for path in repo.rglob("*") if path.is_file()}
-    code = {"modeling_rudder.py", "pipeline_rudder.py", "custom_generate/generate.py"}
-    assert written == {"README.md", "config.json", *code, "custom_generate/requirements.txt"}
 
 
 def test_settings_without_code(repo: Path, tmp_path: Path) -> None:
@@ -77,12 +57,6 @@ def test_settings_without_code(repo: Path, tmp_path: Path) -> None:
     write_repo(config, tmp_path)
     write_repo(config, tmp_path, code=False)
     assert not list(tmp_path.rglob("*.py"))
-
-
-def test_a_base_whose_config_is_a_list(repo: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match="is not a JSON object"):
-        RudderForConditionalGeneration.from_pretrained(repo, base_model_name_or_path=str(tmp_path))
 
 
 def test_the_tokenizer_needs_no_processor(base: Path, tmp_path: Path) -> None:
@@ -166,20 +140,15 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_a_model_in_the_folder_is_not_overwritten(kind: str, repo: Path, tmp_path: Path) -> None:
+def test_a_model_in_the_folder_is_not_overwritten(kind: str, base: Path, repo: Path, tmp_path: Path) -> None:
     for name, text in FOREIGN[kind].items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=f"{tmp_path} holds something else than RUDDER settings .*another folder"):
-        write_repo(RudderConfig.from_pretrained(repo), tmp_path)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == FOREIGN[kind]
-
-
-def test_settings_do_not_replace_their_base(base: Path) -> None:
-    before = {path.name: path.read_bytes() for path in base.iterdir()}
-    for save in (RudderForConditionalGeneration.from_base(base, layer=1, alpha_max=1.0), RudderConfig(layer=1)):
-        with pytest.raises(ValueError, match=r"\(config.json, model.safetensors\)"):
-            save.save_pretrained(base)
-    assert {path.name: path.read_bytes() for path in base.iterdir()} == before
+    config = RudderConfig.from_pretrained(repo)
+    wrapper = RudderForConditionalGeneration.from_base(base, config)
+    for save in (lambda folder: write_repo(config, folder), config.save_pretrained, wrapper.save_pretrained):
+        with pytest.raises(ValueError, match=f"{tmp_path} holds something else than RUDDER settings .*another folder"):
+            save(tmp_path)
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == FOREIGN[kind]
 
 
 def test_other_files_beside_the_settings_are_no_model(repo: Path, tmp_path: Path) -> None:
@@ -316,6 +285,7 @@ def test_config_answers_for_the_base(repo: Path, tmp_path: Path) -> None:
     # Nothing of it is stored or compared.
     model.save_pretrained(tmp_path)
     assert (tmp_path / "config.json").read_bytes() == (repo / "config.json").read_bytes()
+    assert not list(tmp_path.glob("*.safetensors"))
     model.config = RudderConfig(layer=1, alpha_max=3.0)
     model.generate(**inputs_for(AutoProcessor.from_pretrained(repo), [picture()]), max_new_tokens=1)
     assert model.config.image_token_id == base.image_token_id
@@ -329,32 +299,6 @@ def test_saving_a_loaded_pipeline(repo: Path, tmp_path: Path) -> None:
 
 
 # Without the package
-
-
-@pytest.mark.slow
-def test_elsewhere(elsewhere: Elsewhere, repo: Path, base: Path) -> None:
-    """Every Auto class, overrides, and saving what was loaded, on a machine without the package."""
-    code = f"""
-import json, sys, torch
-from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
-repo, seen = {str(repo)!r}, {{}}
-seen["config"] = AutoConfig.from_pretrained(repo, trust_remote_code=True, alpha_max=3.0).alpha_max
-for auto_class in (AutoModel, AutoModelForImageTextToText, AutoModelForMultimodalLM):
-    options = dict(alpha_max=11.0, dtype=torch.bfloat16, attn_implementation="eager")
-    model = auto_class.from_pretrained(repo, trust_remote_code=True, **options)
-    attention = model.model.config.text_config._attn_implementation
-    seen[auto_class.__name__] = [type(model).__name__, model.config.alpha_max, str(model.dtype), attention]
-model.config.alpha_max = 40.0
-model.save_pretrained("again")
-seen["processor"] = type(AutoProcessor.from_pretrained(repo, trust_remote_code=True)).__name__
-seen["package"] = "rudder_hf" in sys.modules
-print(json.dumps(seen))
-"""
-    seen = elsewhere.run(code).value
-    assert (seen.pop("config"), seen.pop("processor"), seen.pop("package")) == (3.0, "LlavaProcessor", False)
-    assert list(seen.values()) == [["RudderForConditionalGeneration", 11.0, "torch.bfloat16", "eager"]] * 3
-    for path in (each for each in repo.rglob("*") if each.is_file() and each.name != "README.md"):
-        assert (elsewhere.work / "again" / path.relative_to(repo)).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("version", ["4.57.6", "5.15.1"])
@@ -383,3 +327,85 @@ print(json.dumps(said))
         f"installed: pip install -U 'transformers>={OLDEST_TRANSFORMERS}'"
     )
     assert elsewhere.run(code).value == [sentence] * 4
+
+
+# In place: `AutoModelForCausalLM`, and settings in a generation config
+
+GREEDY: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False}
+
+
+@pytest.fixture(scope="module")
+def inputs(repo: Path) -> dict[str, Any]:
+    return inputs_for(AutoProcessor.from_pretrained(repo), [picture()])
+
+
+@pytest.fixture(scope="module")
+def expected(repo: Path, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What the wrapper generates."""
+    wrapper = AutoModel.from_pretrained(repo)
+    assert isinstance(wrapper, RudderForConditionalGeneration)
+    kinds: dict[str, Any] = {"steered": None, "vanilla": False, "add": {"mode": "add"}}
+    said = {kind: wrapper.generate(**inputs, **GREEDY, rudder=rudder) for kind, rudder in kinds.items()}
+    assert len({tuple(ids[0].tolist()) for ids in said.values()}) == 3
+    return said
+
+
+@pytest.fixture
+def model(repo: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(repo)
+
+
+def test_the_base_itself_is_steered(model: Any, inputs: dict[str, Any], expected: dict[str, torch.Tensor]) -> None:
+    assert type(model) is LlavaForConditionalGeneration
+    assert model.config.model_type == "llava"
+    assert torch.equal(model.generate(**inputs, **GREEDY), expected["steered"])
+    assert torch.equal(model.generate(**inputs, **GREEDY, rudder=False), expected["vanilla"])
+    with pytest.raises(ValueError, match="already steered"):
+        attach(model, settings())
+    detach(model)
+    assert torch.equal(model.generate(**inputs, **GREEDY), expected["vanilla"])
+
+
+def test_arguments_go_where_they_belong(repo: Path, inputs: dict[str, Any], expected: dict[str, torch.Tensor]) -> None:
+    options: dict[str, Any] = {"mode": "add", "attn_implementation": "eager"}
+    model = AutoModelForCausalLM.from_pretrained(repo, dtype=torch.float32, **options)
+    assert model.config.text_config._attn_implementation == "eager"
+    assert torch.equal(model.generate(**inputs, **GREEDY), expected["add"])
+    with pytest.raises(ValueError, match="holds no weights"):
+        AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(repo))
+
+
+def test_the_first_architecture_loads_it(repo: Path) -> None:
+    """As `transformers serve` and others do: a name that is looked up in transformers."""
+    first = json.loads((repo / "config.json").read_text())["architectures"][0]
+    assert isinstance(getattr(transformers, first).from_pretrained(repo), LlavaForConditionalGeneration)
+
+
+def test_generation_config(repo: Path, model: Any, inputs: dict[str, Any], expected: dict[str, torch.Tensor]) -> None:
+    """A call takes its settings from its generation config or the model's, if it brings none itself."""
+
+    def say(model: Any, stored: Any, **more: Any) -> torch.Tensor:
+        return model.generate(**inputs, generation_config=GenerationConfig(**GREEDY, rudder=stored), **more)
+
+    wrapper = AutoModel.from_pretrained(repo)
+    for each in (model, wrapper):
+        assert torch.equal(say(each, False), expected["vanilla"])
+        assert torch.equal(say(each, {"mode": "add"}), expected["add"])
+        assert torch.equal(say(each, None), expected["steered"])
+        assert torch.equal(say(each, False, rudder={"mode": "add"}), expected["add"])
+        assert torch.equal(say(each, False, rudder=True), expected["steered"])
+    model.generation_config.rudder = {"mode": "add"}
+    assert torch.equal(model.generate(**inputs, **GREEDY), expected["add"])
+    assert torch.equal(say(model, False), expected["vanilla"])
+    stock = wrapper.unwrap()
+    custom = {"custom_generate": str(repo), "trust_remote_code": True}
+    assert torch.equal(say(stock, {"mode": "add"}, **custom), expected["add"])
+    # A stock model knows nothing of the attribute.
+    assert torch.equal(say(stock, {"mode": "add"}), expected["vanilla"])
+
+
+@pytest.mark.parametrize("rudder", ["off", 5, {"alpha_max": -1.0}, {"strength": 1.0}])
+def test_bad_settings_are_refused(rudder: Any, model: Any, inputs: dict[str, Any]) -> None:
+    named = f"rudder={rudder!r}" if not isinstance(rudder, dict) else next(iter(rudder))
+    with pytest.raises((TypeError, ValueError), match=named):
+        model.generate(**inputs, generation_config=GenerationConfig(**GREEDY, rudder=rudder))

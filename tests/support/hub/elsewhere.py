@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent.parent
+ZYGOTE = str(Path(__file__).parent / "zygote.py")
 # What would make the processes of one developer differ from those of another.
 _PRIVATE = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "PYTHON", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
@@ -50,7 +51,7 @@ class Elsewhere:
         self.work.mkdir(parents=True)
         self.home, self.endpoint = home, endpoint
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "zygote.py")],
+            [sys.executable, ZYGOTE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -80,18 +81,15 @@ class Elsewhere:
         print(json.dumps(task), file=self._process.stdin, flush=True)
         return Outcome(**json.loads(self._process.stdout.readline()))
 
-
-HIDING = f"import runpy; runpy.run_path({str(Path(__file__).parent / 'zygote.py')!r})['hide']('rudder_hf')"
-
-
-def run_alone(code: str, home: Path, endpoint: str, timeout: float = 300, **env: str) -> Outcome:
-    """Run code in a process of its own, for what is read when libraries are imported (`HF_HUB_OFFLINE`)."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{HIDING}\n{code}"],
-        cwd=home / "work",
-        env=environment(home, endpoint, **env),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    def run_alone(self, code: str, **env: str) -> Outcome:
+        """Run code in a process of its own, for what is read when libraries are imported (`HF_HUB_OFFLINE`)."""
+        hide = f"import runpy; runpy.run_path({ZYGOTE!r})['hide']('rudder_hf')"
+        done = subprocess.run(
+            [sys.executable, "-c", f"{hide}\n{code}"],
+            cwd=self.work,
+            env=environment(self.home, self.endpoint, **env),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)

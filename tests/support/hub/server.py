@@ -1,10 +1,10 @@
 """The Hub's HTTP interface, as far as pushing and loading models needs it, in a thread of this process.
 
-    with LocalHub(folder, tokens={"hf_writer": "write"}) as hub:
+    with LocalHub(folder) as hub:
         ...  # processes started with HF_ENDPOINT=hub.url speak to it
 
-Large files (LFS) are refused. Every request is recorded in `hub.requests`. `hub.fault` makes it ill: "unavailable"
-answers 503, "silent" answers nothing, "half" stops in the middle of a file, "dropped" hangs up on a commit.
+There are no large files (LFS). Every request is recorded in `hub.requests`. `hub.fault` makes it ill: "unavailable"
+answers 503, "silent" answers nothing, "dropped" hangs up on a commit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import yaml
 
 from .store import Commit, Repo, Store
 
-LARGEST_REGULAR = 10 * 2**20
 SILENCE = 60.0
-RELATIONS = ("adapter", "finetune", "merge", "quantized")
+# The tokens of two users; without one only public repositories can be read.
+WRITER, READER = "hf_writer", "hf_reader"
+ROLES = {WRITER: "write", READER: "read"}
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,10 @@ class LocalHub:
 
     Args:
         folder: Where content is kept.
-        tokens: Token -> role ("read" or "write"). Without a token only public repositories can be read.
     """
 
-    def __init__(self, folder: Path, tokens: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.store = Store(folder)
-        self.tokens = tokens or {}
         self.requests: list[Request] = []
         self.fault: str | None = None
         self.lock = threading.RLock()
@@ -96,21 +95,11 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
-    def do_GET(self) -> None:
-        self._answer("GET")
-
-    def do_HEAD(self) -> None:
-        self._answer("HEAD")
-
-    def do_POST(self) -> None:
-        self._answer("POST")
-
-    def do_DELETE(self) -> None:
-        self._answer("DELETE")
-
     # Answering
 
-    def _answer(self, method: str) -> None:
+    def do_GET(self) -> None:
+        """Answer a request of any kind."""
+        method = self.command
         length = int(self.headers.get("Content-Length") or 0)
         self.body = self.rfile.read(length)
         parts = urlsplit(self.path)
@@ -143,12 +132,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._record(method, parts.path, answer[0])
         self._send(method, *answer)
 
+    do_HEAD = do_POST = do_GET
+
     def _record(self, method: str, path: str, status: int) -> None:
         with self.hub.lock:
             self.hub.requests.append(Request(method, unquote(path), status))
 
     def _send(self, method: str, status: int, headers: dict[str, str], content: bytes) -> None:
-        cut = self.hub.fault == "half" and method == "GET" and "/resolve/" in self.path and len(content) > 1
         try:
             self.send_response(status)
             for name, value in {"Content-Type": "application/json", **headers}.items():
@@ -156,10 +146,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             if method != "HEAD":
-                self.wfile.write(content[: len(content) // 2] if cut else content)
+                self.wfile.write(content)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
-        self.close_connection = self.close_connection or cut
 
     # Who asks
 
@@ -167,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
         given = self.headers.get("Authorization")
         if given is None:
             return None
-        role = self.hub.tokens.get(given.removeprefix("Bearer "))
+        role = ROLES.get(given.removeprefix("Bearer "))
         if role is None:
             raise Refusal(401, "Invalid credentials in Authorization header")
         return role
@@ -202,31 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     # Routes
 
-    def whoami(self) -> Any:
-        role = self.role()
-        if role is None:
-            raise Refusal(401, "Invalid username or password.")
-        return _ok(
-            {"type": "user", "name": "org", "orgs": [], "auth": {"accessToken": {"displayName": "t", "role": role}}}
-        )
-
     def validate_yaml(self) -> Any:
-        content = self.json()["content"]
-        match = re.match(r"^---\n(.*?)\n---\n", content, re.DOTALL)
-        data = yaml.safe_load(match.group(1)) if match else None
-        errors = []
-        if not isinstance(data, dict):
-            errors.append("the card has no metadata")
-        else:
-            relation = data.get("base_model_relation", "adapter")
-            if relation not in RELATIONS:
-                errors.append(f'"base_model_relation" must be one of {RELATIONS}')
-            if not re.fullmatch(r"[\w.\-]+/[\w.\-]+", str(data.get("base_model", "org/name"))):
-                errors.append('"base_model" with value is not valid. Use a model id from https://hf.co/models.')
-        body = {"errors": [{"message": error} for error in errors], "warnings": []}
-        if errors:
-            raise Refusal(400, "Invalid metadata", body=body)
-        return _ok(body)
+        return _ok({"errors": [], "warnings": []})
 
     def create_repo(self) -> Any:
         self.need_write()
@@ -241,26 +207,15 @@ class _Handler(BaseHTTPRequestHandler):
     def info(self, name: str, revision: str = "main") -> Any:
         repo = self.readable(name)
         commit = self.at(repo, revision)
-        return _ok(
-            {
-                "_id": name,
-                "id": name,
-                "modelId": name,
-                "sha": commit.sha,
-                "private": repo.private,
-                "tags": [],
-                "downloads": 0,
-                "likes": 0,
-                "siblings": [{"rfilename": path} for path in sorted(commit.files)],
-            }
-        )
+        siblings = [{"rfilename": path} for path in sorted(commit.files)]
+        return _ok({"id": name, "sha": commit.sha, "private": repo.private, "siblings": siblings})
 
     def listing(self) -> Any:
         """Repositories with all of the tags asked for, which come from their cards; newest first."""
         if self.query.get("sort") != "lastModified":
             raise Refusal(400, "This Hub sorts by lastModified only")
-        found = []
-        for age, repo in enumerate(reversed(self.hub.store.repos.values())):
+        found: list[dict[str, Any]] = []
+        for repo in reversed(self.hub.store.repos.values()):
             if repo.private and self.role() is None:
                 continue
             commit = self.at(repo, "main")
@@ -269,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
             data = yaml.safe_load(match.group(1)) if match else {}
             tags = {*data.get("tags", []), f"base_model:{data.get('base_model')}"}
             if tags.issuperset(self.queries["filter"]):
-                changed = f"2026-01-{28 - age:02}T00:00:00.000Z"
+                changed = f"2026-01-{28 - len(found):02}T00:00:00.000Z"
                 found.append(
                     {"id": repo.name, "sha": commit.sha, "downloads": repo.downloads, "lastModified": changed}
                 )
@@ -278,22 +233,9 @@ class _Handler(BaseHTTPRequestHandler):
     def preupload(self, name: str, revision: str) -> Any:
         repo = self.writable(name)
         files = self.at(repo, revision).files
-        return _ok(
-            {
-                "files": [
-                    {
-                        "path": file["path"],
-                        "uploadMode": "lfs" if file["size"] > LARGEST_REGULAR else "regular",
-                        "shouldIgnore": False,
-                        "oid": files.get(file["path"]),
-                    }
-                    for file in self.json()["files"]
-                ]
-            }
-        )
-
-    def large_files(self, name: str) -> Any:
-        raise Refusal(501, f"This Hub takes no files above {LARGEST_REGULAR} bytes (LFS), {name} was refused")
+        paths = [file["path"] for file in self.json()["files"]]
+        plain = {"uploadMode": "regular", "shouldIgnore": False}
+        return _ok({"files": [{"path": path, "oid": files.get(path), **plain} for path in paths]})
 
     def commit(self, name: str, revision: str) -> Any:
         repo = self.writable(name)
@@ -306,46 +248,37 @@ class _Handler(BaseHTTPRequestHandler):
             ref = revision
         elif ref not in repo.refs:
             raise Refusal(400, f"{revision} is no branch")
-        files, header = dict(start.files), {"summary": "", "description": ""}
+        files, title = dict(start.files), ""
         for line in self.body.splitlines():
             entry = json.loads(line)
             value = entry["value"]
             if entry["key"] == "header":
-                header = value
+                title = value["summary"]
             elif entry["key"] == "file":
                 files[value["path"]] = self.hub.store.keep(base64.b64decode(value["content"]))
             elif entry["key"] == "deletedFile":
                 files.pop(value["path"], None)
-            elif entry["key"] == "deletedFolder":
-                files = {path: oid for path, oid in files.items() if not path.startswith(value["path"])}
             else:
                 raise Refusal(501, f"This Hub does not take {entry['key']!r} in a commit")
-        if header.get("parentCommit") not in (None, start.sha):
-            raise Refusal(412, "A commit has happened since. Please refresh and try again.")
         if "create_pr" in self.query:
             repo.refs[ref] = start.sha
-        made = repo.commit(ref, files, header["summary"], header["description"])
+        made = repo.commit(ref, files, title)
         answer = {"success": True, "commitOid": made.sha, "commitUrl": f"{self.hub.url}/{name}/commit/{made.sha}"}
         if "create_pr" in self.query:
             answer["pullRequestUrl"] = f"{self.hub.url}/{name}/discussions/{ref.removeprefix('refs/pr/')}"
         return _ok(answer)
 
-    def tree(self, name: str, revision: str) -> Any:
+    def tree(self, name: str, revision: str, folder: str = "") -> Any:
         commit = self.at(self.readable(name), revision)
+        deep = self.query.get("recursive", "false").lower() == "true"
         entries = [
             {"type": "file", "path": path, "oid": oid, "size": len(self.hub.store.read(oid))}
             for path, oid in sorted(commit.files.items())
+            if (path.startswith(f"{folder}/") if folder else deep or "/" not in path)
         ]
-        if self.query.get("recursive", "false").lower() != "true":
-            entries = [entry for entry in entries if "/" not in entry["path"]]
-        return _ok(entries)
-
-    def subtree(self, name: str, revision: str, folder: str) -> Any:
-        status, headers, content = self.tree(name, revision)
-        entries = [entry for entry in json.loads(content) if entry["path"].startswith(f"{folder}/")]
-        if not entries:
+        if folder and not entries:
             raise Refusal(404, f"{folder} does not exist", "EntryNotFound")
-        return status, headers, json.dumps(entries).encode()
+        return _ok(entries)
 
     def branch(self, name: str, branch: str) -> Any:
         repo = self.writable(name)
@@ -354,29 +287,16 @@ class _Handler(BaseHTTPRequestHandler):
         repo.refs[f"refs/heads/{branch}"] = self.at(repo, self.json().get("startingPoint", "main")).sha
         return _ok({})
 
-    def tag(self, name: str, revision: str) -> Any:
-        repo = self.writable(name)
-        tag = f"refs/tags/{self.json()['tag']}"
-        if tag in repo.refs:
-            raise Refusal(409, "Tag already exists")
-        repo.refs[tag] = self.at(repo, revision).sha
-        return _ok({})
-
     def resolve(self, name: str, revision: str, path: str) -> Any:
         commit = self.at(self.readable(name), revision)
-        headers = {"X-Repo-Commit": commit.sha, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+        headers = {"X-Repo-Commit": commit.sha, "Content-Type": "application/octet-stream"}
         if path not in commit.files:
             refusal = Refusal(404, f"{path} does not exist", "EntryNotFound")
             headers |= {"X-Error-Message": refusal.message, "X-Error-Code": "EntryNotFound"}
             return 404, headers, json.dumps(refusal.body).encode()
         content = self.hub.store.read(commit.files[path])
         headers["ETag"] = f'"{commit.files[path]}"'
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-        if wanted is None:
-            return 200, headers, content
-        start, end = int(wanted[1]), int(wanted[2] or len(content) - 1)
-        headers["Content-Range"] = f"bytes {start}-{end}/{len(content)}"
-        return 206, headers, content[start : end + 1]
+        return 200, headers, content
 
 
 def _ok(body: Any) -> tuple[int, dict[str, str], bytes]:
@@ -386,7 +306,6 @@ def _ok(body: Any) -> tuple[int, dict[str, str], bytes]:
 _REPO = r"([^/]+/[^/]+)"
 _MODELS = rf"/api/models/{_REPO}"
 ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
-    ("GET", "/api/whoami-v2", _Handler.whoami),
     ("POST", "/api/validate-yaml", _Handler.validate_yaml),
     ("POST", "/api/repos/create", _Handler.create_repo),
     ("GET", "/api/models", _Handler.listing),
@@ -396,10 +315,8 @@ ROUTES: list[tuple[str, str, Callable[..., Any]]] = [
     ("POST", rf"{_MODELS}/preupload/([^/]+)", _Handler.preupload),
     ("POST", rf"{_MODELS}/commit/([^/]+)", _Handler.commit),
     ("GET", rf"{_MODELS}/tree/([^/]+)", _Handler.tree),
-    ("GET", rf"{_MODELS}/tree/([^/]+)/(.+)", _Handler.subtree),
+    ("GET", rf"{_MODELS}/tree/([^/]+)/(.+)", _Handler.tree),
     ("POST", rf"{_MODELS}/branch/([^/]+)", _Handler.branch),
-    ("POST", rf"{_MODELS}/tag/([^/]+)", _Handler.tag),
-    ("POST", rf"/{_REPO}\.git/info/lfs/objects/batch", _Handler.large_files),
     ("GET", rf"/{_REPO}/resolve/([^/]+)/(.+)", _Handler.resolve),
     ("HEAD", rf"/{_REPO}/resolve/([^/]+)/(.+)", _Handler.resolve),
 ]

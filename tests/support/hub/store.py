@@ -20,9 +20,7 @@ class Commit:
     sha: str
     files: dict[str, str]
     """Path -> oid of the content."""
-    parent: str | None
     title: str
-    message: str
 
 
 @dataclass
@@ -43,19 +41,12 @@ class Repo:
                 return self.commits[self.refs[ref]]
         return self.commits.get(revision)
 
-    def history(self, commit: Commit) -> list[Commit]:
-        """The commits up to one, newest first."""
-        found = [commit]
-        while (parent := found[-1].parent) is not None:
-            found.append(self.commits[parent])
-        return found
-
-    def commit(self, ref: str, files: dict[str, str], title: str, message: str = "") -> Commit:
+    def commit(self, ref: str, files: dict[str, str], title: str) -> Commit:
         """Move a ref on to a new commit with these files."""
         parent = self.refs.get(ref)
         seed = json.dumps([self.name, parent, sorted(files.items()), title, len(self.commits)])
         sha = hashlib.sha1(seed.encode()).hexdigest()
-        commit = Commit(sha, dict(files), parent, title, message)
+        commit = Commit(sha, dict(files), title)
         self.commits[sha] = commit
         self.refs[ref] = sha
         return commit
