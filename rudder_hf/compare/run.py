@@ -17,7 +17,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ..benchmark.costs import CostSettings, measure_costs
-from ..benchmark.timing import Ratio
 from ..calibrate.choice import Choice, Rule, in_words
 from ..calibrate.run import CalibrationData, find_data
 from ..calibrate.run import check_folder as check_runs
@@ -294,13 +293,11 @@ def throughputs(
     loaded: LoadedModel, methods: Mapping[str, Method], inputs: dict[str, Any], settings: CostSettings,
     progress: Progress = no_progress,
 ) -> dict[str, dict[str, float]]:  # fmt: skip
-    """Throughput of each method relative to vanilla's, with its interval, under greedy search."""
+    """Throughput of each method relative to vanilla's under greedy search."""
     costs, _ = measure_costs(loaded.model, methods, inputs, settings, progress)
     found: dict[str, dict[str, float]] = {}
     for cost in costs:
-        ratio = cost.ratio or Ratio(1.0, 1.0, 1.0, (1.0, 1.0))
-        values = {THROUGHPUT: ratio.median, "low": ratio.low, "high": ratio.high}
-        values["forwards_per_token"] = cost.forwards_per_token
+        values = {THROUGHPUT: cost.ratio.median if cost.ratio else 1.0, "forwards_per_token": cost.forwards_per_token}
         found[cost.method] = {name: round(value, 4) for name, value in values.items()}
     return found
 

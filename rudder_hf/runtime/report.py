@@ -59,14 +59,6 @@ def heading(label: str, direction: str = "none") -> str:
     return f"{label} {ARROWS[direction]}".strip()
 
 
-def size(count: float) -> str:
-    """Format a number of bytes: `1.5 GB`."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count:.0f} B"
-
-
 # Tables
 
 

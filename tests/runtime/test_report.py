@@ -19,7 +19,6 @@ from rudder_hf.runtime.report import (
     heading,
     number,
     p_value,
-    size,
     with_interval,
 )
 
@@ -35,7 +34,6 @@ def test_numbers() -> None:
     assert with_interval(48.2, 44.0, 52.1, "percent") == "48.2 [44.0, 52.1]"
     assert (p_value(0.04), p_value(0.0001)) == ("0.040", "< 0.001")
     assert (heading("CHAIR_S", "lower"), heading("Length")) == ("CHAIR_S ↓", "Length")
-    assert (size(1.5e9), size(12)) == ("1.5 GB", "12 B")
 
 
 def test_markdown_and_latex() -> None:
