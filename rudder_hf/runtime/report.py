@@ -8,8 +8,6 @@ write_new(out / "table.md", table.markdown())
 
 Functions that take long have an argument `progress: Progress = no_progress` and call `progress(text, done, total)`.
 The command line passes a [`ProgressBar`]: a bar on a terminal, a plain line a minute elsewhere, as in a cluster's log.
-
-Figures and pages of HTML are in [`rudder_hf.runtime.figures`].
 """
 
 from __future__ import annotations
