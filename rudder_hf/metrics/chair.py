@@ -197,12 +197,7 @@ COLUMNS = (
 )
 
 
-def _precision(sums: Sums) -> Floats:
-    return ratio(sums["found"], sums["objects"])
-
-
-def _recall(sums: Sums) -> Floats:
-    return ratio(sums["found"], sums["truth"])
+_precision, _recall = share("found", "objects"), share("found", "truth")
 
 
 def _repeated(sums: Sums) -> Floats:
