@@ -20,7 +20,6 @@ from .images import Scene, pick
 from .world import OBJECT_NAMES, PLACES
 
 DETAIL_PROMPT = "Please help me describe the image in detail"
-BRIEF_PROMPT = "Describe the image briefly"
 
 OPENINGS = (
     "The image shows {place} with {thing}.",
