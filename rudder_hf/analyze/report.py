@@ -107,15 +107,15 @@ def styled() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, list[Any]]:
-    """Create a figure, sized in inches, and its axes, row by row; options are those of `Figure.subplots`."""
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
+    """Create a figure, sized in inches, and its axes, row by row."""
     # Without pyplot: no window system, no global state.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def save_figure(figure: Any, path: Path) -> Path:

@@ -86,7 +86,7 @@ def measure_costs(
         counted = {
             name: count(bench, methods[name]) for name in followed(list(methods), "counting operators", progress)
         }
-        runs = time_rounds(bench, methods, settings.rounds, settings.warmup, settings.seed, progress)
+        runs = time_rounds(bench, methods, settings, progress)
     return [_cost(bench, name, runs, counted) for name in methods], runs
 
 
@@ -192,26 +192,12 @@ def round_orders(rounds: int, seed: int, names: Sequence[str]) -> list[list[str]
 
 
 def time_rounds(
-    bench: Bench,
-    methods: Mapping[str, Method],
-    rounds: int,
-    warmup: int = 1,
-    seed: int = 0,
-    progress: Progress = no_progress,
+    bench: Bench, methods: Mapping[str, Method], settings: CostSettings, progress: Progress = no_progress
 ) -> list[Run]:
-    """Time every method once per round, best within `garbage_collector_off`.
-
-    Args:
-        bench: Model and prompts.
-        methods: By name.
-        rounds: Number of rounds that count.
-        warmup: Number of rounds before them that do not.
-        seed: Of the order within rounds.
-        progress: Is called with each round.
-    """
+    """Time every method once per round, best within `garbage_collector_off`."""
     runs: list[Run] = []
-    orders = round_orders(warmup + rounds, seed, list(methods))
-    for number, order in enumerate(followed(orders, "timed rounds", progress), start=-warmup):
+    orders = round_orders(settings.warmup + settings.rounds, settings.seed, list(methods))
+    for number, order in enumerate(followed(orders, "timed rounds", progress), start=-settings.warmup):
         for name in order:
             with bench.opened(methods[name]) as answer:
                 _synchronize(bench.model.device)
