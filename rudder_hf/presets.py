@@ -93,9 +93,8 @@ def get_preset(name: str) -> Preset:
     Raises:
         ValueError: There is no such preset; the message lists those there are.
     """
-    for preset in PRESETS.values():
-        if name in (preset.name, preset.base_model):
-            return preset
+    if preset := PRESETS.get(name) or _BY_BASE.get(name):
+        return preset
     known = ", ".join(f"{preset.name} ({preset.base_model})" for preset in PRESETS.values())
     raise ValueError(
         f"There is no preset for {name!r}. Presets: {known}. "

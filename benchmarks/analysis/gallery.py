@@ -25,10 +25,10 @@ from sklearn.manifold import TSNE
 from sklearn.metrics import roc_auc_score, silhouette_score
 from sklearn.model_selection import StratifiedKFold
 
+from rudder_hf.analyze.report import BLUE, DARK, LIGHT, SKY, new_figure, save_figure, styled
 from rudder_hf.analyze.run import units, unpacked
 from rudder_hf.analyze.tokens import TracedAnswer, answer_mentions
 from rudder_hf.metrics.statistics import percentile_interval
-from rudder_hf.runtime.figures import BLUE, DARK, LIGHT, SKY, new_figure, save_figure, styled
 from rudder_hf.runtime.store import Store, to_json
 
 COLOURS = (BLUE, "#E69F00", DARK, SKY)

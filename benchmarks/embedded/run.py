@@ -31,9 +31,9 @@ from rudder_hf.benchmark.costs import CostSettings
 from rudder_hf.calibrate import find_data
 from rudder_hf.compare.run import CompareOptions, Tuned, measure, throughputs, tune
 from rudder_hf.evaluate.result import Result
-from rudder_hf.evaluate.run import RunOptions, encode_samples
+from rudder_hf.evaluate.run import RunOptions
 from rudder_hf.evaluate.tables import short_table, title
-from rudder_hf.evaluate.tasks import DataOptions, make_task
+from rudder_hf.evaluate.tasks import DataOptions, encode_samples, make_task
 from rudder_hf.methods import Method, get
 from rudder_hf.methods.rudder import RudderBeta
 from rudder_hf.runtime.models import load_model

@@ -224,12 +224,13 @@ def run_row(row: Row, machine: Machine, loaded: Any, out: Path) -> tuple[dict[st
         data=machine.data[row.task],
         images=machine.images if row.task == "pope" else None,
         split=machine.split if row.task == "chair" else None,
-        limit=machine.limit or row.images,
+        limit=machine.limit if row.images is None else 2**31,  # all, of which some are drawn below
         seed=row.seed,
     )
-    if row.images is not None:
-        data = replace(data, wanted=drawn_images(coco_annotations(data)[0], machine.limit or row.images))
     task = make_task(row.task, data)
+    if row.images is not None:
+        drawn = set(drawn_images(coco_annotations(data)[0], machine.limit or row.images))
+        task = replace(task, samples=[sample for sample in task.samples if sample.image_id in drawn])
     task.check_images()
     settings = {row.method: row.settings} if row.settings else {}
     methods, _ = make_methods([row.method], loaded, settings)

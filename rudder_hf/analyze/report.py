@@ -1,37 +1,59 @@
 """Figures and `report.html`, drawn from the numbers alone. The report stands alone: nothing is fetched.
 
-Each figure has the numbers to remember, what it shows, and what it does not support.
+Each figure has the numbers to remember, what it shows, and what it does not support. All have one style: readable in
+greyscale and without colour vision, no window system, reproducible files. Groups differ in lightness and in a hatch,
+marker or line style, never in hue alone; the hues are those of Okabe and Ito. Needs the extra `plots`: matplotlib is
+imported when a figure is drawn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..runtime.figures import (
-    BLUE,
-    DARK,
-    LIGHT,
-    SKY,
-    html_figure,
-    html_page,
-    new_figure,
-    save_figure,
-    styled,
-    thumbnail_uri,
-)
 from ..runtime.store import write_new
-from .tokens import SCALE, SIDES, TOKEN_CSS, escape, numbers_html, tokens_html
+from .tokens import SIDES, TOKEN_CSS, data_uri, escape, token_views_html
 
 REPORT_FILE, FIGURES_FOLDER = "report.html", "figures"
-_CSS = f"""
-p.limits {{ border-left: 4px solid #888; padding-left: .8rem; }} .small {{ font-size: .8rem; }}
-.answers {{ display: grid; grid-template-columns: 11rem 1fr 1fr; gap: .3rem 1.2rem; align-items: start;
-  margin-bottom: 1.6rem; }}
-.answers > div {{ min-width: 0; }} .answers img {{ width: 10rem; }}
-@media (max-width: 50rem) {{ .answers {{ grid-template-columns: 1fr; }} }}
-{TOKEN_CSS}"""
+BLUE, SKY, DARK, LIGHT = "#0072B2", "#56B4E9", "#222222", "#D9D9D9"
+DPI = 150
+_STYLE = {
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "legend.fontsize": 8.0,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.6,
+    # Without it ids in an SVG are random: the same numbers give the same file.
+    "svg.hashsalt": "rudder",
+    "svg.fonttype": "path",
+}
+# Light or dark, as the reader's system. Figures stay white and keep their size: narrow windows scroll them, so that
+# their text can be read.
+_CSS = (
+    """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; max-width: 68rem; margin: 2rem auto;
+  padding: 0 1rem; color: light-dark(#1a1a1a, #ececec); background: light-dark(#fff, #161618); }
+h1 { font-size: 1.7rem; } h2 { font-size: 1.25rem; margin-top: 2.6rem; border-top: 1px solid #888; padding-top: 1rem; }
+.figure { overflow-x: auto; background: #fff; border-radius: 6px; padding: .5rem; width: fit-content; max-width: 100%;
+  box-sizing: border-box; } .figure img { display: block; height: auto; }
+@media (min-width: 50rem) { .figure img { max-width: 100%; } }
+code { background: light-dark(#f2f2f2, #2b2b2f); padding: 0 .2rem; }
+p.limits { border-left: 4px solid #888; padding-left: .8rem; } .small { font-size: .8rem; }
+.answers { display: grid; grid-template-columns: 11rem 1fr 1fr; gap: .3rem 1.2rem; align-items: start;
+  margin-bottom: 1.6rem; }
+.answers > div { min-width: 0; } .answers img { width: 10rem; }
+@media (max-width: 50rem) { .answers { grid-template-columns: 1fr; } }
+"""
+    + TOKEN_CSS
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +78,7 @@ def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> 
     Returns:
         The summary, a sentence or two for each part.
     """
-    summary, parts = [_answers(numbers)], [_token_views(numbers["tokens"], images)]
+    summary, parts = [_answers(numbers)], [token_views_html(numbers["tokens"], images)]
     with styled():
         for name, draw in (("gate", draw_gate), ("layers", draw_layers), ("geometry", draw_geometry)):
             figure = draw(numbers[name])
@@ -69,11 +91,41 @@ def write_report(out: Path, numbers: dict[str, Any], images: dict[str, Any]) -> 
             ]
             summary.append(figure.finding)
     page = [_head(numbers), _summary(summary, numbers["notes"]), *parts, _provenance(numbers)]
-    write_new(out / REPORT_FILE, html_page("RUDDER analysis", page, _CSS))
+    write_new(out / REPORT_FILE, _page(page))
     return summary
 
 
 # Figures
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw and save figures within this context; matplotlib's settings are restored afterwards."""
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def new_figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, list[Any]]:
+    """Create a figure, sized in inches, and its axes, row by row."""
+    # Without pyplot: no window system, no global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def save_figure(figure: Any, path: Path) -> Path:
+    """Write a figure as PNG and SVG, within `styled`; the path has no suffix. Return the PNG's path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    png = path.with_name(f"{path.name}.png")
+    figure.savefig(png, dpi=DPI, metadata={"Software": None})
+    # Without date and address of the program.
+    figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None, "Creator": None})
+    return png
 
 
 def draw_gate(numbers: dict[str, Any]) -> Figure:
@@ -164,6 +216,24 @@ def _histogram(axes: Any, numbers: dict[str, Any], name: str, label: str, **styl
 # Text
 
 
+def _page(parts: list[str]) -> str:
+    """Return the self-contained page of pieces of HTML."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>RUDDER analysis</title>\n<style>{_CSS}</style>\n</head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def html_figure(png: bytes, alt: str) -> str:
+    """Return a figure of `save_figure` for the page, with its alternative text."""
+    width = int.from_bytes(png[16:20], "big") * 96 // DPI  # of the PNG's pixels, in the browser's, 96 to an inch
+    # The keyboard reaches it too, for scrolling.
+    return f'<div class="figure" tabindex="0"><img src="{data_uri(png)}" alt="{escape(alt)}" width="{width}"></div>'
+
+
 def _answers(numbers: dict[str, Any]) -> str:
     """Return the first sentences of the summary: how the answers changed."""
     found, count = numbers["answers"], numbers["images"]
@@ -203,35 +273,6 @@ def _marked(text: str) -> str:
     """Return text with what stands between backticks as code."""
     parts = [escape(part) for part in text.split("`")]
     return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
-
-
-def _token_views(shown: list[dict[str, Any]], images: dict[str, Any]) -> str:
-    """Return the answers to the first images, with a key to the shades."""
-    key = (
-        '<h2 id="tokens">Answers token by token</h2>\n'
-        '<p>Point at a token or tap it for its numbers. <del class="tok absent">Dashed and struck out</del>: an '
-        'object that is not in the image; <span class="tok present">underlined</span>: one that is. '
-        f"Shades: the gate (share of alpha_max that was added) {SCALE}.</p>"
-    )
-    limits = (
-        '<p class="limits">Not supported: single images illustrate and prove nothing; shades differ from token to '
-        "token for grammatical reasons too.</p>"
-    )
-    views = [_token_view(entry, images[entry["id"]]) for entry in shown]
-    return "\n".join([key, *views, limits])
-
-
-def _token_view(entry: dict[str, Any], image: Any) -> str:
-    """Return the answers to an image, shaded by the gate."""
-    name, present = escape(str(entry["id"])), entry["present"]
-    known = "" if present is None else f"In it: {escape(', '.join(present) or 'no known object')}"
-    cells = [f'<img src="{thumbnail_uri(image)}" alt="image {name}"><div class="small">Image {name}. {known}</div>']
-    for side, title in SIDES.items():
-        tokens, named, absent = (entry[side][key] for key in ("tokens", "named", "absent"))
-        count = "" if absent is None else f"; {len(absent)} of {len(named)} mentions absent"
-        cell = f'<div class="small">{title}{count}</div><div class="tokens">{tokens_html(tokens)}</div>'
-        cells.append(cell + numbers_html(tokens))
-    return f'<div class="answers">{"".join(f"<div>{cell}</div>" for cell in cells)}</div>'
 
 
 def _provenance(numbers: dict[str, Any]) -> str:

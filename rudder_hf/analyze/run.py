@@ -21,8 +21,7 @@ from ..core.configuration import RudderConfig
 from ..core.handle import SteeringHandle
 from ..core.settings import CALL_SETTINGS
 from ..core.steering import card
-from ..evaluate.run import batches, encode_samples
-from ..evaluate.tasks import Sample, Task, samples_hash
+from ..evaluate.tasks import Sample, Task, batches, encode_samples, samples_hash
 from ..evaluate.tasks.captions import chair_truth
 from ..methods.branches import SINGLE, Branch, hidden_states_of, without_image
 from ..metrics.statistics import Floats
@@ -141,7 +140,7 @@ def analyze(out: Path, study: Study, progress: Progress = no_progress) -> dict[s
     if cards[1] is None:
         notes.append("how far the image turns CARD: this model or this `span` has no CARD without an image.")
     numbers: dict[str, Any] = {
-        **{"format": 5, "command": study.command, "versions": versions(), **plan, "notes": notes},
+        **{"command": study.command, "versions": versions(), **plan, "notes": notes},
         "layers": {"steered_layer": steered_layer, "layers": [asdict(entry) for entry in layers]},
         "answers": answer_numbers(traces, present),
         "tokens": token_numbers(traces, present),

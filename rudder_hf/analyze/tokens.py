@@ -6,8 +6,10 @@ Colours tell nothing that numbers, shapes or text do not tell too.
 
 from __future__ import annotations
 
+import base64
 import difflib
 import html
+import io
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -255,3 +257,46 @@ def numbers_html(tokens: Iterable[Mapping[str, Any]]) -> str:
         '<details class="numbers"><summary>Numbers of each token</summary>'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details>"
     )
+
+
+def token_views_html(shown: list[dict[str, Any]], images: dict[str, Any]) -> str:
+    """Return the answers to the first images, with a key to the shades."""
+    key = (
+        '<h2 id="tokens">Answers token by token</h2>\n'
+        '<p>Point at a token or tap it for its numbers. <del class="tok absent">Dashed and struck out</del>: an '
+        'object that is not in the image; <span class="tok present">underlined</span>: one that is. '
+        f"Shades: the gate (share of alpha_max that was added) {SCALE}.</p>"
+    )
+    limits = (
+        '<p class="limits">Not supported: single images illustrate and prove nothing; shades differ from token to '
+        "token for grammatical reasons too.</p>"
+    )
+    views = [_token_view(entry, images[entry["id"]]) for entry in shown]
+    return "\n".join([key, *views, limits])
+
+
+def _token_view(entry: dict[str, Any], image: Any) -> str:
+    """Return the answers to an image, shaded by the gate."""
+    name, present = escape(str(entry["id"])), entry["present"]
+    known = "" if present is None else f"In it: {escape(', '.join(present) or 'no known object')}"
+    cells = [f'<img src="{_thumbnail_uri(image)}" alt="image {name}"><div class="small">Image {name}. {known}</div>']
+    for side, title in SIDES.items():
+        tokens, named, absent = (entry[side][key] for key in ("tokens", "named", "absent"))
+        count = "" if absent is None else f"; {len(absent)} of {len(named)} mentions absent"
+        cell = f'<div class="small">{title}{count}</div><div class="tokens">{tokens_html(tokens)}</div>'
+        cells.append(cell + numbers_html(tokens))
+    return f'<div class="answers">{"".join(f"<div>{cell}</div>" for cell in cells)}</div>'
+
+
+def _thumbnail_uri(image: Any) -> str:
+    """Return a PIL image as a data URI, at most 240 pixels wide and high."""
+    copy = image.copy()
+    copy.thumbnail((240, 240))
+    buffer = io.BytesIO()
+    copy.save(buffer, format="PNG")
+    return data_uri(buffer.getvalue())
+
+
+def data_uri(png: bytes) -> str:
+    """Return a PNG as a data URI."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()

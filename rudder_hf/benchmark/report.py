@@ -13,10 +13,9 @@ from ..methods import GROUPS, Sources, method_class
 from ..runtime.answers import long_prompt
 from ..runtime.environment import hardware, timestamp, versions
 from ..runtime.models import LoadedModel
-from ..runtime.report import Progress, Table, no_progress, size
+from ..runtime.report import Progress, Table, no_progress
 from ..runtime.store import check_folder, must_write_new, read_result, to_json
-from .costs import Cost, CostSettings, measure_costs
-from .timing import VANILLA, Run
+from .costs import VANILLA, Cost, CostSettings, Run, measure_costs
 
 FORMAT = "rudder-benchmark-3"
 PROMPT_TOKENS = 64  # length of the timed prompt, image included
@@ -137,7 +136,7 @@ def cost_table(report: BenchmarkReport) -> Table:
                 "Prompt forwards ↓": f"{cost.prompt_forwards:.2f}",
                 "Peak memory (/ vanilla) ↓": "-"
                 if cost.peak_bytes is None or cost.peak_ratio is None
-                else f"{size(cost.peak_bytes)} ({cost.peak_ratio:.2f})",
+                else f"{cost.peak_bytes / 1e6:.1f} MB ({cost.peak_ratio:.2f})",
                 "Operators per token ↓": f"{cost.operators_per_token:.0f}" + (f" ({added:+.0f})" if added else ""),
             }
             rows.append(row)

@@ -19,7 +19,7 @@ from ..core.attach import attach
 from ..core.backbones import attention_update, find_backbone, resolve_layer
 from ..core.configuration import RudderConfig
 from ..runtime.environment import hardware, versions
-from .timing import endless
+from .costs import endless
 
 # Largest difference of two logits that is rounding, relative to the largest logit.
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}

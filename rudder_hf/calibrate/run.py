@@ -16,9 +16,9 @@ from typing import Any
 
 from ..core.backbones import find_backbone, resolve_layer
 from ..evaluate.result import Result, Scoring
-from ..evaluate.run import Run, Variant, donor_prompts, encode_samples
+from ..evaluate.run import Run, Variant
 from ..evaluate.tables import save_result
-from ..evaluate.tasks import DataOptions, Task, make_task
+from ..evaluate.tasks import DataOptions, Task, donor_prompts, encode_samples, make_task
 from ..evaluate.tasks.captions import IMAGES as EVALUATED
 from ..evaluate.tasks.captions import has_annotations, images_task
 from ..methods import Method
@@ -77,7 +77,7 @@ def find_data(options: DataOptions, limit: int, check: int, exclude: Collection[
 
     Args:
         options: Where they are: no data means the embedded scenes' calibration split; COCO's folder or an
-            `instances_*.json`; else a folder of images without annotations. `limit` and `wanted` are not used.
+            `instances_*.json`; else a folder of images without annotations. `limit` is not used.
         limit: How many to choose with.
         check: How many to check with.
         exclude: Files of images that must not be used.
@@ -112,7 +112,7 @@ def _all_images(options: DataOptions) -> tuple[Task, set[str]]:
         if split.startswith("evaluation"):
             raise InputError(f"--split {split} is for evaluation; the scenes to calibrate on are --split calibration")
         return find_images(DataOptions(split=split, prompt=options.prompt)), set()
-    task = find_images(replace(options, limit=2**31, wanted=None))
+    task = find_images(replace(options, limit=2**31))
     # A split that is hardly larger than an evaluation cannot spare what evaluations draw; its ids are stored.
     if task.kind != "chair" or len(task.samples) <= 2 * EVALUATED:
         return task, set()

@@ -27,8 +27,8 @@ from ..core.backbones import attention_update, find_backbone, steerable_layers
 from ..core.settings import CONTRAST_DEFAULTS, check_setting
 from ..evaluate.methods import Prompts
 from ..evaluate.result import Scoring
-from ..evaluate.run import Batch, Run, RunOptions, Variant, batches, encode_samples
-from ..evaluate.tasks import Sample
+from ..evaluate.run import Batch, Run, RunOptions, Variant
+from ..evaluate.tasks import Sample, batches, encode_samples
 from ..methods import Method, Sources, get
 from ..methods.contrast import Contrast, RudderContrast
 from ..methods.rudder import Attached, RudderAdd, RudderBeta, absolute_strength

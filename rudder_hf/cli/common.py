@@ -74,14 +74,16 @@ ImagesOption = Annotated[Path | None, typer.Option(help="Folder of the images, i
 SplitOption = Annotated[str | None, typer.Option(help="Split of COCO, such as val2014, or of the scenes.")]
 PromptOption = Annotated[str | None, typer.Option(help="Prompt; for yes/no questions with {question} in it.")]
 MaxNewTokensOption = Annotated[
-    int | None, typer.Option(min=1, help="Longest answer, in tokens.", show_default="512, scenes 120, yes/no 16")
+    int | None,
+    typer.Option(min=1, help="Longest answer, in tokens.", show_default="512, scenes 120, yes/no 16, scenes-pope 8"),
 ]
 
 # Methods, scores and results.
 MethodsOption = Annotated[
     str,
     typer.Option(
-        help="Methods by commas, or groups: all, rudder, contrast, peers, controls; differences are to the first.",
+        help="Methods by commas, or groups: all, rudder, contrast, peers, controls; differences are to the first one "
+        "of the folder.",
         show_default="vanilla, rudder-beta, rudder-add",
     ),
 ]

@@ -76,8 +76,8 @@ def evaluate(
     with refusing_bad_input():
         from ..evaluate import methods as method_names
         from ..evaluate.result import Scoring
-        from ..evaluate.run import Run, RunOptions, donor_prompts
-        from ..evaluate.tasks import DataOptions, make_task
+        from ..evaluate.run import Run, RunOptions
+        from ..evaluate.tasks import DataOptions, donor_prompts, make_task
         from ..runtime.environment import process_device, this_process
 
         scoring = Scoring(lineage, parser)
@@ -141,12 +141,11 @@ def score(
     with refusing_bad_input():
         from ..evaluate import tables
         from ..evaluate.result import Scoring
-        from ..evaluate.score import score_runs
         from ..runtime.store import check_folder
 
         if out is not None:
             check_folder(out, own=False)
-        result = score_runs(sources, Scoring(lineage, parser))
+        result = tables.score_runs(sources, Scoring(lineage, parser))
         if out is not None:
             tables.save_result(result, out)
     if table:

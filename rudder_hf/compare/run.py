@@ -14,19 +14,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from ..benchmark.costs import CostSettings, measure_costs
-from ..benchmark.timing import Ratio
 from ..calibrate.choice import Choice, Rule, in_words
 from ..calibrate.run import CalibrationData, find_data
 from ..calibrate.run import check_folder as check_runs
 from ..calibrate.search import CalibrationOptions, best_layers, control, search, stored_layer_statistics
 from ..evaluate.methods import make_methods
 from ..evaluate.result import Result, Scoring
-from ..evaluate.run import Run, RunOptions, Variant, batches, encode_samples
+from ..evaluate.run import Run, RunOptions, Variant
 from ..evaluate.tables import TABLE_FILE, THROUGHPUT, markdown, save_result
-from ..evaluate.tasks import DataOptions, Task, make_task
+from ..evaluate.tasks import DataOptions, Task, batches, encode_samples, make_task
 from ..methods import BUDGET, CONTROL_OF, NAMES, Method, method_class
 from ..methods.base import Inputs
 from ..methods.rudder import Attached
@@ -35,7 +32,7 @@ from ..runtime.answers import DECODING_NAMES, Decoding
 from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
 from ..runtime.report import Progress, no_progress
-from ..runtime.store import RESULT_FILE, write_over
+from ..runtime.store import RESULT_FILE, acquired, write_over
 
 POPE = "pope"
 _LAYERS = 2
@@ -132,11 +129,7 @@ def alone(out: Path) -> Iterator[None]:
         BlockingIOError: Another comparison is at work there.
     """
     out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / _LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise BlockingIOError(f"Another comparison works in {out}: wait for it, or choose another folder.") from None
+    lock = acquired(out / _LOCK, f"Another comparison works in {out}")
     try:
         yield
     finally:
@@ -294,13 +287,11 @@ def throughputs(
     loaded: LoadedModel, methods: Mapping[str, Method], inputs: dict[str, Any], settings: CostSettings,
     progress: Progress = no_progress,
 ) -> dict[str, dict[str, float]]:  # fmt: skip
-    """Throughput of each method relative to vanilla's, with its interval, under greedy search."""
+    """Throughput of each method relative to vanilla's under greedy search."""
     costs, _ = measure_costs(loaded.model, methods, inputs, settings, progress)
     found: dict[str, dict[str, float]] = {}
     for cost in costs:
-        ratio = cost.ratio or Ratio(1.0, 1.0, 1.0, (1.0, 1.0))
-        values = {THROUGHPUT: ratio.median, "low": ratio.low, "high": ratio.high}
-        values["forwards_per_token"] = cost.forwards_per_token
+        values = {THROUGHPUT: cost.ratio.median if cost.ratio else 1.0, "forwards_per_token": cost.forwards_per_token}
         found[cost.method] = {name: round(value, 4) for name, value in values.items()}
     return found
 

@@ -3,7 +3,7 @@
 plan.json         what all variants share; a folder with another plan is refused
 samples.jsonl     the samples, with what answers are scored against, so that scoring needs nothing else
 answers/0.jsonl   finished batches, one file for each process
-result.json       metrics of the variants that were asked for last, with table.md
+result.json       metrics of all variants that are finished; `rudder evaluate` writes table.md and table.tex beside it
 
 A folder takes further variants later: a larger search generates what is new, a killed one goes on, and a method can be
 added to yesterday's run.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any, Self
 import torch
 
 from ..methods import Method
-from ..runtime.answers import STEP_BY_STEP, Decoding, answers, check_likelihood, encode, log_likelihoods, sample_seed
+from ..runtime.answers import STEP_BY_STEP, Decoding, answers, check_likelihood, log_likelihoods, sample_seed
 from ..runtime.environment import Process, hardware, timestamp, versions
 from ..runtime.errors import InputError, check_least
 from ..runtime.models import LoadedModel
@@ -36,10 +36,9 @@ from ..runtime.report import Progress, no_progress
 from ..runtime.store import Store, read_json_lines, write_new
 from .methods import settings_record
 from .result import Result, Scored, Scoring, build_result, score_answers
-from .tasks import Sample, Task, samples_hash
+from .tasks import Sample, Task, encode_samples, samples_hash
 
 _SAMPLES = "samples.jsonl"
-_DONORS, _DONOR_BATCH = 64, 8
 
 
 @dataclass(frozen=True)
@@ -290,31 +289,6 @@ class Run(Store):
             "versions": versions(),
             "hardware": hardware(),
         }
-
-
-def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
-    """Consecutive samples, `size` at a time."""
-    return [list(samples[start : start + size]) for start in range(0, len(samples), size)]
-
-
-def encode_samples(
-    loaded: LoadedModel, task: Task, samples: Sequence[Sample], pictured: Sequence[Sample] | None = None
-) -> dict[str, Any]:
-    """Return inputs of `generate` for some samples, with their own images or with those of other samples."""
-    images = [task.image(sample) for sample in pictured or samples]
-    return encode(loaded.model, loaded.processor, images, [sample.prompt for sample in samples])
-
-
-def donor_prompts(loaded: LoadedModel, task: Task) -> Iterator[dict[str, Any]]:
-    """The first images of a task with a prompt of each, for controls that take their direction from other images.
-
-    Batches have a size of their own, so that a control does not depend on that of the run.
-    """
-    first: dict[Any, Sample] = {}
-    for sample in task.samples:
-        first.setdefault(sample.image_id, sample)
-    for part in batches(list(first.values())[:_DONORS], _DONOR_BATCH):
-        yield encode_samples(loaded, task, part)
 
 
 def answer_batch(

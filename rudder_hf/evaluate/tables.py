@@ -1,16 +1,18 @@
-"""Results as tables: five columns on a terminal and in LaTeX, everything in the file."""
+"""Results as tables: five columns on a terminal and in LaTeX, everything in the file. And results of saved answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..methods import CONTROL_OF
 from ..runtime.errors import InputError
 from ..runtime.report import Table, heading, number, p_value, with_interval
 from ..runtime.store import RESULT_FILE, write_over
-from .result import VANILLA, MethodResult, MetricDifference, MetricValue, Result
+from .result import VANILLA, MethodResult, MetricDifference, MetricValue, Result, Scored, Scoring, build_result
+from .run import Run, Variant
 from .statements import LEVEL, LOSES, TIES, WINS, against_control, verdict, without_effect
 
 TABLE_FILE, LATEX_FILE = "table.md", "table.tex"
@@ -185,3 +187,59 @@ def save_result(result: Result, folder: Path, tables: bool = True) -> Result:
     # Last: a folder with this file is complete.
     write_over(folder / RESULT_FILE, result.to_json())
     return result
+
+
+# Saved answers, scored again without a model
+
+
+def score_runs(references: Sequence[str], scoring: Scoring) -> Result:
+    """Score saved answers anew: the methods of one folder, or methods of several; differences are to the first.
+
+    Args:
+        references: FOLDER, for all of its methods, or FOLDER:METHOD.
+        scoring: How to score all of them, so that lineages never mix.
+
+    Raises:
+        InputError: A folder is no finished run, lacks the method, or has other samples than the first.
+    """
+    (first, chosen), *others = (_split_reference(text) for text in references)
+    if not others:
+        return first.result(scoring, chosen)
+    plan, asked = first.plan(), _asked(first)
+    variants, scored = list[Variant](), list[Scored]()
+    names: dict[str, list[str]] = {"model": [], "decoding": []}
+    for run, found in ((first, chosen), *others):
+        own = run.plan()
+        if own["kind"] != plan["kind"]:
+            kinds = f"{first.path} is {plan['kind']} and {run.path} is {own['kind']}"
+            raise InputError(f"{kinds}: compare runs of one kind")
+        if _asked(run) != asked:
+            raise InputError(
+                f"{first.path} and {run.path} do not have the same images and questions: compare runs on the same"
+            )
+        for part, seen in names.items():
+            seen.append(own[part]["name"])
+        variants += [replace(variant, label=f"{run.path}:{variant.label}") for variant in found]
+        scored += run.scored(found, scoring)
+    # Runs may differ in these.
+    plan |= {part: {"name": " and ".join(dict.fromkeys(seen))} for part, seen in names.items()}
+    return build_result(plan, first.samples(), variants, scored, scoring, {})
+
+
+def _asked(run: Run) -> dict[str, Any]:
+    return {sample.id: (sample.image_id, sample.reference) for sample in run.samples()}
+
+
+def _split_reference(text: str) -> tuple[Run, list[Variant]]:
+    """A run, and its variants, or the one that the text names after a colon."""
+    path, label = (text, "") if Path(text).is_dir() else text.rpartition(":")[::2]
+    if not path or not Path(path).is_dir():
+        raise InputError(f"there is no results folder {text!r}; write FOLDER or FOLDER:METHOD")
+    run = Run(path)
+    run.plan()  # or this is no folder of a run
+    found = {variant.label: variant for variant in run.variants()}
+    if not label:
+        return run, list(found.values())
+    if label not in found:
+        raise InputError(f"the run {path} has no method {label!r}; it has {', '.join(found)}")
+    return run, [found[label]]

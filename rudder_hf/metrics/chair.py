@@ -197,12 +197,7 @@ COLUMNS = (
 )
 
 
-def _precision(sums: Sums) -> Floats:
-    return ratio(sums["found"], sums["objects"])
-
-
-def _recall(sums: Sums) -> Floats:
-    return ratio(sums["found"], sums["truth"])
+_precision, _recall = share("found", "objects"), share("found", "truth")
 
 
 def _repeated(sums: Sums) -> Floats:
@@ -290,7 +285,14 @@ def chair(
     given = [Caption(checked_id(image), text) for image, text in captions]
     if not given:
         raise InputError("no caption to score")
-    check_captions(given, truth)
+    numbers = Counter(caption.image_id for caption in given)
+    if twice := [image for image, count in numbers.items() if count > 1]:
+        raise InputError(f"{len(twice)} images have several captions: {listed(twice)}; keep one of each")
+    if missing := sorted(image for image in numbers if image not in truth):
+        raise InputError(
+            f"{len(missing)} captioned images have no annotation: {listed(missing)}; "
+            "give the annotation file of these images"
+        )
     details = tuple(_detail(c, frozenset(truth[c.image_id]), lineage) for c in given)
     rows = np.asarray([d.counts() for d in details], dtype=np.float64)
     counts = Counts(tuple(str(c.image_id) for c in given), COLUMNS, rows)
@@ -300,20 +302,6 @@ def chair(
         details=details,
         silent=sum(not d.mentions for d in details),
     )
-
-
-def check_captions(captions: Iterable[Caption], known: Collection[int]) -> None:
-    """Check that there is one caption of each image, and that the images are among those known."""
-    numbers = Counter(caption.image_id for caption in captions)
-    twice = [image for image, count in numbers.items() if count > 1]
-    if twice:
-        raise InputError(f"{len(twice)} images have several captions: {listed(twice)}; keep one of each")
-    missing = sorted(image for image in numbers if image not in known)
-    if missing:
-        raise InputError(
-            f"{len(missing)} captioned images have no annotation: {listed(missing)}; "
-            "give the annotation file of these images"
-        )
 
 
 def _detail(caption: Caption, truth: frozenset[str], lineage: Lineage) -> CaptionDetail:

@@ -2,8 +2,8 @@
 
 ```python
 questions = read_mme("MME_Benchmark_release_version")
-result = mme(questions, answers)  # answers in the order of the questions
-result.scores["perception"], result.scores["cognition"], result.scores["total"]
+counts = mme(questions, answers)  # answers in the order of the questions
+scores(counts, mme_metrics())["total"]  # or "perception", "cognition" and each subtask
 ```
 
 A subtask scores 100 times the share of right answers plus 100 times the share of images with both answers right;
@@ -23,14 +23,14 @@ import numpy as np
 from ..runtime.errors import InputError, listed
 from .coco import IMAGE_SUFFIXES, PathLike
 from .pope import Label, check_answers, read_label
-from .statistics import Counts, Floats, Metric, Sums, ratio, scores
+from .statistics import Counts, Floats, Metric, Sums, ratio
 
 PERCEPTION = (
     "existence", "count", "position", "color", "posters", "celebrity", "scene", "landmark", "artwork", "OCR",
 )  # fmt: skip
 COGNITION = ("commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning")
 SUBTASKS = PERCEPTION + COGNITION
-_KINDS = ("questions", "right", "images", "both_right", "other")
+_KINDS = ("questions", "right", "images", "both_right")
 
 MmeReply = Literal["yes", "no", "other"]
 
@@ -48,16 +48,6 @@ class MmeQuestion:
     def sample_id(self) -> str:
         """Name the image among those of all subtasks."""
         return f"{self.subtask}/{self.image.name}"
-
-
-@dataclass(frozen=True)
-class MmeResult:
-    """What `mme` found."""
-
-    scores: dict[str, float]  # in points by metric name
-    subtasks: tuple[str, ...]  # those asked; sums over fewer than all 14 do not compare with published numbers
-    counts: Counts  # one row for each image
-    other: int  # answers that were neither yes nor no
 
 
 def parse_mme_answer(text: str) -> MmeReply:
@@ -84,7 +74,10 @@ def _sum_of(names: Sequence[str]) -> Callable[[Sums], Floats]:
 
 
 def mme_metrics(subtasks: Sequence[str] = SUBTASKS) -> tuple[Metric, ...]:
-    """Return the metrics total, perception, cognition and each subtask; sums run over the given subtasks."""
+    """Return the metrics total, perception, cognition and each subtask.
+
+    Sums run over the given subtasks; over fewer than all 14 they do not compare with published numbers.
+    """
     groups = [
         ("total", "MME", list(subtasks)),
         ("perception", "Perception", [name for name in subtasks if name in PERCEPTION]),
@@ -94,26 +87,25 @@ def mme_metrics(subtasks: Sequence[str] = SUBTASKS) -> tuple[Metric, ...]:
     return tuple(Metric(name, label, _sum_of(parts), True, "points") for name, label, parts in groups if parts)
 
 
-def mme(questions: Sequence[MmeQuestion], answers: Sequence[str]) -> MmeResult:
-    """Score answers in the order of the questions; the two questions of an image must be neighbours."""
+def mme(questions: Sequence[MmeQuestion], answers: Sequence[str]) -> Counts:
+    """Count right answers, in one row for each image.
+
+    Answers are in the order of the questions; the two questions of an image must be neighbours.
+    """
     check_answers(questions, answers)
-    replies = tuple(parse_mme_answer(answer) for answer in answers)
     subtasks = tuple(dict.fromkeys(question.subtask for question in questions))
     columns = tuple(f"{subtask}/{kind}" for subtask in subtasks for kind in _KINDS)
     ids, rows = [], []
-    pairs = zip(questions, replies, strict=True)
-    for sample, group in groupby(pairs, key=lambda pair: pair[0].sample_id):
+    for sample, group in groupby(zip(questions, answers, strict=True), key=lambda pair: pair[0].sample_id):
         asked = list(group)
         if len(asked) != 2:
             raise InputError(f"{sample} has {len(asked)} neighbouring questions; MME asks two about every image")
-        right = [reply == question.label for question, reply in asked]
-        other = sum(reply == "other" for _, reply in asked)
+        right = [parse_mme_answer(answer) == question.label for question, answer in asked]
         subtask = asked[0][0].subtask
-        row = dict(zip((f"{subtask}/{k}" for k in _KINDS), (2, sum(right), 1, all(right), other), strict=True))
+        row = dict(zip((f"{subtask}/{k}" for k in _KINDS), (2, sum(right), 1, all(right)), strict=True))
         ids.append(sample)
         rows.append([row.get(column, 0) for column in columns])
-    counts = Counts(tuple(ids), columns, np.asarray(rows, dtype=np.float64))
-    return MmeResult(scores(counts, mme_metrics(subtasks)), subtasks, counts, replies.count("other"))
+    return Counts(tuple(ids), columns, np.asarray(rows, dtype=np.float64))
 
 
 def read_mme(folder: PathLike) -> list[MmeQuestion]:

@@ -2,8 +2,8 @@
 
 ```python
 questions = read_questions("coco_pope_random.json")
-result = pope(questions, ["Yes, there is a snowboard.", "No", ...])  # in the order of the questions
-result.scores["accuracy"], result.scores["f1"], result.unclear
+counts = pope(questions, ["Yes, there is a snowboard.", "No", ...])  # in the order of the questions
+scores(counts, POPE_METRICS)["accuracy"], counts.total()["unclear"]
 ```
 
 "Yes" is the positive class. `parse_answer` has three parsers. `official` is that of the published evaluation, to the
@@ -37,7 +37,7 @@ import numpy as np
 from ..runtime.errors import InputError, listed
 from ..scenes.captions import question as question_text
 from .coco import CocoData, PathLike, image_id, read_json_rows
-from .statistics import Counts, Floats, Metric, Sums, check_same_samples, ratio, scores
+from .statistics import Counts, Floats, Metric, Sums, check_same_samples, ratio
 
 Label = Literal["yes", "no"]
 Reply = Literal["yes", "no", "unclear"]
@@ -57,15 +57,6 @@ class Question:
     image: str
     text: str
     label: Label
-
-
-@dataclass(frozen=True)
-class PopeResult:
-    """What `pope` found."""
-
-    scores: dict[str, float]  # fractions by metric name
-    counts: Counts  # one row for each image
-    unclear: int  # answers that said neither yes nor no
 
 
 _SCORES: dict[str, Callable[[Sums], Floats]] = {
@@ -96,24 +87,23 @@ def _metric(name: str, splits: Sequence[str] = (), prefix: str = "") -> Metric:
 POPE_METRICS = tuple(_metric(name) for name in _SCORES)
 
 
-def pope_mean(results: Mapping[str, PopeResult]) -> tuple[Counts, tuple[Metric, ...]]:
+def pope_mean(results: Mapping[str, Counts]) -> tuple[Counts, tuple[Metric, ...]]:
     """Return counts over several splits with one row per image, and the metrics of each split and of their plain mean.
 
     The splits must ask about the same images, as those of one release do.
     """
-    first = next(iter(results.values())).counts
-    for result in results.values():
-        check_same_samples(first, result.counts)
-    ids = first.ids
-    tables = [result.counts.ordered(ids).values for result in results.values()]
+    first = next(iter(results.values()))
+    for counts in results.values():
+        check_same_samples(first, counts)
+    tables = [counts.ordered(first.ids).values for counts in results.values()]
     columns = tuple(f"{split}/{column}" for split in results for column in POPE_COLUMNS)
     means = tuple(_metric(name, list(results)) for name in _SCORES)
     single = tuple(_metric(name, [split], split) for split in results for name in _SCORES)
-    return Counts(ids, columns, np.concatenate(tables, axis=1)), means + single
+    return Counts(first.ids, columns, np.concatenate(tables, axis=1)), means + single
 
 
-def pope(questions: Sequence[Question], answers: Sequence[str], parser: Parser = "robust") -> PopeResult:
-    """Score answers in the order of the questions."""
+def pope(questions: Sequence[Question], answers: Sequence[str], parser: Parser = "robust") -> Counts:
+    """Count what answers in the order of the questions say, in one row for each image."""
     check_answers(questions, answers)
     rows: dict[str, Counter[str]] = {}
     for question, text in zip(questions, answers, strict=True):
@@ -125,8 +115,7 @@ def pope(questions: Sequence[Question], answers: Sequence[str], parser: Parser =
             "unclear": reply == "unclear",
         })  # fmt: skip
     values = np.asarray([[row[name] for name in POPE_COLUMNS] for row in rows.values()], dtype=np.float64)
-    counts = Counts(tuple(rows), POPE_COLUMNS, values)
-    return PopeResult(scores(counts, POPE_METRICS), counts, int(counts.total()["unclear"]))
+    return Counts(tuple(rows), POPE_COLUMNS, values)
 
 
 def check_answers(questions: Sequence[object], answers: Sequence[str]) -> None:

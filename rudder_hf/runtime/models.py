@@ -106,7 +106,8 @@ def load_model(name: str | None, dtype: str = "auto", device: str = "cpu") -> Lo
         model = load_base(base, LoadArguments(base={"dtype": dtype})).to(device).eval()
         processor = load_processor(base)
     except OSError as error:
-        raise ValueError(f"Cannot load {given or 'the embedded model'!r}: {_first_line(error)}") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"Cannot load {given or 'the embedded model'!r}: {reason}") from error
     return LoadedModel(name or "embedded", model, processor, settings, base_revision(model, source))
 
 
@@ -122,10 +123,6 @@ def load_steered(
     """
     loaded = load_model(name, dtype, device)
     return RudderForConditionalGeneration.from_base(loaded.model, loaded.config_with(settings)), loaded.processor
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def base_revision(model: PreTrainedModel, source: str) -> str:

@@ -8,8 +8,6 @@ write_new(out / "table.md", table.markdown())
 
 Functions that take long have an argument `progress: Progress = no_progress` and call `progress(text, done, total)`.
 The command line passes a [`ProgressBar`]: a bar on a terminal, a plain line a minute elsewhere, as in a cluster's log.
-
-Figures and pages of HTML are in [`rudder_hf.runtime.figures`].
 """
 
 from __future__ import annotations
@@ -57,14 +55,6 @@ def p_value(p: float) -> str:
 def heading(label: str, direction: str = "none") -> str:
     """Return a metric's name with an arrow in the direction that is better ("lower", "higher" or "none")."""
     return f"{label} {ARROWS[direction]}".strip()
-
-
-def size(count: float) -> str:
-    """Format a number of bytes: `1.5 GB`."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count:.0f} B"
 
 
 # Tables

@@ -130,14 +130,7 @@ class Store:
 
     def _locked(self, rank: int) -> FileLock:
         """Return the lock of a process's file, acquired."""
-        lock = FileLock(self._folder / f".{rank}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise BlockingIOError(
-                f"Another run is writing to {self.path}: wait for it, or choose another folder."
-            ) from None
-        return lock
+        return acquired(self._folder / f".{rank}.lock", f"Another run is writing to {self.path}")
 
     def __enter__(self) -> Self:
         """Take this process's file, so that no second run writes to it, and cut off a torn line.
@@ -234,6 +227,20 @@ def _differences(stored: Mapping[str, Any], asked: Mapping[str, Any], within: st
             yield from _differences(there, here, f"{within}{name}.")
         elif there != here:
             yield f"{within}{name} is {shortened(there)} there and {shortened(here)} here"
+
+
+def acquired(path: Path, taken: str) -> FileLock:
+    """Return the lock of a file, acquired.
+
+    Raises:
+        BlockingIOError: Another process has it; `taken` says what that process does.
+    """
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BlockingIOError(f"{taken}: wait for it, or choose another folder.") from None
+    return lock
 
 
 # Reading

@@ -20,7 +20,6 @@ from .images import Scene, pick
 from .world import OBJECT_NAMES, PLACES
 
 DETAIL_PROMPT = "Please help me describe the image in detail"
-BRIEF_PROMPT = "Describe the image briefly"
 
 OPENINGS = (
     "The image shows {place} with {thing}.",
@@ -147,14 +146,12 @@ def broken_sentences(caption: str) -> int:
     return sum(_grammar().fullmatch(s) is None for s in scene_sentences(caption))
 
 
-@cache
-def _names_pattern() -> re.Pattern[str]:
-    return re.compile(r"\b(" + "|".join(sorted(map(re.escape, OBJECT_NAMES), key=len, reverse=True)) + r")\b")
+_NAMES = re.compile(r"\b(" + "|".join(sorted(map(re.escape, OBJECT_NAMES), key=len, reverse=True)) + r")\b")
 
 
 def named_categories(caption: str) -> list[str]:
     """Return the categories named, in order, with repetitions; a teddy bear is no bear."""
-    return _names_pattern().findall(caption.lower())
+    return _NAMES.findall(caption.lower())
 
 
 def question(name: str) -> str:

@@ -80,7 +80,6 @@ CATEGORIES: tuple[Category, ...] = (
     Category(88, "teddy bear", "indoor", "🧸"),
 )
 OBJECT_NAMES: tuple[str, ...] = tuple(category.name for category in CATEGORIES)
-BY_NAME: dict[str, Category] = {category.name: category for category in CATEGORIES}
 
 PLACES: dict[str, tuple[str, ...]] = {
     "street": ("car", "person", "traffic light", "bicycle", "truck", "motorcycle", "stop sign", "train", "handbag",

@@ -20,6 +20,7 @@ from typer.testing import Result
 from rudder_hf import RudderConfig, attach
 from rudder_hf.analyze import Study, analyze, find_images
 from rudder_hf.analyze import run as analysis
+from rudder_hf.analyze.report import html_figure, new_figure, save_figure, styled
 from rudder_hf.analyze.run import (
     SHOWN,
     ImageTraces,
@@ -286,3 +287,18 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
     refused(rudder("analyze", "--out", tmp_path / "out"), "pip install 'rudder-hf[plots]'")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        with styled():
+            figure, axes = new_figure(3, 2, rows=2)
+            axes[1].plot([1, 2], [3, 4])
+            png = save_figure(figure, tmp_path / folder / "layer 1.5")
+        assert png.name == "layer 1.5.png"
+        assert 'alt="the &quot;figure&quot;" width="288"' in html_figure(
+            png.read_bytes(), 'the "figure"'
+        )  # three inches
+    for suffix in (".png", ".svg"):
+        one, two = ((tmp_path / folder / f"layer 1.5{suffix}").read_bytes() for folder in ("one", "two"))
+        assert one == two

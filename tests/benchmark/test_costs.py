@@ -16,9 +16,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rudder_hf import RudderConfig, attach
 from rudder_hf.benchmark import BenchmarkReport, CostSettings, run_benchmark
-from rudder_hf.benchmark.costs import count, count_forwards, measure_costs
+from rudder_hf.benchmark.costs import (
+    Bench,
+    Run,
+    count,
+    count_forwards,
+    measure_costs,
+    paired_ratios,
+    round_orders,
+    summarize,
+)
 from rudder_hf.benchmark.report import Case, check_new_file, cost_table, notes
-from rudder_hf.benchmark.timing import Bench, Run, paired_ratios, round_orders, summarize
 from rudder_hf.core.backbones import find_backbone
 from rudder_hf.core.generate import HANDLE_NAME
 from rudder_hf.methods import NAMES, get

@@ -28,8 +28,8 @@ from rudder_hf.calibrate.report import report, summary
 from rudder_hf.calibrate.run import check_folder
 from rudder_hf.calibrate.search import describe
 from rudder_hf.core.backbones import find_backbone
-from rudder_hf.evaluate.run import Run, RunOptions, Variant, answer_batch, encode_samples
-from rudder_hf.evaluate.tasks import DataOptions
+from rudder_hf.evaluate.run import Run, RunOptions, Variant, answer_batch
+from rudder_hf.evaluate.tasks import DataOptions, encode_samples
 from rudder_hf.hub.card import Provenance, render_card
 from rudder_hf.methods import get
 from rudder_hf.methods.contrast import Contrast

@@ -11,9 +11,7 @@ import pytest
 
 from rudder_hf.evaluate.result import Result
 from rudder_hf.evaluate.run import Run
-from rudder_hf.evaluate.tasks import DataOptions, make_task
 from rudder_hf.methods import METHODS
-from rudder_hf.runtime.errors import InputError
 from rudder_hf.scenes.images import split_scenes
 from tests.support import command
 from tests.support.command import refused
@@ -69,11 +67,6 @@ def test_limit_and_seed_choose_images(model: Path, coco: Path, tmp_path: Path) -
     for name in ("a", "b"):
         assert rudder(*base, "--limit", 3, "--seed", 7, "--out", tmp_path / name).exit_code == 0
     assert Result.load(tmp_path / "a").image_ids == Result.load(tmp_path / "b").image_ids
-    ids = [scene.seed for scene in split_scenes("examples")[:6]]
-    chosen = make_task("chair", DataOptions(coco, wanted=[str(ids[4]), ids[1]]))
-    assert [sample.image_id for sample in chosen.samples] == [ids[1], ids[4]]
-    with pytest.raises(InputError, match="not in the data: 5"):
-        make_task("chair", DataOptions(coco, wanted=[5]))
 
 
 def test_controls_from_other_images_do_not_depend_on_the_batch(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from rudder_hf import RudderConfig
 from rudder_hf.evaluate import tables
 from rudder_hf.evaluate.result import FORMAT, Result, Scoring, score_answers
 from rudder_hf.evaluate.run import Run
-from rudder_hf.evaluate.score import score_runs
-from rudder_hf.evaluate.tables import save_result
+from rudder_hf.evaluate.tables import save_result, score_runs
 from rudder_hf.evaluate.tasks import DataOptions, Sample, make_task
 from rudder_hf.methods import NAMES, get
 from rudder_hf.runtime.answers import synthetic_image
@@ -162,6 +161,10 @@ def test_mme_runs_with_images_from_its_folder(tmp_path: Path) -> None:
     metrics = result.methods[0].metrics
     assert {"total", "perception", "cognition", "existence", "code_reasoning"} <= set(metrics)
     assert len(result.image_ids) == 4
+    rows = [{"answer": answer} for answer in ["Yes", "No", *["What?"] * 6]]
+    scored = score_answers("mme", "mme", task.samples, rows, SCORING)
+    assert "6 of 8 answers are neither yes nor no: they count as wrong" in scored.notes
+    assert scored.counts.total()["existence/right"] == 2
 
 
 def test_answers_and_reference_captions_are_read_in_the_same_lineage() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedTokenizerFast
 
 from rudder_hf import UnsupportedModelError
-from rudder_hf.methods import BUDGET, GROUPS, NAMES, Branch, Method, Sources, get, method_class
+from rudder_hf.methods import BUDGET, CONTROL_OF, GROUPS, NAMES, Branch, Method, Sources, get, method_class
 from rudder_hf.methods.vti import textual_directions
 from tests.support.helpers import (
     OTHER_ROW,
@@ -208,8 +208,15 @@ def test_streaming(name: str) -> None:
     assert listener.ended
 
 
+def documented_costs() -> dict[str, tuple[int, int]]:
+    """The column "cost" of docs/methods.md by name of the method: forwards per token, and prefills beyond one."""
+    page = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*) \|[^|]*\|[^|]*\| (\d), (\d)", page, re.MULTILINE)
+    return {name: (int(forwards), int(more)) for cell, forwards, more in rows for name in re.findall("`(.+?)`", cell)}
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_cost_is_what_the_method_says(name: str) -> None:
+def test_cost_is_what_the_method_and_the_documentation_say(name: str) -> None:
     """Rows that pass the first layer for one token each, and prefills, are counted."""
     model, inputs = built("llava"), batch("llava")
     steps, prefills = 0, 0
@@ -223,6 +230,9 @@ def test_cost_is_what_the_method_says(name: str) -> None:
             prefills += 1
 
     tested = method(name)
+    # Controls cost what they are controls of, and have a table of their own.
+    documented = documented_costs()[CONTROL_OF.get(name, name)]
+    assert documented == (tested.forwards_per_token, tested.extra_prefills)
     hook = model.get_submodule(FAMILIES["llava"].layers)[0].register_forward_pre_hook(count, with_kwargs=True)
     run(tested, model, inputs, max_new_tokens=5, sample_ids=IDS)
     hook.remove()

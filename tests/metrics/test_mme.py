@@ -15,9 +15,11 @@ from rudder_hf.metrics.mme import (
     SUBTASKS,
     MmeQuestion,
     mme,
+    mme_metrics,
     parse_mme_answer,
     read_mme,
 )
+from rudder_hf.metrics.statistics import scores
 from rudder_hf.runtime.errors import InputError
 from tests.support.evaluation_data import PUBLISHED, needs_published
 
@@ -49,25 +51,24 @@ def questions(subtasks: tuple[str, ...] = SUBTASKS, images: int = 2) -> list[Mme
 
 def test_the_most_that_can_be_reached() -> None:
     asked = questions()
-    result = mme(asked, [question.label for question in asked])
-    assert result.subtasks == SUBTASKS
-    assert (result.scores["perception"], result.scores["cognition"], result.scores["total"]) == (2000, 800, 2800)
+    found = scores(mme(asked, [question.label for question in asked]), mme_metrics())
+    assert (found["perception"], found["cognition"], found["total"]) == (2000, 800, 2800)
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["yes", "no", "what"]), min_size=12, max_size=12))
 def test_scores_equal_a_slow_count(answers: list[str]) -> None:
-    asked = questions(("existence", "OCR", "code_reasoning"))
-    result = mme(asked, answers)
+    subtasks = ("existence", "OCR", "code_reasoning")
+    asked = questions(subtasks)
+    found = scores(mme(asked, answers), mme_metrics(subtasks))
     total = 0.0
-    for number, subtask in enumerate(("existence", "OCR", "code_reasoning")):
+    for number, subtask in enumerate(subtasks):
         right = [a == q.label for a, q in zip(answers, asked, strict=True)][4 * number : 4 * number + 4]
         points = 100 * sum(right) / 4 + 100 * ((right[0] and right[1]) + (right[2] and right[3])) / 2
-        assert result.scores[subtask] == pytest.approx(points)
+        assert found[subtask] == pytest.approx(points)
         total += points
-    assert result.scores["total"] == pytest.approx(total)
-    assert result.scores["perception"] + result.scores["cognition"] == pytest.approx(total)
-    assert result.other == answers.count("what")
+    assert found["total"] == pytest.approx(total)
+    assert found["perception"] + found["cognition"] == pytest.approx(total)
 
 
 def test_answers_and_pairs_are_checked() -> None:
@@ -97,7 +98,7 @@ def test_both_folder_layouts(tmp_path: Path) -> None:
     assert all(q.image.is_file() for q in asked)
     assert [q.image.name for q in asked[:4]] == ["a.png", "a.png", "b.jpg", "b.jpg"]
     assert {q.sample_id for q in asked if q.subtask == "posters"} == {"posters/a.png", "posters/b.jpg"}
-    assert mme(asked, [q.label for q in asked]).scores["total"] == 2800
+    assert scores(mme(asked, [q.label for q in asked]), mme_metrics())["total"] == 2800
 
 
 def test_subtasks_that_are_there_are_read_and_faults_are_named(tmp_path: Path) -> None:

@@ -1,16 +1,13 @@
-"""What people read: numbers, tables, pages, and progress, a bar on a terminal and plain lines in a log."""
+"""What people read: numbers, tables, and progress, a bar on a terminal and plain lines in a log."""
 
 from __future__ import annotations
 
 import io
 import time
 from contextlib import redirect_stderr
-from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from rudder_hf.runtime.figures import html_figure, html_page, new_figure, save_figure, styled, thumbnail_uri
 from rudder_hf.runtime.report import (
     LINE_SECONDS,
     ProgressBar,
@@ -19,7 +16,6 @@ from rudder_hf.runtime.report import (
     heading,
     number,
     p_value,
-    size,
     with_interval,
 )
 
@@ -35,7 +31,6 @@ def test_numbers() -> None:
     assert with_interval(48.2, 44.0, 52.1, "percent") == "48.2 [44.0, 52.1]"
     assert (p_value(0.04), p_value(0.0001)) == ("0.040", "< 0.001")
     assert (heading("CHAIR_S", "lower"), heading("Length")) == ("CHAIR_S ↓", "Length")
-    assert (size(1.5e9), size(12)) == ("1.5 GB", "12 B")
 
 
 def test_markdown_and_latex() -> None:
@@ -50,34 +45,11 @@ def test_markdown_and_latex() -> None:
     ]  # fmt: skip
 
 
-def test_html(tmp_path: Path) -> None:
-    with styled():
-        png = save_figure(new_figure(3, 2)[0], tmp_path / "figure").read_bytes()
-    page = html_page("a & b", ["<p>text</p>", "", html_figure(png, 'the "figure"')], css="p { color: red; }")
-    assert "<title>a &amp; b</title>" in page
-    assert 'alt="the &quot;figure&quot;" width="288"' in page  # three inches
-    assert "p { color: red; }" in page
-    assert "http" not in page
-    assert thumbnail_uri(Image.new("RGB", (500, 300))).startswith("data:image/png;base64,")
-
-
 def test_console_cuts_nothing_off_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     Table(["", *[f"column {n}" for n in range(8)]], [["[row]", *["12.3 [11.2, 14.5]"] * 8]], title="All").print()
     shown = capsys.readouterr().out
     assert shown.count("12.3 [11.2, 14.5]") == 8
     assert "[row]" in shown
-
-
-def test_the_same_figure_is_the_same_file(tmp_path: Path) -> None:
-    for folder in ("one", "two"):
-        with styled():
-            figure, axes = new_figure(3, 2, rows=2)
-            axes[1].plot([1, 2], [3, 4])
-            png = save_figure(figure, tmp_path / folder / "layer 1.5")
-        assert png.name == "layer 1.5.png"
-    for suffix in (".png", ".svg"):
-        one, two = ((tmp_path / folder / f"layer 1.5{suffix}").read_bytes() for folder in ("one", "two"))
-        assert one == two
 
 
 # Progress

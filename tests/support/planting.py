@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rudder_hf.calibrate import CalibrationData, Grid, find_data, layer_statistics
-from rudder_hf.evaluate.run import encode_samples
-from rudder_hf.evaluate.tasks import DataOptions, Sample, Task
+from rudder_hf.evaluate.tasks import DataOptions, Sample, Task, encode_samples
 from rudder_hf.methods import Method
 from rudder_hf.metrics.chair import chair
 from rudder_hf.metrics.coco import Caption

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from rudder_hf.benchmark.timing import garbage_collector_off, round_orders, summarize
+from rudder_hf.benchmark.costs import garbage_collector_off, round_orders, summarize
 from tests.vllm.cases import Case
 from tests.vllm.engines import SETTINGS, answers, engine
 

@@ -22,7 +22,7 @@ from rudder_hf.scenes.world import OBJECT_NAMES, PLACES
 
 from .drift import DrawnCaption, Drift, drawn_brief_caption, drifting_caption
 from .families import CLIP_MEAN, CLIP_STD, IMAGE_TOKENS, Family
-from .tokenizer import BACKGROUND_WORD, token_id
+from .tokenizer import BACKGROUND_WORD, BRIEF_PROMPT, token_id
 
 IGNORE = -100
 QUESTIONS = 3
@@ -141,7 +141,7 @@ def make_batch(scenes: list[Scene], words: WordIds, drift: Drift) -> Batch:
         # The brief caption names many objects in few words, and teaches to name each once.
         drawn = [drifting_caption(scene, random, drift), drawn_brief_caption(scene, random)]
         objects += [_object_targets(one, words) for one in drawn]
-        asked = (captions.DETAIL_PROMPT, captions.BRIEF_PROMPT)
+        asked = (captions.DETAIL_PROMPT, BRIEF_PROMPT)
         branches = [_answer(prompt, one.text, words) for prompt, one in zip(asked, drawn, strict=True)]
         branches += _questions(scene, random, words)
         tokens = [(i, IGNORE, 0) for i in words.prefix]

@@ -15,7 +15,7 @@ import transformers
 from transformers import PreTrainedModel, ProcessorMixin
 
 from rudder_hf.metrics.chair import ChairResult, chair
-from rudder_hf.metrics.pope import Question, objects_to_ask, pope
+from rudder_hf.metrics.pope import POPE_METRICS, Question, objects_to_ask, pope
 from rudder_hf.metrics.statistics import scores
 from rudder_hf.metrics.words import BROKEN_METRICS, FLUENCY_METRICS, broken, repetition
 from rudder_hf.runtime.answers import encode, without_prompt
@@ -118,7 +118,8 @@ def pope_scores(
         for number, (index, name, present) in enumerate(asked)
     ]
     about = [scenes[index] for index, _, _ in asked]
-    found = pope(questions, answers(model, processor, about, [q.text for q in questions], ANSWER_TOKENS)).scores
+    counts = pope(questions, answers(model, processor, about, [q.text for q in questions], ANSWER_TOKENS))
+    found = scores(counts, POPE_METRICS)
     return {name: 100 * found[score] for name, score in (("accuracy", "accuracy"), ("f1", "f1"), ("yes", "yes_ratio"))}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rudder_hf.scenes.captions import reference_captions
 from rudder_hf.scenes.images import SIDE, Scene, draw, file_name, split_scenes
-from rudder_hf.scenes.world import BY_NAME, CATEGORIES
+from rudder_hf.scenes.world import CATEGORIES
 
 INFO = {"description": "rudder_hf synthetic scenes", "version": "2.0", "year": 2026, "contributor": "rudder_hf"}
 
@@ -27,7 +27,7 @@ def _images(scenes: list[Scene], split: str) -> dict[str, Any]:
 
 def instances(scenes: list[Scene], split: str) -> dict[str, Any]:
     """Return annotations in the form of COCO's `instances_*.json`; the image id is the scene's seed."""
-    annotations = []
+    annotations, ids = [], {category.name: category.id for category in CATEGORIES}
     for scene in scenes:
         for number, thing in enumerate(scene.things):
             box = [float(v) for v in (thing.x, thing.y, thing.size, thing.size)]
@@ -35,7 +35,7 @@ def instances(scenes: list[Scene], split: str) -> dict[str, Any]:
             annotations.append({
                 "id": scene.seed * 10 + number,
                 "image_id": scene.seed,
-                "category_id": BY_NAME[thing.name].id,
+                "category_id": ids[thing.name],
                 "bbox": box,
                 "area": box[2] * box[3],
                 "segmentation": [[left, top, right, top, right, bottom, left, bottom]],

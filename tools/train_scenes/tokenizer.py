@@ -27,12 +27,13 @@ EXTRA_WORDS = (
     "Describe Answer with one word. photo everything short long yes no two three or not it"
 )
 BACKGROUND_WORD = "scene"
+BRIEF_PROMPT = "Describe the image briefly"
 
 
 def vocabulary(special: tuple[str, ...] = SPECIAL) -> list[str]:
     """All tokens, special ones first; a word carries a leading low line, as in SentencePiece."""
     texts = [*captions.OPENINGS, *captions.SENTENCES, *captions.FILLERS, *OBJECT_NAMES, *PLACES]
-    texts += [captions.DETAIL_PROMPT, captions.BRIEF_PROMPT, captions.question("x"), EXTRA_WORDS, BACKGROUND_WORD]
+    texts += [captions.DETAIL_PROMPT, BRIEF_PROMPT, captions.question("x"), EXTRA_WORDS, BACKGROUND_WORD]
     texts += ["USER: ASSISTANT:", "Yes No A An a an and, ."]
     words = re.findall(r"[A-Za-z]+", re.sub(r"\{\w+\}", " ", " ".join(texts)))
     return [*special, *".,:?▁", *sorted({f"▁{word}" for word in words})]

@@ -10,7 +10,7 @@ import importlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from typing import Any
 from PIL import Image
 
 from ...hub.images import read_image
+from ...runtime.answers import encode
 from ...runtime.errors import InputError, listed
+from ...runtime.models import LoadedModel
 
 TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "scenes": ("captions:scenes_task", ("data", "images")),
@@ -48,32 +50,19 @@ class DataOptions:
     prompt: str | None = None  # What to ask, for questions with {question} in it; None is the task's own
     limit: int | None = None  # How many images; None is the task's own number
     seed: int = 0  # Of the draw
-    wanted: Sequence[int | str] | None = None  # Exactly these images
 
     def choose(self, ids: Iterable[int | str], limit: int | None = None) -> list[Any]:
-        """Choose images: those that are wanted, or `limit` of them drawn with the seed; sorted.
+        """Choose `limit` images, drawn with the seed; sorted.
 
         Args:
             ids: All that there are.
             limit: How many, if `self.limit` does not say so; None takes all.
-
-        Raises:
-            InputError: Wanted ids are not there.
         """
         known = sorted(set(ids), key=lambda value: (isinstance(value, str), value))
         limit = limit if self.limit is None else self.limit
-        if self.wanted is not None:
-            by_text = {str(value): value for value in known}
-            missing = [value for value in self.wanted if str(value) not in by_text]
-            if missing:
-                raise InputError(
-                    f"{len(missing)} of {len(self.wanted)} wanted image ids are not in the data: {listed(missing)}"
-                )
-            chosen = {by_text[str(value)] for value in self.wanted}
-        elif limit is None or limit >= len(known):
+        if limit is None or limit >= len(known):
             return known
-        else:
-            chosen = set(random.Random(self.seed).sample(known, limit))
+        chosen = set(random.Random(self.seed).sample(known, limit))
         return [value for value in known if value in chosen]
 
 
@@ -193,3 +182,33 @@ def samples_hash(samples: Sequence[Sample]) -> str:
     """Identifies what is asked and how it is scored."""
     text = json.dumps([asdict(sample) for sample in samples], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# As inputs of a model
+
+_DONORS, _DONOR_BATCH = 64, 8
+
+
+def batches(samples: Sequence[Sample], size: int) -> list[list[Sample]]:
+    """Consecutive samples, `size` at a time."""
+    return [list(samples[start : start + size]) for start in range(0, len(samples), size)]
+
+
+def encode_samples(
+    loaded: LoadedModel, task: Task, samples: Sequence[Sample], pictured: Sequence[Sample] | None = None
+) -> dict[str, Any]:
+    """Return inputs of `generate` for some samples, with their own images or with those of other samples."""
+    images = [task.image(sample) for sample in pictured or samples]
+    return encode(loaded.model, loaded.processor, images, [sample.prompt for sample in samples])
+
+
+def donor_prompts(loaded: LoadedModel, task: Task) -> Iterator[dict[str, Any]]:
+    """The first images of a task with a prompt of each, for controls that take their direction from other images.
+
+    Batches have a size of their own, so that a control does not depend on that of the run.
+    """
+    first: dict[Any, Sample] = {}
+    for sample in task.samples:
+        first.setdefault(sample.image_id, sample)
+    for part in batches(list(first.values())[:_DONORS], _DONOR_BATCH):
+        yield encode_samples(loaded, task, part)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from ...metrics.coco import read_coco
-from ...metrics.mme import SUBTASKS, MmeQuestion, mme, mme_metrics, read_mme
+from ...metrics.mme import SUBTASKS, MmeQuestion, mme, mme_metrics, parse_mme_answer, read_mme
 from ...metrics.pope import (
     STRATEGIES,
     Parser,
@@ -34,10 +34,7 @@ IMAGES = 500  # as in the published files
 
 
 def pope_task(options: DataOptions) -> Task:
-    """Yes/no questions by split: of the question files in `data`, or built from the annotations there.
-
-    Images that are wanted are named by file where questions are read, and by id where they are built.
-    """
+    """Yes/no questions by split: of the question files in `data`, or built from the annotations there."""
     assert options.data is not None
     data, images = options.data, options.images
     built = has_annotations(data) if data.is_dir() else data.is_file()
@@ -68,7 +65,7 @@ def pope_task(options: DataOptions) -> Task:
 
 def _build(data: Path, options: DataOptions) -> dict[str, list[Question]]:
     annotations = read_coco(data)
-    images = options.choose(annotations.ids if options.wanted else askable_images(annotations), IMAGES)
+    images = options.choose(askable_images(annotations), IMAGES)
     return {s: build_questions(annotations, s, images, options.seed) for s in STRATEGIES}
 
 
@@ -102,10 +99,7 @@ def scenes_pope_task(options: DataOptions) -> Task:
 
 
 def mme_task(options: DataOptions) -> Task:
-    """MME's questions, by subtask. Without a limit all of them, else the score is not MME's.
-
-    Images that are wanted are named `SUBTASK/NAME`.
-    """
+    """MME's questions, by subtask. Without a limit all of them, else the score is not MME's."""
     data = options.data
     assert data is not None
     questions = read_mme(data)
@@ -147,7 +141,7 @@ def score_pope(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Score
         for split, asked in splits.items()
     }
     counts, metrics = pope_mean(results)
-    unclear = sum(result.unclear for result in results.values())
+    unclear = sum(int(result.total()["unclear"]) for result in results.values())
     note = f"{unclear} of {len(rows)} answers say neither yes nor no: they count as wrong"
     return Scored(counts, metrics, [note] if unclear else [])
 
@@ -157,6 +151,8 @@ def score_mme(samples: Sequence[Sample], rows: Rows, scoring: Scoring) -> Scored
     questions = [
         MmeQuestion(r["subtask"], Path(r["image"]), r["question"], r["label"]) for r in (s.reference for s in samples)
     ]
-    result = mme(questions, [row["answer"] for row in rows])
-    note = f"{result.other} of {len(rows)} answers are neither yes nor no: they count as wrong"
-    return Scored(result.counts, mme_metrics(result.subtasks), [note] if result.other else [])
+    answers = [row["answer"] for row in rows]
+    metrics = mme_metrics(tuple(dict.fromkeys(question.subtask for question in questions)))
+    other = sum(parse_mme_answer(answer) == "other" for answer in answers)
+    note = f"{other} of {len(rows)} answers are neither yes nor no: they count as wrong"
+    return Scored(mme(questions, answers), metrics, [note] if other else [])
