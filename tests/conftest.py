@@ -37,6 +37,17 @@ QUICK_FAMILIES = frozenset(
 )
 
 
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny LLaVA with random weights and its processor on disk, without settings."""
+    from tests.support.evaluating import loaded
+
+    folder = tmp_path_factory.mktemp("model")
+    loaded().model.save_pretrained(folder)
+    loaded().processor.save_pretrained(folder)
+    return folder
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one family are slow unless it is one of the quick ones: there are seventy, and they are alike."""
     from tests.support.zoo import FAMILIES

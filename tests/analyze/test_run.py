@@ -42,7 +42,6 @@ from tests.support.analyzing import Page
 from tests.support.command import refused, rudder
 from tests.support.evaluating import damage, loaded
 from tests.support.processors import PROCESSORS
-from tests.support.toy import toy_model, toy_processor
 from tests.support.zoo import FAMILIES
 
 NEW = 8
@@ -121,8 +120,6 @@ def test_a_finished_analysis_is_never_overwritten(embedded: tuple[Result, Path],
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     refused(rudder("analyze", "--limit", 12, "--out", out), "never overwritten")
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-    (tmp_path / "mine.txt").write_text("mine")
-    refused(rudder("analyze", "--out", tmp_path), "is not empty")
     (tmp_path / "analysis.json").write_text("{}")
     refused(rudder("analyze", "--out", tmp_path), "nothing that this version of rudder analyze could continue")
 
@@ -201,16 +198,7 @@ def test_geometry_of_known_vectors() -> None:
     assert "between_images" not in geometry_numbers(image[:1], None)
 
 
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model on disk."""
-    path = tmp_path_factory.mktemp("toy")
-    toy_model().save_pretrained(path)
-    toy_processor().save_pretrained(path)
-    return path
-
-
-def test_images_without_annotations(toy: Path, tmp_path: Path) -> None:
+def test_images_without_annotations(tiny_model: Path, tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     task = find_images(DataOptions(limit=6))
@@ -218,7 +206,7 @@ def test_images_without_annotations(toy: Path, tmp_path: Path) -> None:
         task.image(sample).save(photos / f"{number} <i>.png")
     options = ("--data", photos, "--set", "layer=2", "--set", "alpha_max=12", "--max-new-tokens", NEW)
     out = tmp_path / "out"
-    result = rudder("analyze", "--model", toy, *options, "--out", out)
+    result = rudder("analyze", "--model", tiny_model, *options, "--out", out)
     assert result.exit_code == 0, result.output
     numbers, page = check_folder(out)
     assert "Left out: which objects are in the images" in result.stdout
@@ -266,21 +254,6 @@ def test_an_interrupted_analysis_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert stored == json.loads((tmp_path / "whole" / "numbers.json").read_text())
     for file in ("figures/gate.svg", "figures/geometry.png", "report.html"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "killed" / file).read_bytes(), file
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (("--data", "{empty}"), "neither COCO annotations nor images"),
-        (("--set", "alpha=3", "--limit", 1), "'alpha' is not a RUDDER setting"),
-        (("--set", "alpha_max=0", "--limit", 1), "no push to analyze"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(arguments: tuple[Any, ...], word: str, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    given = [str(a).replace("{empty}", str(tmp_path / "empty")) for a in arguments]
-    refused(rudder("analyze", *given, "--out", tmp_path / "out"), word)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rudder_hf.analyze.tokens import GrowingAnswer, answer_mentions, numbers_html, token_view, tokens_html
-from rudder_hf.metrics.chair import parse
 from tests.support.analyzing import Page, traced
 from tests.support.toy import toy_processor
 
@@ -76,14 +75,6 @@ def test_mentions_and_their_tokens() -> None:
     shown = token_view(answer, {"dog"})
     assert [t["text"] for t in shown["tokens"] if t["absent"]] == [" traffic", " light"]
     assert shown["absent"] == ["traffic light"]
-
-
-def test_places_of_joined_words() -> None:
-    text = "Two baby elephants, a hot-dog and passenger trains."
-    assert [text[s.start : s.stop] for s in parse(text).mentions] == ["baby elephants", "passenger trains"]
-    assert [text[s.start : s.stop] for s in parse(text, "strict").mentions] == [
-        "baby elephants", "hot-dog", "passenger trains",
-    ]  # fmt: skip
 
 
 # As HTML

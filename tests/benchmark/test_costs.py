@@ -12,14 +12,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from rudder_hf import RudderConfig, attach
 from rudder_hf.benchmark import BenchmarkReport, CostSettings, run_benchmark
 from rudder_hf.benchmark.costs import (
     Bench,
     Run,
-    count,
     count_forwards,
     measure_costs,
     paired_ratios,
@@ -28,7 +25,6 @@ from rudder_hf.benchmark.costs import (
 )
 from rudder_hf.benchmark.report import Case, check_new_file, cost_table, notes
 from rudder_hf.core.backbones import find_backbone
-from rudder_hf.core.generate import HANDLE_NAME
 from rudder_hf.methods import NAMES, get
 from rudder_hf.runtime.errors import InputError
 from rudder_hf.runtime.models import LoadedModel
@@ -39,7 +35,6 @@ from tests.support.toy import random_prompt, toy_model
 
 NEW = 5
 TOY = toy_model()
-CONFIG = RudderConfig(layer=3, alpha_max=1.0)
 # Decoder forwards for a token after the first: the main branch, and those that a second branch adds.
 EXPECTED = {"vcd": 2.0, "pai": 2.0}
 SETTINGS = CostSettings(new_tokens=3, rounds=2, warmup=1)
@@ -75,39 +70,6 @@ def test_settings_that_cannot_be_measured_are_refused(name: str, least: int) -> 
 
 
 # Counts
-
-
-class Counter(TorchDispatchMode):
-    """Counts all operators, by a way of its own: no hooks, no splitting."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
-def operators_of_one_token(mode: str | None) -> int:
-    """What the last token of an answer of seven takes more than an answer of six."""
-    totals = []
-    for length in (6, 7):
-        handle = None if mode is None else attach(TOY, RudderConfig(layer=3, alpha_max=1.0, mode=mode))
-        with Counter() as counter:
-            TOY.generate(**random_prompt(24), max_new_tokens=length, do_sample=False)
-        if handle is not None:
-            handle.remove()
-        totals.append(counter.count)
-    return totals[1] - totals[0]
-
-
-@pytest.mark.parametrize("mode", [None, "beta", "add"])
-def test_operator_count_equals_an_independent_one(mode: str | None) -> None:
-    steered = get("vanilla") if mode is None else get(f"rudder-{mode}", config=CONFIG)
-    counted = count(Bench(TOY, random_prompt(24), NEW), steered)
-    assert counted.operators == operators_of_one_token(mode)
-    assert counted.peak is None  # only CUDA's allocator knows
 
 
 def counted_forwards(name: str, family: str, beams: int) -> tuple[int, int, int]:
@@ -206,20 +168,11 @@ def tiny_case() -> Case:
     return tiny_report().cases[0]
 
 
-def test_every_method_is_measured_in_every_round_and_nothing_stays_on_the_model() -> None:
+def test_every_method_is_measured_in_every_round() -> None:
     assert {cost.method for cost in tiny_case().costs} == set(NAMES)
-    vanilla = tiny_case().cost("vanilla")
-    for name, most in (("rudder-beta", 12), ("rudder-add", 1)):
-        cost = tiny_case().cost(name)
-        assert cost.operators_per_token - vanilla.operators_per_token == most
-        assert cost.forwards_per_token == cost.prompt_forwards == 1.0
     for index in range(SETTINGS.rounds):
         assert sorted(run.method for run in tiny_case().runs if run.round == index) == sorted(NAMES)
     assert len(tiny_case().runs) == SETTINGS.rounds * len(NAMES)
-    for module in TOY.modules():
-        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        assert not [hook for hook in hooks if hook.__module__.startswith("rudder_hf")]
-        assert HANDLE_NAME not in vars(module)
 
 
 def test_report_survives_json_is_never_overwritten_and_damage_is_named(tmp_path: Path) -> None:

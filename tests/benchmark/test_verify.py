@@ -12,7 +12,7 @@ from rudder_hf.core.hooks import _LayerHooks
 from rudder_hf.core.state import GenerationState
 from rudder_hf.core.steering import steer_step
 from tests.core.test_exactness import STEERED
-from tests.support.command import refused, rudder
+from tests.support.command import rudder
 from tests.support.helpers import rudder_parts, settings
 from tests.support.zoo import FAMILIES, Row
 
@@ -154,4 +154,3 @@ def test_command_on_the_embedded_models(name: str, monkeypatch: pytest.MonkeyPat
     result = rudder("verify", *options)
     assert result.exit_code == 1
     assert "| the hook adds what it says | **FAILED** |" in result.stdout
-    refused(rudder("verify", "--model", "embedded:none"), "embedded")

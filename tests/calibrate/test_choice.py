@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -19,12 +15,13 @@ from rudder_hf.calibrate import CalibrationOptions, Grid, Rule
 from rudder_hf.calibrate.choice import OBJECTIVES, choose
 from rudder_hf.calibrate.search import control, describe, search, tie_break_key
 from rudder_hf.evaluate.run import Run, RunOptions
-from rudder_hf.methods import Generate, Method, get, method_class
+from rudder_hf.methods import get, method_class
 from rudder_hf.methods.rudder import Attached
 from rudder_hf.metrics.statistics import Counts
 from rudder_hf.runtime.answers import Decoding
 from rudder_hf.runtime.errors import InputError
-from tests.support.evaluating import loaded, scenes
+from tests.support.evaluating import loaded
+from tests.support.planting import GRID, LAYER, NEW, planted_scenes
 
 COLUMNS = (
     "captions", "hallucinated_captions", "mentions", "hallucinated_mentions", "objects", "truth", "found", "words",
@@ -158,6 +155,8 @@ def test_the_grid_is_small_and_relative_to_the_hidden_state() -> None:
     found = Grid(strengths=(0.5, 0.1), k=(2.0, 5.0)).candidates(1, 80.0)
     assert [method.settings()["alpha_max"] for method in found] == [8.0] * 2 + [40.0] * 2
     assert {method.settings()["layer"] for method in found} == {1}
+    constant = Grid(strengths=(0.5, 1.5), modes=("add",)).candidates(2, 1.0)
+    assert [method.settings()["mode"] for method in constant] == ["add", "add"]
     contrasts = Grid(strengths=(0.0, 0.5), contrast=(0.0, 0.4))
     assert [method.name for method in contrasts.alone] == ["contrast"]
     assert {method.name for method in contrasts.candidates(1, 80.0)} == {"rudder-beta", "rudder-beta+contrast"}
@@ -179,51 +178,17 @@ def test_bad_rules_and_grids_are_refused() -> None:
         RunOptions(0)
 
 
-@dataclass(frozen=True)
-class Planted(Method):
-    """A method whose captions are known: true objects, and the fewer absent ones the stronger, until it breaks."""
-
-    name = "planted"
-
-    strength: int = 0
-    truth: dict[str, list[str]] = field(default_factory=dict, compare=False)
-
-    def settings(self) -> dict[str, Any]:
-        return {"strength": self.strength}
-
-    @contextmanager
-    def applied(self, model: Any) -> Iterator[Generate]:
-        def generate(*args: Any, sample_ids: list[str], input_ids: Any, **kwargs: Any) -> Any:
-            rows = [self.caption(sample) for sample in sample_ids]
-            width = max(len(row) for row in rows)
-            answers = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
-            return torch.cat([input_ids, answers], dim=1)
-
-        yield generate
-
-    def caption(self, sample: str) -> list[int]:
-        present = [name for name in self.truth[sample] if " " not in name]
-        absent = [name for name in ("elephant", "keyboard", "oven", "kite") if name not in self.truth[sample]]
-        words = present if self.strength < 4 else []
-        words = [*words, *absent[: max(0, 3 - self.strength)]]
-        return list(loaded().processor.tokenizer.convert_tokens_to_ids([w for w in words if w] or ["a"]))
-
-
 def test_the_planted_best_is_found_for_each_name(tmp_path: Path) -> None:
-    task = scenes(6)
-    truth = {sample.id: sample.reference["objects"] for sample in task.samples}
-    rule = Rule(distinct_drop=1.0, repeated_rise=1.0, bootstrap=50)
-    run = Run(tmp_path / "run").begin(task, loaded(), Decoding("greedy", 12), RunOptions(2, likelihood="none"))
-    lists = {"all": (0, 1, 2, 3, 4), "backwards": (3, 1, 4), "equals": (0, 3, 3), "broken": (4,)}
-    candidates = {name: [Planted(s, truth) for s in strengths] for name, strengths in lists.items()}
-    found = search(run, candidates, rule)
-    # 3 names nothing absent, 4 neither anything present; of equals the first, which is the gentlest.
-    assert {name: choice.best for name, choice in found.items()} == {
-        "all": 3, "backwards": 0, "equals": 1, "broken": None,
-    }  # fmt: skip
-    assert "recall" in found["all"].broken[4]
+    data, winner = planted_scenes(6, 0)
+    tried = [*GRID.candidates(LAYER, 1.0), winner]
+    rule = replace(QUICK, length_floor=0.0, distinct_drop=1.0, repeated_rise=1.0)
+    run = Run(tmp_path / "run").begin(data.choosing, loaded(), Decoding("greedy", NEW), RunOptions(3))
+    lists = {"all": tried, "backwards": tried[::-1], "equals": [winner, winner]}
+    found = search(run, lists, rule)
+    assert {name: lists[name][choice.best or 0] for name, choice in found.items()} == dict.fromkeys(lists, winner)
+    assert found["equals"].best == 0  # the first, which is the gentlest
     # Each variant was answered once, however many names have it.
-    assert len(run.answers()) == 6 * 6
+    assert len(run.answers()) == 6 * (1 + len(tried))
 
 
 def test_a_control_has_the_settings_of_what_it_is_a_control_of() -> None:

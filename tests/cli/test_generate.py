@@ -183,11 +183,12 @@ def test_settings_are_followed(examples: list[Path]) -> None:
     assert record["note"] == embedded.NOTE
 
 
-def test_a_model_on_disk(folder: Path, examples: list[Path], tmp_path: Path) -> None:
+def test_a_model_on_disk(tiny_model: Path, examples: list[Path], tmp_path: Path) -> None:
     short = ("--max-new-tokens", 6)
-    record = answer_json(examples[0], *short, "--model", folder, "--layer", 2, "--alpha-max", 5)
+    refused(generate("--model", tiny_model), "pass --layer and --alpha-max")
+    record = answer_json(examples[0], *short, "--model", tiny_model, "--layer", 2, "--alpha-max", 5)
     assert record["note"] is None
-    RudderConfig(base_model_name_or_path=str(folder), layer=2, alpha_max=5.0).save_pretrained(tmp_path)
+    RudderConfig(base_model_name_or_path=str(tiny_model), layer=2, alpha_max=5.0).save_pretrained(tmp_path)
     assert answer_json(examples[0], *short, "--model", tmp_path)["answers"] == record["answers"]
     stronger = answer_json(examples[0], *short, "--model", tmp_path, "--alpha-max", 50)
     assert stronger["settings"]["alpha_max"] == 50.0
@@ -201,52 +202,10 @@ def test_every_embedded_model_answers() -> None:
 
 
 def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
-    broken, cut = tmp_path / "broken.png", tmp_path / "cut.png"
-    broken.write_bytes(b"not an image")
-    Image.new("RGB", (64, 64), "red").save(cut)
-    cut.write_bytes(cut.read_bytes()[:60])
-    refused(generate(tmp_path / "missing.png"), "missing.png")
-    refused(generate(broken), "cannot be read as an image")
-    refused(generate(cut), "cut.png")
+    (tmp_path / "broken.png").write_bytes(b"not an image")
     refused(generate(tmp_path), "broken.png cannot be read as an image")
     (tmp_path / "empty").mkdir()
     refused(generate(tmp_path / "empty"), "There are no images in")
-    refused(generate("http://127.0.0.1:9/photos//a.png?b=c"), "http://127.0.0.1:9/photos//a.png?b=c cannot be read")
-    refused(generate("--example", 99), "1 to 48")
-
-
-def test_unknown_models_are_refused(monkeypatch: pytest.MonkeyPatch, folder: Path, tmp_path: Path) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    refused(generate("--model", "no-such-org/no-such-model"), "no-such-org/no-such-model")
-    refused(generate("--model", tmp_path / "no-such-folder"), "no-such-folder")
-    refused(generate("--model", tmp_path), "Cannot load")
-    refused(generate("--model", folder), "pass --layer and --alpha-max")
-    refused(generate("--model", f"{tmp_path}@v1"), "leave out @v1")
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "word"),
-    [
-        ("--alpha-max", -1, "alpha_max"),
-        ("--alpha-max", "nan", "alpha_max"),
-        ("--set", "g_min=2", "g_min"),
-        ("--set", "alpha=3", "Settings: layer, alpha_max, k"),
-        ("--set", "span=left", "'prompt', 'text', 'image'"),
-        ("--set", "span", "--set span is no setting: here settings are NAME=VALUE, such as span=text."),
-        ("--set", "vcd.alpha=1", "here settings are NAME=VALUE"),
-        ("--set", "force=true", "force has no effect here"),
-        ("--layer", 99, "12 decoder layers"),
-        ("--device", "cuda:77", "--device cuda:77"),
-        ("--device", "nonsense", "--device nonsense"),
-    ],
-)
-def test_bad_settings_are_refused(option: str, value: object, word: str) -> None:
-    refused(generate(option, value), word)
-
-
-def test_what_does_not_go_together_is_refused(examples: list[Path]) -> None:
-    refused(generate("--k", 2, "--set", "k=3"), "k is given twice")
-    refused(generate(examples[0], "--example", 2), "--example is for the examples")
 
 
 def test_a_failure_while_generating_is_told_apart_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

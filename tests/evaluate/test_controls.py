@@ -53,17 +53,6 @@ def test_a_method_that_only_says_less_cannot_be_told_from_the_control() -> None:
     assert found.method("vanilla").control is None
 
 
-def test_a_method_that_is_better_is_called_so() -> None:
-    found = result({"vanilla": VANILLA, "rudder-beta": BETTER})
-    control = found.method("rudder-beta").control
-    assert control is not None
-    change = control.differences["chair_s"]
-    said = tables.notes(found)[-1]
-    told = f"CHAIR_S {change.value:+.1f} [{change.low:+.1f}, {change.high:+.1f}]"
-    assert said.startswith(f"rudder-beta names fewer absent objects than vanilla cut to the same recall: {told}, ")
-    assert ", F1 +" in said
-
-
 def test_the_full_table_has_the_control_beside_its_method() -> None:
     found = result({"vanilla": VANILLA, "rudder-beta": BETTER, "rudder-add": CUT})
     table = tables.full_table(found)

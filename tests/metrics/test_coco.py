@@ -1,4 +1,4 @@
-"""Reading COCO annotations and caption files: the real form, the scenes' files, and what is wrong with others."""
+"""Reading COCO annotations and caption files: the real form, and what is wrong with others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 
 from rudder_hf.metrics.coco import Caption, read_captions_file, read_coco
 from rudder_hf.runtime.errors import InputError
-from rudder_hf.scenes.images import file_name, split_scenes
-from tools.train_scenes import coco as scene_files
 
 
 def instances() -> dict[str, Any]:
@@ -29,20 +27,6 @@ def instances() -> dict[str, Any]:
 def write(path: Path, content: Any) -> Path:
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
-
-
-def test_scenes_are_read_as_written(tmp_path: Path) -> None:
-    scenes = split_scenes("calibration")[:20]
-    paths = [
-        write(tmp_path / f"{kind}.json", getattr(scene_files, kind)(scenes, "calibration"))
-        for kind in ("instances", "captions")
-    ]
-    data = read_coco(*paths)
-    assert data.ids == sorted(scene.seed for scene in scenes)
-    for scene in scenes:
-        assert data.objects[scene.seed] == tuple(dict.fromkeys(scene.names))
-        assert data.files[scene.seed] == file_name(scene, "calibration")
-        assert len(data.references[scene.seed]) == 2
 
 
 def test_objects_keep_the_order_of_the_file_and_crowds_count(tmp_path: Path) -> None:

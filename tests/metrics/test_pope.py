@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from rudder_hf.metrics.pope import (
     Question,
     askable_images,
     build_questions,
-    objects_to_ask,
     parse_answer,
     pope,
     pope_mean,
@@ -80,15 +78,6 @@ def test_parsers(answer: str, official: str, opera: str, robust: str) -> None:
     assert parse_answer(answer) == robust
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.sampled_from([*"aénY01.,!?'\"\n\t -*", "no", "yes", "not", "n't", "there is", "answer"])).map("".join)
-)
-def test_any_answer_can_be_parsed(text: str) -> None:
-    assert parse_answer(text) in ("yes", "no", "unclear")
-    assert {parse_answer(text, "official"), parse_answer(text, "opera")} <= {"yes", "no"}
-
-
 def ask(labels: str, image: str = "a.jpg") -> list[Question]:
     return [
         Question(n + 1, image, f"Is there a thing {n} in the image?", "yes" if label == "y" else "no")
@@ -127,6 +116,8 @@ def test_answers_that_do_not_match_are_refused() -> None:
         pope([], [])
     with pytest.raises(InputError, match="robust, official, opera"):
         pope(ask("y"), ["Yes"], "strict")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"the same samples: 2 are in one only \(a.jpg, b.jpg\)"):
+        pope_mean({"random": pope(ask("y"), ["Yes"]), "popular": pope(ask("y", "b.jpg"), ["Yes"])})
 
 
 def test_the_mean_over_splits_is_plain_and_can_be_compared() -> None:
@@ -153,11 +144,6 @@ def test_splits_may_have_their_images_in_different_orders() -> None:
         assert counts.only([f"{split}/right"]).values.tolist() == [[2.0], [0.0]]
 
 
-def test_splits_about_different_images_do_not_mix() -> None:
-    with pytest.raises(InputError, match=r"the same samples: 2 are in one only \(a.jpg, b.jpg\)"):
-        pope_mean({"random": pope(ask("y"), ["Yes"]), "popular": pope(ask("y", "b.jpg"), ["Yes"])})
-
-
 @needs_published
 def test_published_questions() -> None:
     results = {}
@@ -168,11 +154,6 @@ def test_published_questions() -> None:
     counts, metrics = pope_mean(results)
     assert scores(counts, metrics)["accuracy"] == 1
     assert len(counts.ids) == 500
-
-
-def test_question_files_are_read_in_the_published_form(tmp_path: Path) -> None:
-    (tmp_path / "q.json").write_text("\n".join(json.dumps(asdict(question)) for question in ask("yny")))
-    assert read_questions(tmp_path / "q.json") == ask("yny")
 
 
 @pytest.mark.parametrize(
@@ -239,13 +220,6 @@ def test_popular_and_adversarial_objects() -> None:
 
     assert absent("popular") == [question_text(name) for name in ("car", "person", "kite")]
     assert absent("adversarial") == [question_text(name) for name in ("kite", "apple", "car")]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_questions_about_a_single_image_ask_for_other_objects_too(strategy: str) -> None:
-    asked = objects_to_ask({5: ("dog", "cat", "bench", "car")}, CATEGORIES, strategy)
-    assert [(image, present) for image, _, present in asked] == [(5, True), (5, False)] * 3
-    assert len({name for _, name, _ in asked} - {"car"}) == 6
 
 
 def test_images_to_ask_about_are_checked() -> None:

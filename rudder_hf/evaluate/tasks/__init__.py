@@ -13,14 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from ...hub.images import read_image
-from ...runtime.answers import encode
 from ...runtime.errors import InputError, listed
-from ...runtime.models import LoadedModel
+
+if TYPE_CHECKING:
+    from ...runtime.models import LoadedModel
 
 TASKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "scenes": ("captions:scenes_task", ("data", "images")),
@@ -198,6 +199,8 @@ def encode_samples(
     loaded: LoadedModel, task: Task, samples: Sequence[Sample], pictured: Sequence[Sample] | None = None
 ) -> dict[str, Any]:
     """Return inputs of `generate` for some samples, with their own images or with those of other samples."""
+    from ...runtime.answers import encode  # slow to import, and not needed to refuse wrong images
+
     images = [task.image(sample) for sample in pictured or samples]
     return encode(loaded.model, loaded.processor, images, [sample.prompt for sample in samples])
 
