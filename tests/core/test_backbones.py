@@ -26,7 +26,6 @@ from rudder_hf.core.backbones import (
     find_backbone,
     forwards_keywords,
     resolve_layer,
-    self_attention,
     steerable_layers,
 )
 from rudder_hf.core.families import REFUSED, TESTED, support
@@ -171,22 +170,6 @@ def test_layers_without_self_attention_are_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"{type(backbone.layers[index]).__name__} without self-attention") as caught:
         attach(model, RudderConfig(layer=index))
     assert usable in str(caught.value)
-
-
-class MixerOfAttention(torch.nn.Module):
-    """Named as a mixer that attends is."""
-
-
-class MixerOfStates(torch.nn.Module):
-    """Named as one that does not."""
-
-
-def test_a_mixer_is_told_by_its_class() -> None:
-    layers = [torch.nn.Module(), torch.nn.Module()]
-    layers[0].mixer, layers[1].mixer = MixerOfAttention(), MixerOfStates()
-    assert self_attention(layers[0]) is layers[0].mixer
-    with pytest.raises(UnsupportedModelError, match="no self-attention"):
-        self_attention(layers[1])
 
 
 def test_a_part_without_generate_runs_no_token_loop() -> None:
