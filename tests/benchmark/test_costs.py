@@ -72,14 +72,15 @@ def test_settings_that_cannot_be_measured_are_refused(name: str, least: int) -> 
 # Counts
 
 
-def counted_forwards(name: str, family: str, beams: int) -> tuple[int, int, int]:
-    """Prompt and answer positions as counted, and all positions by an independent hook: outputs of the last layer."""
+def counted_forwards(name: str, family: str, beams: int) -> tuple[int, int, int, int]:
+    """Prompt and answer positions as counted; by an independent hook on the last layer all positions, and prefills."""
     model, inputs = built(family), batch(family)
-    seen = [0]
+    seen = [0, 0]
 
     def note(module: Any, args: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
         seen[0] += hidden.shape[0] * hidden.shape[1]
+        seen[1] += hidden.shape[1] > 1
 
     backbone = find_backbone(model)
     handle = backbone.layers[-1].register_forward_hook(note)
@@ -90,19 +91,20 @@ def counted_forwards(name: str, family: str, beams: int) -> tuple[int, int, int]
             )
     finally:
         handle.remove()
-    return found["prompt"], found["answer"], seen[0]
+    return found["prompt"], found["answer"], seen[0], seen[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("beams", [1, 2])
 def test_forwards_per_token_are_what_each_method_says(name: str, beams: int) -> None:
-    prompt, answer, everything = counted_forwards(name, "llava", beams)
+    prompt, answer, everything, prefills = counted_forwards(name, "llava", beams)
     rows = 2 * beams
     assert prompt + answer == everything
     assert answer == EXPECTED.get(name, 1.0) * rows * (NEW - 1)
     assert method(name).forwards_per_token == EXPECTED.get(name, 1.0)
     length = batch("llava")["input_ids"].shape[1]
     extra = method(name).extra_prefills
+    assert prefills == 1 + extra
     # Side prompts may be shorter (without image), and VISTA's are not repeated for each beam.
     assert prompt >= rows * length
     assert (prompt > rows * length) == (extra > 0)
@@ -113,7 +115,7 @@ def test_forwards_per_token_are_what_each_method_says(name: str, beams: int) -> 
 @pytest.mark.parametrize("family", ["instructblip", "qwen2_5_vl"])
 def test_forwards_are_counted_where_another_module_runs_the_loop(family: str) -> None:
     for name, factor in (("vanilla", 1), ("vcd", 2)):
-        prompt, answer, everything = counted_forwards(name, family, 1)
+        prompt, answer, everything, _ = counted_forwards(name, family, 1)
         assert (answer, prompt + answer) == (factor * 2 * (NEW - 1), everything)
 
 

@@ -1,4 +1,4 @@
-"""The general rule against the zoo's table, and the whole mapping of the installed transformers."""
+"""The zoo itself, the general rule against its table, and the whole mapping of the installed transformers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from rudder_hf.core.backbones import (
     find_backbone,
     forwards_keywords,
     resolve_layer,
-    self_attention,
     steerable_layers,
 )
 from rudder_hf.core.families import REFUSED, TESTED, support
@@ -34,6 +33,29 @@ from tests.core.test_exactness import STEERED, built
 from tests.support import zoo
 from tests.support.zoo import FAMILIES
 from tests.support.zoo.base import MISSING, SINCE, Family, Row, resolve
+
+
+def is_pixels(value: Any) -> bool:
+    """Whether an input is image content rather than ids, masks or sizes."""
+    if isinstance(value, (list, tuple)):
+        return all(is_pixels(entry) for entry in value)
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_output_is_varied_and_the_image_matters(name: str) -> None:
+    """Greedy search does not repeat one token for ever; other pixels give other logits for the first token."""
+    family = FAMILIES[name]
+    model = family.build()
+    inputs, others = (family.inputs(model, [Row(seed, words=7)]) for seed in (1, 2))
+    assert any(map(is_pixels, others.values()))
+    mixed = {**inputs, **{name: value for name, value in others.items() if is_pixels(value)}}
+    options = {"max_new_tokens": 12, "return_dict_in_generate": True, "output_logits": True}
+    output, other = model.generate(**inputs, **options), model.generate(**mixed, **options)
+    assert len(output.logits) == 12
+    assert len(set(output.sequences[0, -12:].tolist())) >= 3
+    difference = output.logits[0] - other.logits[0]
+    assert difference[difference.isfinite()].abs().max() > 0.05
 
 
 @pytest.mark.parametrize("name", STEERED)
@@ -171,22 +193,6 @@ def test_layers_without_self_attention_are_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"{type(backbone.layers[index]).__name__} without self-attention") as caught:
         attach(model, RudderConfig(layer=index))
     assert usable in str(caught.value)
-
-
-class MixerOfAttention(torch.nn.Module):
-    """Named as a mixer that attends is."""
-
-
-class MixerOfStates(torch.nn.Module):
-    """Named as one that does not."""
-
-
-def test_a_mixer_is_told_by_its_class() -> None:
-    layers = [torch.nn.Module(), torch.nn.Module()]
-    layers[0].mixer, layers[1].mixer = MixerOfAttention(), MixerOfStates()
-    assert self_attention(layers[0]) is layers[0].mixer
-    with pytest.raises(UnsupportedModelError, match="no self-attention"):
-        self_attention(layers[1])
 
 
 def test_a_part_without_generate_runs_no_token_loop() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig
 
-from rudder_hf import RudderConfig, RudderForConditionalGeneration, __version__, get_preset, list_presets
+from rudder_hf import RudderConfig, RudderForConditionalGeneration, __version__, get_preset
 from rudder_hf.core.call import resolve_settings
 from rudder_hf.core.settings import CALL_SETTINGS
 
@@ -124,27 +124,6 @@ def test_numbers_of_other_libraries_become_plain_ones() -> None:
     assert json.loads(config.to_json_string())["layer"] == 3
 
 
-@pytest.mark.parametrize("name", list_presets())
-def test_presets_load_and_say_where_they_come_from(name: str) -> None:
-    preset = get_preset(name)
-    config = preset.config()
-    assert get_preset(preset.base_model) is preset
-    assert config.base_model_name_or_path == preset.base_model
-    assert (config.c, config.g_min, config.g_max) == (1.0, 0.05, 1.0)
-    assert (config.calibration is not None) == preset.calibrated
-    assert preset.calibrated or "no settings" in preset.source
-
-
-def test_the_papers_settings() -> None:
-    published = {name: get_preset(name) for name in ("llava-1.5-7b", "idefics2-8b", "instructblip-vicuna-7b")}
-    found = {name: (preset.layer, preset.alpha_max, preset.k) for name, preset in published.items()}
-    assert found == {
-        "llava-1.5-7b": (30, 20.0, 5.0),
-        "idefics2-8b": (28, 8.0, 5.0),
-        "instructblip-vicuna-7b": (1, 6.5, 8.0),
-    }
-
-
 def test_an_unknown_preset_lists_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"llava-1\.5-7b"):
         get_preset("gpt-2")
@@ -205,13 +184,6 @@ def test_a_refused_setting_names_the_file_it_came_from(tmp_path: Path) -> None:
             load(tmp_path)
     with pytest.raises(ValueError, match=r"^RUDDER setting `k`"):
         RudderConfig.from_dict({"layer": 1}, k=-1.0)
-
-
-def test_saving_refuses_the_folder_of_another_model(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llava"}')
-    with pytest.raises(ValueError, match="holds something else than RUDDER settings"):
-        RudderConfig(layer=1).save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text()) == {"model_type": "llava"}
 
 
 def test_a_call_may_name_the_installed_layer_from_the_end() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,15 @@ from accelerate import cpu_offload, disk_offload, dispatch_model
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForCausalLM
 
-from rudder_hf import RudderForConditionalGeneration, attach
+from rudder_hf import attach
 from rudder_hf.core.state import GenerationState
+from tests.support.command import started
 from tests.support.helpers import (
     LAYER,
     OTHER_ROW,
     ROW,
     assert_different,
     assert_near,
-    assert_same,
     family_of,
     logits,
     rudder_parts,
@@ -35,9 +33,9 @@ from tests.support.helpers import (
 )
 from tests.support.pretend import FIRST, SECOND, MixedDevicesError, PretendedDevices
 from tests.support.repos import inputs_for, make_base, make_settings, picture
-from tests.support.serving import free_port, with_package
+from tests.support.serving import free_port
 from tests.support.toy import toy_processor
-from tests.support.zoo import FAMILIES, Family
+from tests.support.zoo import Family
 
 # Bases that accelerate has spread over devices: layers on the CPU and on disk are steered like any other
 
@@ -131,35 +129,6 @@ def test_offloaded_equals_plain(name: str, dispatch: str, way: str, first: str, 
     assert is_offloaded(target_layer(family, model))
 
 
-def test_device_map_while_loading(tmp_path: Path) -> None:
-    """A base loaded with a device map is steered; the wrapper shows the map, and refuses to move as the base does."""
-    family = FAMILIES["llava"]
-    plain = family.build()
-    inputs = family.inputs(plain, [ROW])
-    plain.save_pretrained(tmp_path / "model")
-    wrapper = RudderForConditionalGeneration.from_base(
-        str(tmp_path / "model"),
-        settings(),
-        device_map=device_map(family, plain),
-        offload_folder=str(tmp_path / "offload"),
-    )
-    assert is_offloaded(target_layer(family, wrapper.model))
-    assert wrapper.hf_device_map == wrapper.model.hf_device_map
-    with attach(plain, settings()):
-        wanted = run(plain, inputs)
-    assert_near(run(wrapper, inputs), wanted)
-    assert_different(run(wrapper, inputs), run(wrapper, inputs, rudder=False))
-    with pytest.raises(RuntimeError, match="offloaded"):
-        wrapper.model.to("cpu")
-    with pytest.raises(RuntimeError, match="offloaded"):
-        wrapper.to("cpu")
-    base = wrapper.unwrap()
-    assert not rudder_parts(base)
-    output = run(base, inputs)
-    assert_near(output, run(plain, inputs))
-    assert_same(output, run(base, inputs))
-
-
 @pytest.mark.parametrize("auto_class", [AutoModel, AutoModelForCausalLM])
 def test_big_model_loading_of_settings(auto_class: Any, tmp_path: Path) -> None:
     """Settings take a device map for the base that they name: what does not fit into memory waits on disk."""
@@ -176,6 +145,9 @@ def test_big_model_loading_of_settings(auto_class: Any, tmp_path: Path) -> None:
     assert is_offloaded(base.model.language_model.layers[-1])
     assert_near(run(model, inputs), wanted)
     assert_near(run(model, inputs, rudder=False), vanilla)
+    # It refuses to move as the base does.
+    with pytest.raises(RuntimeError, match="offloaded"):
+        model.to("cpu")
 
 
 # A model on two devices, by accelerate's own hooks on devices that are pretended: RUDDER stays with its layer
@@ -266,12 +238,8 @@ def in_processes(way: str, folder: Path) -> list[dict[str, torch.Tensor]]:
     """What each of the processes generated."""
     shared = {"WORLD_SIZE": str(PROCESSES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.parallel", way, str(folder)],
-            env={**with_package(), **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        started(
+            "-m", "tests.support.parallel", way, folder, module=False, **shared, RANK=str(rank), LOCAL_RANK=str(rank)
         )
         for rank in range(PROCESSES)
     ]

@@ -78,17 +78,6 @@ def test_threads_equal_serial_runs(name: str, way: str) -> None:
     assert snapshot(model) == before
 
 
-def test_threads_on_two_models() -> None:
-    """Generations of two steered models run side by side."""
-    first, second = FAMILIES["llava"].build(), FAMILIES["idefics2"].build()
-    inputs = {id(m): FAMILIES[n].inputs(m, [ROW]) for n, m in (("llava", first), ("idefics2", second))}
-    with attach(first, settings()), attach(second, settings(layer=1)):
-        expected = [run(model, inputs[id(model)], output_rudder=True) for model in (first, second)]
-        jobs = [lambda m=model: run(m, inputs[id(m)], output_rudder=True) for model in (first, second) * 3]
-        for index, output in enumerate(in_threads(jobs)):
-            assert_same(output, expected[index % 2])
-
-
 STEERED: dict[str, Any] = {"output_rudder": True}
 VANILLA: dict[str, Any] = {"rudder": False}
 ADD: dict[str, Any] = {"rudder": {"mode": "add", "alpha_max": 9.0}}

@@ -17,13 +17,10 @@ from tests.support.helpers import (
     NEW,
     OTHER_ROW,
     ROW,
-    assert_different,
     assert_near,
-    assert_same,
     direction,
     family_of,
     fresh,
-    logits,
     run,
     settings,
     target_layer,
@@ -40,22 +37,6 @@ def cast(name: str, dtype: torch.dtype) -> tuple[Family, Any, dict[str, Any]]:
     family = family_of(name)
     model = family.build().to(dtype)
     return family, model, with_dtype(family.inputs(model, [ROW, OTHER_ROW]), dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", NAMES)
-def test_strength_zero_is_the_base(name: str, dtype: torch.dtype) -> None:
-    """Without strength, in either mode, and with rudder=False the base's logits come out bit for bit."""
-    _, model, inputs = cast(name, dtype)
-    vanilla = run(model, inputs)
-    with attach(model, settings()):
-        assert_same(run(model, inputs, rudder=False), vanilla)
-        for change in ({"mode": "beta"}, {"mode": "add", "steer_first_token": True}):
-            assert_same(run(model, inputs, rudder={"alpha_max": 0.0, **change}), vanilla)
-        # A trace changes nothing either.
-        traced = run(model, inputs, rudder={"alpha_max": 0.0}, output_rudder=True)
-        assert torch.equal(logits(traced), logits(vanilla))
-        assert_different(run(model, inputs), vanilla)
 
 
 class Spy:

@@ -1,4 +1,4 @@
-"""The equations: properties of the paper's appendix, and equality with the slow reference."""
+"""The equations: the slope that the paper's appendix gives, and equality with the slow reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rudder_hf.core.steering import (
     POOL_CHUNK,
     beta_gate,
     card,
-    inject,
     pool_updates,
     similarity,
     steer_step,
@@ -31,17 +30,6 @@ seeds = st.integers(0, 10_000)
 
 def gate(s: float, k: float, c: float, g_min: float = 0.0, g_max: float = 1.0) -> float:
     return float(beta_gate(*(torch.tensor([value]) for value in (s, k, c, g_min, g_max))))
-
-
-@given(cosines, cosines, sensitivities, concentrations)
-def test_gate_is_monotone(one: float, other: float, k: float, c: float) -> None:
-    low, high = sorted((one, other))
-    assert gate(low, k, c) <= gate(high, k, c) + 1e-6
-
-
-@given(cosines, sensitivities, concentrations)
-def test_gate_is_symmetric_before_clamping(s: float, k: float, c: float) -> None:
-    assert gate(-s, k, c) == pytest.approx(1 - gate(s, k, c), abs=1e-5)
 
 
 @given(cosines, sensitivities, concentrations, st.floats(0, 1), st.floats(0, 1))
@@ -79,14 +67,6 @@ def test_card_equals_reference(seed: int, pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", ["mean", "norm"])
-def test_spans_add_up(pool: str) -> None:
-    updates = torch.randn(2, 700, 16)
-    whole = pool_updates(updates, None, pool)
-    parts = pool_updates(updates[:, :400], None, pool) + pool_updates(updates[:, 400:], None, pool)
-    torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-3)
-
-
-@pytest.mark.parametrize("pool", ["mean", "norm"])
 @pytest.mark.parametrize("rubbish", [math.nan, math.inf, 1e30])
 def test_padding_never_counts(pool: str, rubbish: float) -> None:
     updates = torch.randn(1, 5, 4)
@@ -107,22 +87,6 @@ def test_an_empty_or_cancelling_pool_is_zero_not_nan(pool: str) -> None:
 def test_unit_survives_any_scale(scale: float) -> None:
     vector = torch.tensor([[3.0, 0.0, -4.0]]) * scale
     torch.testing.assert_close(unit(vector), torch.tensor([[0.6, 0.0, -0.8]]), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_computed_in_float32_whatever_the_dtype(dtype: torch.dtype) -> None:
-    updates = torch.randn(2, 9, 8).to(dtype)
-    v = card(updates)
-    assert v.dtype == torch.float32
-    torch.testing.assert_close(v, card(updates.float()))
-    s = similarity(updates, v.unsqueeze(-1))
-    assert s.dtype == torch.float32
-    push, g = 3.0 * v.unsqueeze(1), torch.rand(2, 9, 1)
-    pushed = inject(updates, push, g)
-    assert pushed.dtype == dtype
-    # One rounding to the dtype, no more.
-    exact = updates.double() + (g * push).double()
-    torch.testing.assert_close(pushed.double(), exact.to(dtype).double(), rtol=1e-7, atol=1e-6)
 
 
 @given(seeds, st.booleans())
@@ -149,22 +113,6 @@ def test_a_step_equals_the_reference(seed: int, capped: bool) -> None:
             length = min(strength * gate, float(norm_cap[row]))
             expected = update[row, position].double() + length * direction
             torch.testing.assert_close(steered[row, position].double(), expected, rtol=1e-4, atol=1e-4)
-
-
-@given(cosines, st.floats(0, 100), st.floats(0.01, 10))
-def test_norm_cap_bounds_the_push(s: float, alpha_max: float, tau: float) -> None:
-    v, one = unit(torch.randn(1, 8)), torch.ones(1)
-    constants = step_constants(v, alpha_max * one, 5.0 * one, one, 0 * one, one, tau * one)
-    g = beta_gate(torch.full((1, 1, 1), s), *constants[2:])
-    pushed = inject(torch.zeros(1, 1, 8), constants.push, g)
-    assert float(pushed.norm()) == pytest.approx(min(alpha_max * gate(s, 5.0, 1.0), tau), rel=1e-4, abs=1e-6)
-
-
-def test_add_is_the_constant_push() -> None:
-    update, v = torch.randn(2, 3, 8), unit(torch.randn(2, 8))
-    one = torch.ones(2)
-    constants = step_constants(v, 4 * one, one, one, 0 * one, one, math.inf * one)
-    torch.testing.assert_close(inject(update, constants.push), update + 4 * v[:, None])
 
 
 def test_a_zero_hidden_state_has_similarity_zero() -> None:

@@ -113,6 +113,8 @@ def test_links_lead_somewhere(page: str) -> None:
     text = path.read_text()
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text) + re.findall(r"src(?:set)?=\"([^\"]+)\"", text):
         assert "://" in target or (path.parent / target).exists(), target
+    for name in set(re.findall(r"`(tests/[\w/]+\.py)`", text)):
+        assert (ROOT / name).is_file(), name
 
 
 def test_the_readme_is_short() -> None:
@@ -184,6 +186,7 @@ def test_embedded_tables_are_the_result_files(name: str) -> None:
 def test_presets_are_all_listed() -> None:
     for name in list_presets():
         preset = get_preset(name)
+        assert get_preset(preset.base_model) is preset
         row = next(line for line in PAGES["settings"].splitlines() if line.startswith(f"| `{name}` |"))
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert cells[1:5] == [preset.base_model, str(preset.layer), f"{preset.alpha_max:g}", f"{preset.k:g}"]
@@ -215,6 +218,8 @@ def test_the_snippet_for_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGES["gpu"], re.DOTALL)
     exec(snippet.replace(BASE, str(embedded.folder())), {})
     assert "| the hook adds what it says | passed |" in capsys.readouterr().out
+    assert "1 % of the largest in float16 and by 5 % in bfloat16 (0.01 % in float32)" in " ".join(PAGES["gpu"].split())
+    assert sorted(TOLERANCES.values()) == [1e-4, 1e-2, 5e-2]
 
 
 def test_the_command_for_gpus() -> None:
@@ -223,10 +228,3 @@ def test_the_command_for_gpus() -> None:
     result = rudder(*words, "--no-compile", "--new-tokens", 3)
     assert result.exit_code == 0, result.output
     assert "`--no-compile`" in PAGES["gpu"]
-
-
-def test_names_and_numbers_of_the_page_for_gpus() -> None:
-    for name in set(re.findall(r"`(tests/[\w/]+\.py)`", PAGES["gpu"])):
-        assert (ROOT / name).is_file()
-    assert "1 % of the largest in float16 and by 5 % in bfloat16 (0.01 % in float32)" in " ".join(PAGES["gpu"].split())
-    assert sorted(TOLERANCES.values()) == [1e-4, 1e-2, 5e-2]

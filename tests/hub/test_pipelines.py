@@ -88,12 +88,6 @@ def test_lists(pipe: Pipeline, picture_file: Path) -> None:
     assert list(pipe(image for image in [picture(), picture(1)])) == [one, other]
 
 
-@pytest.mark.parametrize("batch_size", [2, 3])
-def test_batches(batch_size: int, pipe: Pipeline) -> None:
-    images = [picture(hue, (40 + 10 * hue, 48)) for hue in range(5)]
-    assert pipe(images, batch_size=batch_size) == [pipe(image) for image in images]
-
-
 def test_prompt(pipe: Pipeline, model: Any, processor: Any) -> None:
     asked = pipe(picture(), prompt="how many")
     assert asked == [{"generated_text": answer(model, processor, picture(), "how many")}]

@@ -24,7 +24,6 @@ from transformers import (
     LlavaForConditionalGeneration,
     LlavaProcessor,
     StaticCache,
-    TorchAoConfig,
 )
 
 import rudder_hf
@@ -189,17 +188,6 @@ def test_every_argument_arrives(way: Any, repo: Path, tmp_path: Path) -> None:
     assert model.hf_device_map["lm_head"] == "disk"
     assert model.model.config.vision_feature_layer == -1
     assert model.model.config.output_hidden_states
-
-
-@pytest.mark.parametrize("way", [AutoModel, RudderForConditionalGeneration])
-def test_quantization_arrives(way: Any, repo: Path) -> None:
-    pytest.importorskip("torchao", reason="torchao of today needs a newer torch: run with constraints.txt")
-    from torchao.quantization import Int8WeightOnlyConfig
-
-    quantization = TorchAoConfig(Int8WeightOnlyConfig(version=2))
-    model = way.from_pretrained(repo, quantization_config=quantization)
-    assert model.model.is_quantized
-    assert model.model.config.quantization_config == quantization
 
 
 @pytest.mark.parametrize("way", [AutoModel, AutoConfig, RudderForConditionalGeneration, RudderConfig])

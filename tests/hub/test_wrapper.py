@@ -11,15 +11,11 @@ import torch
 from transformers import (
     AutoModelForImageTextToText,
     GenerationConfig,
-    MaxLengthCriteria,
-    StoppingCriteriaList,
 )
 
 from rudder_hf import RudderConfig, RudderForConditionalGeneration
 from tests.support.helpers import (
-    NEW,
     ROW,
-    Listener,
     assert_different,
     assert_same,
     family_of,
@@ -186,35 +182,6 @@ def test_generation_config(name: str) -> None:
     output = wrapper.generate(**case.inputs, generation_config=given, output_rudder=True)
     assert torch.equal(output.sequences[:, -2:], wanted[:, :2])
     assert output.rudder.gate.shape == (1, 2)
-
-
-@pytest.mark.parametrize("name", ["llava", "instructblip"])
-@pytest.mark.parametrize("rudder", [None, False], ids=["steered", "vanilla"])
-def test_streamer_gets_every_token(name: str, rudder: Any) -> None:
-    """A streamer gets each token once, in order, then the end."""
-    case = Case(name)
-    listener = Listener()
-    output = run(case.wrapper, case.inputs, streamer=listener, rudder=rudder)
-    assert [token for put in listener.received for token in put][-NEW:] == new_tokens(output)[0].tolist()
-    assert [len(put) for put in listener.received[-NEW:]] == [1] * NEW
-    assert listener.ended
-
-
-def test_logits_processors_and_stopping_criteria(case: Case) -> None:
-    """A processor sees the steered logits and changes the outcome; what is stopped early is the beginning of it."""
-    whole = run(case.wrapper, case.inputs, output_rudder=True)
-    free = new_tokens(whole)[0].tolist()
-    output = run(case.wrapper, case.inputs, suppress_tokens=[free[2]])
-    tokens = new_tokens(output)[0].tolist()
-    assert free[2] not in tokens
-    assert tokens[:2] == free[:2]
-    # Up to there nothing has changed, steering included.
-    assert torch.equal(output.logits[2], whole.logits[2])
-    length = case.inputs["input_ids"].shape[1] + 3
-    criteria = StoppingCriteriaList([MaxLengthCriteria(length)])
-    short = run(case.wrapper, case.inputs, stopping_criteria=criteria, output_rudder=True)
-    assert torch.equal(short.sequences, whole.sequences[:, :length])
-    assert torch.equal(short.rudder.gate, whole.rudder.gate[:, :3])
 
 
 def test_rudder_disabled(case: Case) -> None:

@@ -110,13 +110,6 @@ def test_answers_are_those_of_lone_calls(client: Any, lone: dict[str, list[str]]
     assert [ask(client, path, stream) for path in IMAGES] == lone["steered"]
 
 
-def test_settings_of_one_request(client: Any, lone: dict[str, list[str]]) -> None:
-    """A request chooses its strength, or none, and leaves nothing behind for the next."""
-    assert ask(client, IMAGES[0], **with_settings(False)) == lone["vanilla"][0]
-    assert ask(client, IMAGES[0], True, **with_settings(STRONG)) == lone["strong"][0]
-    assert ask(client, IMAGES[0]) == lone["steered"][0]
-
-
 def test_the_request_of_the_page(client: Any) -> None:
     codes = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (code,) = [code for code in codes if "generation_config" in code]

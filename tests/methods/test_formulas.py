@@ -331,14 +331,16 @@ def test_every_step_of_a_batch(family: str, name: str) -> None:
 
 
 @every_family
-@pytest.mark.parametrize("name", ["rudder-released", "flb", "plausibility"])
+@pytest.mark.parametrize("name", ["rudder-released", "flb", "plausibility", "vcd", "pai"])
 def test_beams_of_a_batch(family: str, name: str) -> None:
-    inputs, (reference, _) = batch(family), REFERENCES[name]
-    beams = run(method(name), built(family), inputs, num_beams=3, output_scores=True, max_new_tokens=3)
-    for index, row in enumerate((ROW, OTHER_ROW)):
-        tokens, value = slow_beam_search(reference(family, batch(family, [row])), beams=3, steps=3)
-        assert beams.sequences[index, -3:].tolist() == tokens
-        assert abs(float(beams.sequences_scores[index]) - value) < 1e-3
+    inputs, (reference, changes) = batch(family), REFERENCES[name]
+    options = {"num_beams": 3, "output_scores": True, "max_new_tokens": 4, "sample_ids": IDS}
+    beams = run(method(name, **changes), built(family), inputs, **options)
+    expected = reference(family, inputs)
+    for row in range(2):
+        tokens, value = slow_beam_search(lambda answer, row=row: expected(answer.expand(2, -1))[[row]], 3, steps=4)
+        assert beams.sequences[row, -4:].tolist() == tokens
+        assert abs(float(beams.sequences_scores[row]) - value) < 1e-3
 
 
 def test_the_released_form_is_refused_where_layers_are_not_pre_norm() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from rudder_hf.cli.main import app
+from tests.support.serving import with_package
 
 
 def rudder(*arguments: object) -> Result:
@@ -22,11 +22,9 @@ def started(
     *arguments: object, module: bool = True, folder: Path | None = None, **environment: str
 ) -> subprocess.Popen[str]:
     """`rudder`, or Python itself if no `module` is to be run, as a process, with both of its streams in `stdout`."""
-    path = os.pathsep.join([str(Path(__file__).parent.parent.parent), os.environ.get("PYTHONPATH", "")])
-    variables = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""} | environment
     return subprocess.Popen(
         [sys.executable, *(["-m", "rudder_hf"] if module else []), *map(str, arguments)],
-        env=variables,
+        env=with_package() | environment,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

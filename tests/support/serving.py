@@ -21,8 +21,6 @@ FOLDER = ROOT / "examples" / "serving"
 PAGE = ROOT / "docs" / "serving.md"
 # `transformers` as a console script, which need not be on the path of whoever runs the tests.
 _TRANSFORMERS = [sys.executable, "-c", "from transformers.cli.transformers import main; main()"]
-# Torch and its friends load slowly on a busy machine.
-_PATIENCE = 300.0
 
 
 def page_commands() -> list[str]:
@@ -74,7 +72,7 @@ def serving(words: list[str], folder: Path, home: Path) -> Iterator[str]:
             stderr=subprocess.STDOUT,
         )
         try:
-            _wait(f"{address}/health", process, log)
+            wait_until_healthy(f"{address}/health", process, log)
             yield address
         finally:
             process.terminate()
@@ -85,8 +83,9 @@ def serving(words: list[str], folder: Path, home: Path) -> Iterator[str]:
                 process.wait()
 
 
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path, patience: float = 300.0) -> None:
+    """Wait for a server; torch and its friends load slowly on a busy machine."""
+    deadline = time.monotonic() + patience
     while True:
         assert process.poll() is None, log.read_text()[-3000:]
         assert time.monotonic() < deadline, log.read_text()[-3000:]

@@ -9,10 +9,8 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -21,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.support.serving import free_port, wait_until_healthy
 from tests.vllm.cases import Case
 from tests.vllm.engines import SETTINGS, Expected
 
@@ -39,9 +38,7 @@ _SCRIPT = Path(__file__).parent.parent.parent / "examples" / "serving" / "client
 @contextmanager
 def server(folder: Path, log: Path, rudder: dict[str, Any], patience: float = 1800.0) -> Iterator[str]:
     """vLLM's server on a free port, ended with its workers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)),
         *("--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"),
@@ -51,7 +48,7 @@ def server(folder: Path, log: Path, rudder: dict[str, Any], patience: float = 18
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            _wait(f"http://127.0.0.1:{port}/health", process, patience)
+            wait_until_healthy(f"http://127.0.0.1:{port}/health", process, log, patience)
             yield f"http://127.0.0.1:{port}/v1"
         finally:
             # Its own session: the engine's workers go with it.
@@ -60,19 +57,6 @@ def server(folder: Path, log: Path, rudder: dict[str, Any], patience: float = 18
                 process.wait(60)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-def _wait(address: str, process: subprocess.Popen[bytes], patience: float) -> None:
-    end = time.monotonic() + patience
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            raise RuntimeError(f"The server ended with code {process.returncode} before it answered.")
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
-        except OSError:
-            time.sleep(2)
-    raise RuntimeError(f"The server did not answer within {patience:.0f} s.")
 
 
 def chat(case: Case) -> list[dict[str, Any]]:

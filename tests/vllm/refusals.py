@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -94,27 +95,29 @@ def check_refusals(folder: Path) -> dict[str, Any]:
     return {"name": "refusals", "tried": len(said), "failed": failed, "said": said, "passed": not failed}
 
 
+def _refusal(action: Callable[..., object], *given: Any) -> str:
+    """What an action says that fails as it should."""
+    try:
+        action(*given)
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    return "not refused"
+
+
 def _of_config(folder: Path, rudder: Any, **options: Any) -> str:
     """What is said when vLLM makes the config of an engine."""
     from vllm.engine.arg_utils import EngineArgs
 
     common = {"model": str(folder), "dtype": "float32", "max_model_len": 256}
-    try:
-        EngineArgs(**{**common, "additional_config": {"rudder": rudder}, **options}).create_engine_config()
-    except ValueError as error:
-        return str(error)
-    return "not refused"
+    given = {**common, "additional_config": {"rudder": rudder}, **options}
+    return _refusal(lambda: EngineArgs(**given).create_engine_config())
 
 
 def _of_changed_internals() -> str:
     """What a class of vLLM's without a method that RUDDER overrides is told."""
     from rudder_hf.integrations.vllm.engine import require
 
-    try:
-        require(type("GPUModelRunner", (), {"load_model": print}), "load_model", "_model_forward")
-    except RuntimeError as error:
-        return str(error)
-    return "not refused"
+    return _refusal(require, type("GPUModelRunner", (), {"load_model": print}), "load_model", "_model_forward")
 
 
 def _of_untested_release(allowed: str = "0") -> str:
@@ -128,11 +131,8 @@ def _of_untested_release(allowed: str = "0") -> str:
         if told:
             return "a tested release is warned of"
         with patch.object(engine, "__version__", "0.99.0"):
-            try:
-                engine.check_version()
-            except ValueError as error:
-                return str(error)
-    return " ".join(told)
+            refusal = _refusal(engine.check_version)
+    return " ".join(told) or refusal
 
 
 def _of_checks_not_run() -> str:
@@ -142,12 +142,8 @@ def _of_checks_not_run() -> str:
     from rudder_hf.integrations.vllm.engine import register_checks
 
     register_checks()
-    try:
-        with patch.object(VllmConfig, "try_verify_and_update_config", lambda config: None):
-            register_checks()
-    except RuntimeError as error:
-        return str(error)
-    return "not refused"
+    with patch.object(VllmConfig, "try_verify_and_update_config", lambda config: None):
+        return _refusal(register_checks)
 
 
 def _of_batch_invariance(folder: Path) -> str:
