@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import common as shared
-from .common import choose_device, next_steps, refusing_bad_input, reporting_failure
+from . import common
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -39,41 +38,41 @@ def generate(
     images: Annotated[
         list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders or URLs; none shows examples.")
     ] = None,
-    model: shared.ModelOption = None,
+    model: common.ModelOption = None,
     prompt: Annotated[str, typer.Option(help="Question about each image.")] = PROMPT,
-    layer: shared.LayerOption = None,
-    mode: shared.ModeOption = None,
-    alpha_max: shared.AlphaMaxOption = None,
-    k: shared.SensitivityOption = None,
-    contrast: shared.ContrastOption = None,
-    settings: shared.SettingsOption = None,
+    layer: common.LayerOption = None,
+    mode: common.ModeOption = None,
+    alpha_max: common.AlphaMaxOption = None,
+    k: common.SensitivityOption = None,
+    contrast: common.ContrastOption = None,
+    settings: common.SettingsOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N images.")] = None,
     example: Annotated[int | None, typer.Option(min=1, help="Show only the example with this number.")] = None,
-    batch_size: shared.BatchSizeOption = 8,
+    batch_size: common.BatchSizeOption = 8,
     trace: Annotated[bool, typer.Option("--trace", help="Show similarity, gate and push of every token.")] = False,
-    as_json: shared.JsonOption = False,
-    device: shared.DeviceOption = "auto",
-    dtype: shared.DtypeOption = "auto",
+    as_json: common.JsonOption = False,
+    device: common.DeviceOption = "auto",
+    dtype: common.DtypeOption = "auto",
 ) -> None:
     """Answer a question about images, without and with RUDDER, and mark objects that are not there.
 
     Settings that are not given come from the model's preset. Models without one need --layer and --alpha-max.
     """
     given = dict(locals())
-    with refusing_bad_input():
+    with common.refusing_bad_input():
         if images and example is not None:
             raise ValueError("--example is for the examples, which are shown where no image is given.")
         found = _read_images(images, limit) if images else _examples(example)
-        wanted = shared.given_settings(given)
-    with reporting_failure():
-        with refusing_bad_input():
+        wanted = common.given_settings(given)
+    with common.reporting_failure():
+        with common.refusing_bad_input():
             from ..analyze.examples import ask
             from ..runtime.models import load_steered
             from ..runtime.report import ProgressBar
             from ..scenes.embedded import NOTE, embedded_name
 
-            steered, processor = load_steered(model, wanted, choose_device(device), dtype)
+            steered, processor = load_steered(model, wanted, common.choose_device(device), dtype)
         # A model that knows the scenes describes all of them, which is cheap; a rule says which ones are shown.
         counted = not (images or example) and embedded_name(model) and prompt == PROMPT
         if not images:
@@ -110,7 +109,9 @@ def generate(
             typer.echo(warning, err=True)
         if not as_json:
             known = "photo.jpg --model ID" if model is None else f"--model {model} --trace"
-            next_steps(f"rudder generate {known}", f"rudder calibrate --model {model or 'ID'} --out FOLDER --dry-run")
+            common.next_steps(
+                f"rudder generate {known}", f"rudder calibrate --model {model or 'ID'} --out FOLDER --dry-run"
+            )
 
 
 def _print_counted(found: list[_NamedImage], answers: list[Answer], trace: bool) -> None:

@@ -219,7 +219,7 @@ def test_without_gradio_the_command_says_what_to_install(monkeypatch: pytest.Mon
 
 
 def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rudder_hf.cli.pages.require_extra", lambda *extra: None)
+    monkeypatch.setattr("rudder_hf.cli.common.require_extra", lambda *extra: None)
     with socket.socket() as taken:
         taken.bind((serve.HERE, 0))
         taken.listen()
