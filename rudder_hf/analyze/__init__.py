@@ -16,4 +16,4 @@ numbers["geometry"]["rotation"]["mean"]  # degrees
 from ..calibrate.run import find_images as find_images
 from .run import Study as Study
 from .run import analyze as analyze
-from .run import check_folder as check_folder
+from .run import check_analysis_folder as check_analysis_folder

@@ -26,7 +26,7 @@ EXAMPLES = {
 }
 
 
-def evaluate(
+def evaluate_command(
     out: common.OutOption,
     model: common.ModelOption = None,
     task: Annotated[
@@ -111,7 +111,7 @@ def evaluate(
     common.next_steps(again, f"add a method: the same command with --methods {other}")
 
 
-def score(
+def score_command(
     sources: Annotated[
         list[str],
         typer.Argument(metavar="RESULTS...", help="Folders of `rudder evaluate`, or FOLDER:METHOD."),

@@ -16,7 +16,7 @@ from . import common
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ..analyze.examples import Answer
+    from ..analyze.examples import AnswerPair
 
 EXAMPLES = {
     "generate": (
@@ -28,18 +28,18 @@ EXAMPLES = {
         "rudder generate photos --model FOLDER --layer 20 --alpha-max 5 --json",
     )
 }
-PROMPT = "Please help me describe the image in detail"
-SHOWN = 3  # of the examples, by a model that does not know them
+DEFAULT_PROMPT = "Please help me describe the image in detail"
+EXAMPLES_SHOWN = 3  # of the examples, by a model that does not know them
 COUNTED = 48  # examples that a model that knows them answers in one batch
 TIMEOUT = 30.0  # seconds for an image behind a URL
 
 
-def generate(
+def generate_command(
     images: Annotated[
         list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders or URLs; none shows examples.")
     ] = None,
     model: common.ModelOption = None,
-    prompt: Annotated[str, typer.Option(help="Question about each image.")] = PROMPT,
+    prompt: Annotated[str, typer.Option(help="Question about each image.")] = DEFAULT_PROMPT,
     layer: common.LayerOption = None,
     mode: common.ModeOption = None,
     alpha_max: common.AlphaMaxOption = None,
@@ -74,15 +74,15 @@ def generate(
 
             steered, processor = load_steered(model, wanted, common.choose_device(device), dtype)
         # A model that knows the scenes describes all of them, which is cheap; a rule says which ones are shown.
-        counted = not (images or example) and embedded_name(model) and prompt == PROMPT
+        counted = not (images or example) and embedded_name(model) and prompt == DEFAULT_PROMPT
         if not images:
-            found = found[: limit or (COUNTED if counted else SHOWN)]
+            found = found[: limit or (COUNTED if counted else EXAMPLES_SHOWN)]
         beyond = "  (the contrast is not in the paper)" if steered.config.contrast else ""
         if not as_json:
             if model is None:
                 typer.echo(f"{NOTE}\n")
             typer.echo(f"prompt:  {prompt}\nrudder:  {steered.config.expression()}{beyond}")
-        answers: list[Answer] = []
+        answers: list[AnswerPair] = []
         size = COUNTED if counted else batch_size
         while part := found[len(answers) : len(answers) + size]:
             with ProgressBar(shown=not as_json) as bar:
@@ -98,7 +98,7 @@ def generate(
                 "prompt": prompt,
                 "rudder": steered.config.expression(),
                 "settings": answers[0].settings,
-                "answers": [_record(image, answer) for image, answer in zip(found, answers, strict=True)],
+                "answers": [_answer_record(image, answer) for image, answer in zip(found, answers, strict=True)],
             }
             typer.echo(json.dumps(document, indent=2))
         elif counted:
@@ -114,7 +114,7 @@ def generate(
             )
 
 
-def _print_counted(found: list[_NamedImage], answers: list[Answer], trace: bool) -> None:
+def _print_counted(found: list[_NamedImage], answers: list[AnswerPair], trace: bool) -> None:
     """Print the scenes that the rules choose, and what all scenes show."""
     from ..analyze.examples import Examples
 
@@ -137,7 +137,7 @@ def _held_out(record: dict[str, Any]) -> str:
     return f"Change on {len(record['held_out_images'])} held-out scenes, in points with 95 % intervals: {shown}."
 
 
-def _repetition(answers: list[Answer]) -> str:
+def _repetition(answers: list[AnswerPair]) -> str:
     """A warning if steered answers repeat themselves much more than vanilla's: the strength is too high."""
     from ..metrics.words import repetition
 
@@ -154,7 +154,7 @@ def _repetition(answers: list[Answer]) -> str:
     )
 
 
-def _print_answer(image: _NamedImage, answer: Answer, trace: bool, rule: str = "") -> None:
+def _print_answer(image: _NamedImage, answer: AnswerPair, trace: bool, rule: str = "") -> None:
     """Print which image an answer is about and why it is shown, its texts, and what is to be said about them."""
     from ..metrics.chair import marked
     from ..runtime.report import Table
@@ -186,7 +186,7 @@ def _range(values: list[float]) -> str:
     return f"{sum(values) / len(values):.3f} on average ({min(values):.3f} to {max(values):.3f})"
 
 
-def _record(image: _NamedImage, answer: Answer) -> dict[str, Any]:
+def _answer_record(image: _NamedImage, answer: AnswerPair) -> dict[str, Any]:
     """An answer in the JSON document, whose settings are those of all images."""
     record: dict[str, Any] = {"image": image.name, "vanilla": answer.vanilla, "steered": answer.steered}
     record |= {"tokens": answer.traced.tokens, **answer.traced.trace}

@@ -29,7 +29,7 @@ EXAMPLES = {
 CARD = "README.md"
 
 
-def push(
+def push_command(
     source: Annotated[
         str,
         typer.Argument(metavar="FOLDER_OR_PRESET", help="Folder with a config.json of RUDDER, or a preset's name."),
@@ -127,7 +127,7 @@ def _refusal(error: Exception, repo_id: str) -> str:
     return f"The Hub refused the push to {repo_id}: {error}"
 
 
-def search(
+def search_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id of the model that is to be steered.")],
     limit: Annotated[int, typer.Option(min=1, help="The most repositories to list.")] = 20,
     token: Annotated[str | None, typer.Option(help="For private repositories.", show_default="the stored one")] = None,
@@ -138,9 +138,9 @@ def search(
     Results are what the owners of the repositories wrote into config.json. No code of theirs is run.
     """
     with common.refusing_bad_input():
-        from ..hub.search import check_base, find_settings
+        from ..hub.search import check_base_id, find_settings
 
-        check_base(model)
+        check_base_id(model)
     with common.reporting_failure():
         found = find_settings(model, limit, token)
     if as_json:

@@ -28,7 +28,7 @@ EXAMPLES = {
 }
 
 
-def benchmark(
+def benchmark_command(
     model: common.ModelOption = None,
     methods: common.VanillaMethodsOption = "rudder",
     new_tokens: Annotated[int, typer.Option(min=2, help="Length of each answer.")] = 64,
@@ -69,7 +69,7 @@ def benchmark(
     common.next_steps("rudder compare --out comparison, for quality beside cost")
 
 
-def verify(
+def verify_command(
     model: common.ModelOption = None,
     dtype: common.DtypeOption = "auto",
     device: common.DeviceOption = "auto",
@@ -101,7 +101,7 @@ def verify(
     )
 
 
-def env(as_json: common.JsonOption = False) -> None:
+def env_command(as_json: common.JsonOption = False) -> None:
     """Print versions and hardware, to paste into a bug report."""
     from ..runtime.environment import hardware, versions
 

@@ -27,7 +27,7 @@ EXAMPLES = {
 }
 
 
-def analyze(
+def analyze_command(
     out: common.OutOption,
     model: common.ModelOption = None,
     data: common.DataOption = None,
@@ -49,10 +49,10 @@ def analyze(
     """
     given = dict(locals())
     with common.refusing_bad_input():
-        from ..analyze import Study, check_folder, find_images
+        from ..analyze import Study, analyze, check_analysis_folder, find_images
 
         common.require_extra("plots", "matplotlib")
-        check_folder(out)
+        check_analysis_folder(out)
 
         from ..evaluate.tasks import DataOptions
         from ..runtime.models import load_model
@@ -62,11 +62,10 @@ def analyze(
         loaded = load_model(model, dtype, common.choose_device(device))
         study = Study(loaded, task, loaded.config_with(wanted), max_new_tokens, batch_size, common.command_line())
 
-    from ..analyze import analyze as run
     from ..runtime.report import ProgressBar
 
     with common.reporting_failure(), ProgressBar() as bar:
-        numbers = run(out, study, bar)
+        numbers = analyze(out, study, bar)
     for line in numbers["summary"]:
         typer.echo(line)
     for note in numbers["notes"]:
@@ -74,7 +73,7 @@ def analyze(
     common.next_steps(f"open {out / 'report.html'} (figures/ and numbers.json are beside it)")
 
 
-def demo(
+def demo_command(
     model: common.ModelOption = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 7860,
     settings: common.SettingsOption = None,

@@ -29,7 +29,7 @@ EXAMPLES = {
 }
 
 
-def calibrate(
+def calibrate_command(
     out: common.OutOption,
     model: common.ModelOption = None,
     data: common.DataOption = None,
@@ -79,16 +79,13 @@ def calibrate(
     """
     given = dict(locals())
     with common.refusing_bad_input():
-        from ..calibrate import find_data
-        from ..calibrate.run import calibrate as run
-        from ..calibrate.run import check_folder
-        from ..calibrate.run import dry_run as time_one_batch
+        from ..calibrate.run import calibrate, check_runs, find_data, time_one_batch
         from ..evaluate.tasks import DataOptions
         from ..runtime.environment import process_device, this_process
 
         process = this_process()
         if not dry_run:
-            check_folder(out)
+            check_runs(out)
         source = DataOptions(data, split=split, prompt=prompt)
         found = find_data(source, limit or (200 if data is None else 100), check_limit)
         wanted = _options(given, found.labelled)
@@ -103,7 +100,7 @@ def calibrate(
         common.next_steps("the same command without --dry-run")
         return
     with common.reporting_failure(), ProgressBar(shown=process.rank == 0) as bar:
-        outcome = run(loaded, found, out, wanted, process, bar)
+        outcome = calibrate(loaded, found, out, wanted, process, bar)
     if process.rank == 0:
         _finish(outcome, out, loaded)
 
@@ -129,12 +126,12 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
 def _finish(outcome: Outcome, out: Path, loaded: LoadedModel) -> None:
     """Write the results and say what they are; without a choice the command has failed."""
     with common.reporting_failure():
-        from ..calibrate.report import save_outcome, summary
+        from ..calibrate.report import outcome_lines, save_outcome
 
         commit = loaded.revision if not loaded.revision.startswith(("files-", "unknown")) else None
         # The base itself, also where --model named RUDDER settings for it, or one of the embedded models.
         folder = save_outcome(outcome, out, loaded.model.name_or_path, commit)
-    for line in summary(outcome):
+    for line in outcome_lines(outcome):
         typer.echo(line)
     typer.echo(f"Written to {folder}; why, and all numbers: {folder / 'report.md'}")
     if outcome.best is None:
@@ -145,7 +142,7 @@ def _finish(outcome: Outcome, out: Path, loaded: LoadedModel) -> None:
     common.next_steps(f"rudder generate --model {folder}", share)
 
 
-def compare(
+def compare_command(
     out: common.OutOption,
     model: common.ModelOption = None,
     data: Annotated[Path | None, typer.Option(help="COCO's folder.", show_default="the embedded scenes")] = None,
@@ -170,9 +167,7 @@ def compare(
     with common.refusing_bad_input():
         from ..benchmark.costs import CostSettings
         from ..calibrate import Rule
-        from ..compare import CompareOptions, find_images
-        from ..compare import compare as run
-        from ..compare.run import check_folder
+        from ..compare.run import CompareOptions, check_comparison_folder, compare, find_comparison_data
         from ..evaluate.methods import parse_names
         from ..evaluate.run import RunOptions
         from ..evaluate.tasks import DataOptions
@@ -190,11 +185,11 @@ def compare(
             costs=CostSettings(rounds=8, seed=seed),
             run=RunOptions(batch_size, seed, command=common.command_line()),
         )
-        check_folder(out)
-        found = find_images(DataOptions(data, split=split, seed=seed), options)
+        check_comparison_folder(out)
+        found = find_comparison_data(DataOptions(data, split=split, seed=seed), options)
         loaded = load_model(model, dtype, common.choose_device(device))
     with common.reporting_failure(), ProgressBar() as bar:
-        results = run(loaded, found, out, options, bar)
+        results = compare(loaded, found, out, options, bar)
     for result in results.values():
         common.print_result(result)
     typer.echo(f"Intervals, controls and all metrics: {out / 'table.md'}")

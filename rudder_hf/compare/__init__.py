@@ -3,4 +3,4 @@
 from .run import CompareOptions as CompareOptions
 from .run import ComparisonData as ComparisonData
 from .run import compare as compare
-from .run import find_images as find_images
+from .run import find_comparison_data as find_comparison_data

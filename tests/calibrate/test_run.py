@@ -24,8 +24,8 @@ from rudder_hf.calibrate import (
     layer_statistics,
     save_outcome,
 )
-from rudder_hf.calibrate.report import report, summary
-from rudder_hf.calibrate.run import check_folder
+from rudder_hf.calibrate.report import outcome_lines, report_markdown
+from rudder_hf.calibrate.run import check_runs
 from rudder_hf.calibrate.search import describe
 from rudder_hf.core.backbones import find_backbone
 from rudder_hf.evaluate.run import Run, RunOptions, Variant, answer_batch, encode_samples
@@ -101,7 +101,7 @@ def test_the_candidate_that_is_right_is_chosen_and_called_calibrated(tmp_path: P
     assert folder.name == "result-001"
     assert save_outcome(outcome, tmp_path, "org/base", None) == folder  # the same again
     text = (folder / "report.md").read_text()
-    assert text == report(outcome)
+    assert text == report_markdown(outcome)
     for part in ("with another image's CARD", "## Candidates", describe(winner)):
         assert part in text
     config = RudderConfig.from_pretrained(folder)
@@ -110,7 +110,7 @@ def test_the_candidate_that_is_right_is_chosen_and_called_calibrated(tmp_path: P
     }
     assert Provenance(config).calibrated
     assert config.calibration == config_of(outcome, "org/base", None).calibration
-    assert any(line.startswith("Called calibrated: on 12 held-out images") for line in summary(outcome))
+    assert any(line.startswith("Called calibrated: on 12 held-out images") for line in outcome_lines(outcome))
 
 
 @pytest.mark.parametrize("push", [False, True])
@@ -219,7 +219,7 @@ def test_folders_of_other_work_are_refused(tmp_path: Path, monkeypatch: pytest.M
     first = calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,)))
     with monkeypatch.context() as patch:  # a finished one is shown again from a folder that cannot be written
         patch.setattr("os.access", lambda *of: False)
-        check_folder(tmp_path / "out")
+        check_runs(tmp_path / "out")
         assert found(calibrate(loaded(), images(3, 1), tmp_path / "out", options(layers=(2,)))) == found(first)
     with pytest.raises(InputError, match=r"holds other work \(.*samples is 3 there and 2 here"):
         calibrate(loaded(), images(2, 1), tmp_path / "out", options(layers=(2,)))
@@ -245,7 +245,7 @@ def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
     config = config_of(outcome, "org/base", None)
     assert not Provenance(config).calibrated
     assert "they are **not calibrated**: the criterion without labels" in render_card(config)
-    assert "no measurement" in report(outcome)
+    assert "no measurement" in report_markdown(outcome)
 
 
 # Images and layers

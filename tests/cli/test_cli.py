@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.main import get_command
@@ -154,8 +155,16 @@ def test_files_of_costs_have_no_place_in_the_folder_of_a_run(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_an_interrupted_evaluation_says_how_to_go_on_and_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_evaluation_says_how_to_go_on_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr("rudder_hf.evaluate.tasks.make_task", Mock(side_effect=KeyboardInterrupt))
+        early = rudder("evaluate", "--out", out)
+    assert early.exit_code == 130
+    assert early.stderr == "\nInterrupted.\n"
+    assert not out.exists()
     arguments = ("evaluate", "--limit", "40", "--batch-size", "2", "--methods", "vanilla", "--out")
     process = started(*arguments, out)
     deadline = time.monotonic() + 120
