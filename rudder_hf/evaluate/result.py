@@ -20,7 +20,7 @@ from ..runtime.errors import InputError
 from ..runtime.store import RESULT_FILE, read_result, to_json
 from .tasks import Sample, scorer
 
-RESULT_FORMAT = "rudder-result-3"
+FORMAT = "rudder-result-3"
 VANILLA = "vanilla"
 """The method whose captions are cut as a control of the others."""
 
@@ -92,7 +92,7 @@ class Result:
     methods: list[MethodResult]  # One result for each method
     notes: list[str]  # Counted warnings about the data
     run: dict[str, Any]  # When, how long, with what command, versions and hardware
-    format: str = RESULT_FORMAT  # Version of this layout
+    format: str = FORMAT  # Version of this layout
 
     def method(self, name: str) -> MethodResult:
         """The result of one method.
@@ -121,7 +121,7 @@ class Result:
             path = path / RESULT_FILE
         if not path.is_file():
             raise InputError(f"there is no result {path}: the run has not finished, or this is no results folder")
-        return read_result(path, cls, RESULT_FORMAT, "a result of this version of rudder")
+        return read_result(path, cls, FORMAT, "a result of this version of rudder")
 
 
 # From answers to a result
