@@ -28,7 +28,7 @@ EXAMPLES = {
         "rudder generate photos --model FOLDER --layer 20 --alpha-max 5 --json",
     )
 }
-DEFAULT_PROMPT = "Please help me describe the image in detail"
+DESCRIBE_PROMPT = "Please help me describe the image in detail"
 EXAMPLES_SHOWN = 3  # of the examples, by a model that does not know them
 COUNTED = 48  # examples that a model that knows them answers in one batch
 TIMEOUT = 30.0  # seconds for an image behind a URL
@@ -39,7 +39,7 @@ def generate_command(
         list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders or URLs; none shows examples.")
     ] = None,
     model: common.ModelOption = None,
-    prompt: Annotated[str, typer.Option(help="Question about each image.")] = DEFAULT_PROMPT,
+    prompt: Annotated[str, typer.Option(help="Question about each image.")] = DESCRIBE_PROMPT,
     layer: common.LayerOption = None,
     mode: common.ModeOption = None,
     alpha_max: common.AlphaMaxOption = None,
@@ -74,7 +74,7 @@ def generate_command(
 
             steered, processor = load_steered(model, wanted, common.choose_device(device), dtype)
         # A model that knows the scenes describes all of them, which is cheap; a rule says which ones are shown.
-        counted = not (images or example) and embedded_name(model) and prompt == DEFAULT_PROMPT
+        counted = not (images or example) and embedded_name(model) and prompt == DESCRIBE_PROMPT
         if not images:
             found = found[: limit or (COUNTED if counted else EXAMPLES_SHOWN)]
         beyond = "  (the contrast is not in the paper)" if steered.config.contrast else ""

@@ -34,7 +34,7 @@ from rudder_hf.demo.view import (
     preset,
     preset_of,
     slider_ranges,
-    title,
+    steered_title,
 )
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image, recognise_example, write_examples
@@ -86,7 +86,7 @@ def test_presets_are_within_the_sliders_and_recognised_and_the_title_says_what_i
         assert preset_of(with_settings(DEFAULT, k=0.5), own) is None
     strengths = {(1.0, 0.0): "With RUDDER", (0.0, 0.5): "With contrast", (1.0, 0.5): "With RUDDER and contrast"}
     for (alpha_max, contrast), words in (strengths | {(0.0, 0.0): "RUDDER is off"}).items():
-        assert title(OWN | {"alpha_max": alpha_max, "contrast": contrast}) == words
+        assert steered_title(OWN | {"alpha_max": alpha_max, "contrast": contrast}) == words
 
 
 def test_words_that_differ_are_marked_and_it_is_said() -> None:
