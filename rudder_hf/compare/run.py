@@ -7,6 +7,7 @@ OUT/table.md  the tables
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -114,6 +115,8 @@ def check_comparison_folder(out: Path) -> None:
         InputError: It is something else.
         BlockingIOError: Another comparison is at work there.
     """
+    if _only_read(out):
+        return
     check_runs(out, "tuning", *DECODING_NAMES, POPE)
     if out.exists():
         with alone(out):
@@ -160,6 +163,8 @@ def compare(
         InputError: The folder belongs to another comparison.
         BlockingIOError: Another comparison is at work there.
     """
+    if _only_read(out):
+        return _stored_results(out, options)
     with alone(out):
         tuned = tune(loaded, data.calibration, out, options, progress)
         costs = _stored_costs(out, tuned.methods)
@@ -253,6 +258,25 @@ def measure(
     result = run.result(Scoring(bootstrap=options.bootstrap), variants)
     rows = [replace(row, cost=dict(costs.get(row.name, {}))) for row in result.methods]
     return save_result(replace(result, methods=rows, notes=[*result.notes, *said]), run.path, tables=False)
+
+
+def _only_read(out: Path) -> bool:
+    """Whether a folder has a finished comparison and cannot be written."""
+    return (out / TABLE_FILE).exists() and not os.access(out, os.W_OK)
+
+
+def _stored_results(out: Path, options: CompareOptions) -> dict[str, Result]:
+    """The results of a finished comparison.
+
+    Raises:
+        InputError: Methods that are asked for were not compared.
+    """
+    results = {path.parent.name: Result.load(path) for path in sorted(out.glob(f"*/{RESULT_FILE}"))}
+    for result in results.values():
+        known = [row.name for row in result.methods] + [note.split()[0] for note in result.notes if "left out" in note]
+        if missing := set(options.methods) - set(known):
+            raise InputError(f"{out} cannot be written, and has no result of {', '.join(sorted(missing))}.")
+    return results
 
 
 def _stored_costs(out: Path, methods: Mapping[str, Method]) -> dict[str, dict[str, float]] | None:

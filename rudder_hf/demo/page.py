@@ -62,6 +62,7 @@ class Page:
 
     def __init__(self, engine: Engine, name: str, prompt: str, note: str, knows_scenes: bool, folder: Path) -> None:
         self.engine, self.knows_scenes = engine, knows_scenes
+        self.default = View(None, prompt, engine.own)
         self.running: dict[str | None, threading.Event] = {}  # by visitor: what stops the answer
         self.files = write_examples(folder)
         self.first: int | None = None  # example that the page opens with
@@ -76,11 +77,12 @@ class Page:
             )
         with gr.Blocks(title="RUDDER", analytics_enabled=False, delete_cache=(600, 3600)) as self.blocks:
             gr.HTML(head(name, note, summary))
-            self._components(prompt)
+            self._components()
             self._events()
         self.blocks.queue(max_size=64)
 
-    def _components(self, prompt: str) -> None:
+    def _components(self) -> None:
+        view = self.default
         with gr.Row(elem_id="page"):
             with gr.Column(scale=2, min_width=300):
                 self.image = gr.Image(
@@ -88,7 +90,7 @@ class Page:
                     elem_id="image",
                 )  # fmt: skip
                 self.prompt = gr.Textbox(
-                    prompt, label="Question", lines=1, max_length=LONGEST_PROMPT, elem_id="prompt"
+                    view.prompt, label="Question", lines=1, max_length=LONGEST_PROMPT, elem_id="prompt"
                 )
                 with gr.Row():
                     self.describe = gr.Button("Describe", variant="primary", elem_id="describe", min_width=100)
@@ -105,11 +107,11 @@ class Page:
                 with gr.Row(elem_id="answers"):
                     self.answers = [
                         gr.HTML(panel(heading), elem_id=name)
-                        for heading, name in ((ORIGINAL, "vanilla"), (steered_title(self.engine.own), "steered"))
+                        for heading, name in ((ORIGINAL, "vanilla"), (steered_title(view.settings), "steered"))
                     ]
                 gr.HTML(LEGEND, elem_id="legend")
                 with gr.Accordion("Advanced", open=False, elem_id="advanced"):
-                    ranges = slider_ranges(self.engine.own)
+                    ranges = slider_ranges(view.settings)
                     with gr.Row(elem_id="settings"):
                         self.settings = [
                             gr.Slider(*ranges[name], label=name, info=info, elem_id=name)

@@ -52,7 +52,7 @@ def few_images(options: CompareOptions) -> ComparisonData:
     return data
 
 
-def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
+def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, out = few_images(OPTIONS), tmp_path / "c"
     left = ["scenes, greedy, vcd", "scenes, beam, vanilla", "scenes-pope, greedy, vcd"]
 
@@ -94,6 +94,13 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path) -> None:
     assert {k: r.methods for k, r in compare(loaded(), data, out, OPTIONS).items()} == {
         k: r.methods for k, r in results.items()
     }
+    # Also from a folder that cannot be written.
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", lambda *of: False)
+        check_comparison_folder(out)
+        assert compare(loaded(), data, out, OPTIONS).keys() == results.keys()
+        with pytest.raises(InputError, match="cannot be written, and has no result of dola"):
+            compare(loaded(), data, out, replace(OPTIONS, methods=("dola",)))
     # Two at once would time each other.
     with FileLock(out / ".lock"), pytest.raises(BlockingIOError, match="Another comparison works in"):
         check_comparison_folder(out)
