@@ -11,32 +11,19 @@ from typing import TYPE_CHECKING, Any
 from .core.version import __version__
 
 if TYPE_CHECKING:
-    from .core.attach import attach, detach
-    from .core.configuration import RudderConfig
-    from .core.errors import RudderWarning, UnsupportedModelError
-    from .core.handle import SteeringHandle
-    from .core.state import RudderTrace
-    from .hub.modeling import RudderForConditionalGeneration
-    from .hub.pipelines import pipeline
-    from .hub.push import push_repo, write_repo
-    from .presets import get_preset, list_presets
-
-__all__ = [
-    "RudderConfig",
-    "RudderForConditionalGeneration",
-    "RudderTrace",
-    "RudderWarning",
-    "SteeringHandle",
-    "UnsupportedModelError",
-    "__version__",
-    "attach",
-    "detach",
-    "get_preset",
-    "list_presets",
-    "pipeline",
-    "push_repo",
-    "write_repo",
-]
+    from .core.attach import attach as attach
+    from .core.attach import detach as detach
+    from .core.configuration import RudderConfig as RudderConfig
+    from .core.errors import RudderWarning as RudderWarning
+    from .core.errors import UnsupportedModelError as UnsupportedModelError
+    from .core.handle import SteeringHandle as SteeringHandle
+    from .core.state import RudderTrace as RudderTrace
+    from .hub.modeling import RudderForConditionalGeneration as RudderForConditionalGeneration
+    from .hub.pipelines import pipeline as pipeline
+    from .hub.push import push_repo as push_repo
+    from .hub.push import write_repo as write_repo
+    from .presets import get_preset as get_preset
+    from .presets import list_presets as list_presets
 
 # Imported when first used: a command of `rudder` needs few of them.
 _HOMES = {
@@ -54,6 +41,7 @@ _HOMES = {
     "push_repo": "hub.push",
     "write_repo": "hub.push",
 }
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ numbers["geometry"]["rotation"]["mean"]  # degrees
 `run` asks the model and computes, `report` draws from the numbers alone. Needs the extra `plots`.
 """
 
-from ..calibrate.run import find_images
-from .run import Study, analyze, check_folder
-
-__all__ = ["Study", "analyze", "check_folder", "find_images"]
+from ..calibrate.run import find_images as find_images
+from .run import Study as Study
+from .run import analyze as analyze
+from .run import check_analysis_folder as check_analysis_folder

@@ -24,7 +24,7 @@ RULES = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerPair:
     """What a model says about one image."""
 
     vanilla: str  # without RUDDER
@@ -35,7 +35,7 @@ class Answer:
 
 def ask(
     model: RudderForConditionalGeneration, processor: Any, images: Sequence[Image], prompt: str, max_new_tokens: int
-) -> list[Answer]:
+) -> list[AnswerPair]:
     """Ask one question about each image, all in one batch, greedily, without and with RUDDER.
 
     Args:
@@ -56,7 +56,7 @@ def ask(
     settings = {name: value[0] if isinstance(value, list) else value for name, value in found}
     traced = traced_answers(steered, inputs["input_ids"], processor.tokenizer)
     pairs = zip(texts, traced, strict=True)
-    return [Answer(text.strip(), answer.text.strip(), answer, settings) for text, answer in pairs]
+    return [AnswerPair(text.strip(), answer.text.strip(), answer, settings) for text, answer in pairs]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Examples:
     def absent(self) -> list[tuple[int, int]]:
         """How many absent objects vanilla and RUDDER name for each image, each object once."""
         return [
-            (len(_named(before) - set(there)), len(_named(after) - set(there)))
+            (len(_named_categories(before) - set(there)), len(_named_categories(after) - set(there)))
             for there, before, after in zip(self.present, self.vanilla, self.steered, strict=True)
         ]
 
@@ -88,7 +88,7 @@ class Examples:
     def summary(self) -> str:
         """What all images show: absent objects, and answers that repeat an object, which RUDDER may pay with."""
         before, after = (sum(column) for column in zip(*self.absent, strict=True))
-        objects = [sum(len(_named(text)) for text in texts) for texts in (self.vanilla, self.steered)]
+        objects = [sum(len(_named_categories(text)) for text in texts) for texts in (self.vanilla, self.steered)]
         fewer, more = (sum(sign * (b - a) > 0 for a, b in self.absent) for sign in (-1, 1))
         repeating = [sum(_repeats(text) for text in texts) for texts in (self.vanilla, self.steered)]
         return (
@@ -109,9 +109,9 @@ def answer_examples(
     )
 
 
-def _named(text: str) -> set[str]:
+def _named_categories(text: str) -> set[str]:
     return set(parse(text).categories)
 
 
 def _repeats(text: str) -> bool:
-    return len(parse(text).mentions) > len(_named(text))
+    return len(parse(text).mentions) > len(_named_categories(text))

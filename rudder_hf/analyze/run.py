@@ -97,7 +97,7 @@ class ImageTraces:
     text_card: str | None  # CARD of the prompt without its image, for `unpacked`; None if the model has none
 
 
-def check_folder(out: Path) -> None:
+def check_analysis_folder(out: Path) -> None:
     """Check that a folder is new or holds an unfinished analysis, before a model is loaded.
 
     Raises:
@@ -123,7 +123,7 @@ def analyze(out: Path, study: Study, progress: Progress = no_progress) -> dict[s
         InputError: The folder is not new.
     """
     plan, samples = study.record(), study.task.samples
-    check_folder(out)
+    check_analysis_folder(out)
     store = Store(out, "analyze")
     store.start(plan)
     present = study.present()  # before hours are spent

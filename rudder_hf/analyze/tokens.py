@@ -127,7 +127,7 @@ def traced_answers(output: Any, prompt: Tensor, tokenizer: Any) -> list[TracedAn
 
 
 @dataclass(frozen=True)
-class Mention:
+class TokenMention:
     """An object that an answer names."""
 
     category: str  # of COCO
@@ -135,7 +135,7 @@ class Mention:
     absent: bool | None  # whether it is not in the image; None if that is not known
 
 
-def answer_mentions(answer: TracedAnswer, present: Collection[str] | None) -> list[Mention]:
+def answer_mentions(answer: TracedAnswer, present: Collection[str] | None) -> list[TokenMention]:
     """The objects that an answer names, with their tokens.
 
     Args:
@@ -150,7 +150,9 @@ def answer_mentions(answer: TracedAnswer, present: Collection[str] | None) -> li
             if start < span.stop and stop > span.start and answer.text[start:stop].strip()
         ]
         if tokens:
-            found.append(Mention(span.category, tokens, None if present is None else span.category not in present))
+            found.append(
+                TokenMention(span.category, tokens, None if present is None else span.category not in present)
+            )
     return found
 
 

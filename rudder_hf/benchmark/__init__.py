@@ -11,7 +11,6 @@ report.save("costs.json")
 ```
 """
 
-from .costs import CostSettings
-from .report import BenchmarkReport, run_benchmark
-
-__all__ = ["BenchmarkReport", "CostSettings", "run_benchmark"]
+from .costs import CostSettings as CostSettings
+from .report import BenchmarkReport as BenchmarkReport
+from .report import run_benchmark as run_benchmark

@@ -12,20 +12,13 @@ save_outcome(outcome, Path("calibration"), "llava-hf/llava-1.5-7b-hf", loaded.re
 ```
 """
 
-from .choice import Rule
-from .report import config_of, save_outcome
-from .run import CalibrationData, Outcome, calibrate, find_data
-from .search import CalibrationOptions, Grid, layer_statistics
-
-__all__ = [
-    "CalibrationData",
-    "CalibrationOptions",
-    "Grid",
-    "Outcome",
-    "Rule",
-    "calibrate",
-    "config_of",
-    "find_data",
-    "layer_statistics",
-    "save_outcome",
-]
+from .choice import Rule as Rule
+from .report import config_of as config_of
+from .report import save_outcome as save_outcome
+from .run import CalibrationData as CalibrationData
+from .run import Outcome as Outcome
+from .run import calibrate as calibrate
+from .run import find_data as find_data
+from .search import CalibrationOptions as CalibrationOptions
+from .search import Grid as Grid
+from .search import layer_statistics as layer_statistics

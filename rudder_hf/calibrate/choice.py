@@ -39,14 +39,14 @@ C = TypeVar("C", bound=Hashable)
 METRICS = {metric.name: metric for metric in (*CHAIR_METRICS, *FLUENCY_METRICS, *BROKEN_METRICS, *LIKELIHOOD_METRICS)}
 """Whatever is said about captions of a candidate, by name."""
 
-_chair_s, _chair_i, _recall, _f1, _distinct, _repeated = (
+_chair_s_of, _chair_i_of, _recall_of, _f1_of, _distinct_of, _repeated_of = (
     METRICS[name].compute for name in ("chair_s", "chair_i", "recall", "f1", "distinct_2", "repeated_mentions")
 )
-_length = share("words", "answers")
+_length_of = share("words", "answers")
 
 # The paper does not say which CHAIR it minimises.
 CHAIR_MEAN = Metric(
-    "chair_mean", "mean of CHAIR_S and CHAIR_I", lambda sums: (_chair_s(sums) + _chair_i(sums)) / 2, False
+    "chair_mean", "mean of CHAIR_S and CHAIR_I", lambda sums: (_chair_s_of(sums) + _chair_i_of(sums)) / 2, False
 )
 OBJECTIVES = {"paper": CHAIR_MEAN, "f1": METRICS["f1"], "grounding": METRICS["grounding"]}
 """What candidates are chosen by: the least CHAIR, which is the paper's rule, or the most F1 or grounding."""
@@ -94,13 +94,13 @@ class Rule:
 
     def margins(self, sums: Sums, vanilla: Sums) -> dict[str, Floats]:
         """For each limit how far candidates are from it: below 0 means that it is broken."""
-        distinct = self.distinct_drop - (_distinct(vanilla) - _distinct(sums))
+        distinct = self.distinct_drop - (_distinct_of(vanilla) - _distinct_of(sums))
         if not self.labelled:
-            return {"length": _length(sums) - self.length_floor * _length(vanilla), "distinct pairs": distinct}
+            return {"length": _length_of(sums) - self.length_floor * _length_of(vanilla), "distinct pairs": distinct}
         return {
-            "recall": _recall(sums) - self.recall_floor * _recall(vanilla),
+            "recall": _recall_of(sums) - self.recall_floor * _recall_of(vanilla),
             "distinct pairs": distinct,
-            "repeated mentions": self.repeated_rise - (_repeated(sums) - _repeated(vanilla)),
+            "repeated mentions": self.repeated_rise - (_repeated_of(sums) - _repeated_of(vanilla)),
         }
 
     def loss(self, sums: Sums) -> Floats:
@@ -140,7 +140,7 @@ def choose(candidates: Mapping[C, Counts], vanilla: Counts, rule: Rule) -> Choic
     for candidate, counts in candidates.items():
         sums = counts.total()
         reasons = [name for name, margin in rule.margins(sums, own).items() if margin < -_SAME]
-        if rule.objective == "paper" and _f1(sums) < _f1(own) - _SAME:
+        if rule.objective == "paper" and _f1_of(sums) < _f1_of(own) - _SAME:
             reasons.append("F1")
         held = 1.0 if reasons else _held(counts, vanilla, rule)
         if held < rule.confidence:

@@ -47,7 +47,7 @@ def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: 
 
     A folder that says the same already is returned instead.
     """
-    text = report(outcome)
+    text = report_markdown(outcome)
     for path in sorted(out.glob(f"result-*/{REPORT}")):
         if path.read_text(encoding="utf-8") == text:
             return path.parent
@@ -59,7 +59,7 @@ def save_outcome(outcome: Outcome, out: Path, base_model: str | None, revision: 
     return folder
 
 
-def summary(outcome: Outcome) -> Iterable[str]:
+def outcome_lines(outcome: Outcome) -> Iterable[str]:
     """What was chosen and what it does on the held-out images, line by line for the terminal."""
     record = outcome.record
     yield f"Chosen: {'nothing' if outcome.best is None else describe(outcome.best)}"
@@ -76,12 +76,12 @@ def summary(outcome: Outcome) -> Iterable[str]:
         yield f"Called calibrated: {shown_in_words(record)}."
 
 
-def report(outcome: Outcome) -> str:
+def report_markdown(outcome: Outcome) -> str:
     """`report.md`: what was chosen, what it does on held-out images, and what else was tried."""
     record = outcome.record
     parts = [
         f"# Calibration of RUDDER\n\nModel: `{record['model']['name']}` ({record['model']['revision']})",
-        "\n".join(f"- {line.strip()}" for line in summary(outcome)),
+        "\n".join(f"- {line.strip()}" for line in outcome_lines(outcome)),
         f"The choice is the {in_words(record['metric'])} of {len(outcome.tried)} candidates within the limits on "
         f"{len(record['images'])} images: {record['result']:.4f}, the unsteered model {record['baseline']:.4f}.",
     ]

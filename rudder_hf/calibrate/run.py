@@ -33,7 +33,7 @@ from ..runtime.report import Progress, no_progress
 from ..runtime.store import PLAN_FILE
 from .choice import Choice, differences, refusal
 from .search import (
-    VANILLA,
+    VANILLA_METHOD,
     CalibrationOptions,
     best_layers,
     control,
@@ -132,7 +132,7 @@ class Outcome:
     checking: Result | None
 
 
-def check_folder(out: Path, *runs: str) -> None:
+def check_runs(out: Path, *runs: str) -> None:
     """See that a folder is new or has these runs in it, in which nobody works, before a model is loaded.
 
     Raises:
@@ -186,7 +186,7 @@ def calibrate(
     choice = search(run, {"rudder": tried}, options.rule, progress)["rudder"]
     best = None if choice.best is None else tried[choice.best]
     # Intervals are not needed here. The report has these numbers, and `rudder score` makes them again of the answers.
-    variants = [Variant.of(VANILLA), *(Variant.of(method, describe(method)) for method in tried)]
+    variants = [Variant.of(VANILLA_METHOD), *(Variant.of(method, describe(method)) for method in tried)]
     choosing = save_result(run.result(Scoring(bootstrap=1), variants), run.path, tables=False)
     checking: Result | None = None
     held_out: dict[str, Any] = {}
@@ -211,7 +211,7 @@ def _check(run: Run, best: Attached, options: CalibrationOptions, progress: Prog
         The result; and for the record the choice's differences to vanilla, to vanilla's captions cut to its recall,
         and to the control: what is left of the effect there is not about the image.
     """
-    named: dict[str, Method] = {"vanilla": VANILLA, describe(best): best}
+    named: dict[str, Method] = {"vanilla": VANILLA_METHOD, describe(best): best}
     if len(run.task.samples) > 1:
         # Another image's CARD, or, without a push, another image's values.
         kinds: dict[type, type[Method]] = {Contrast: ShuffledContrast, RudderContrast: ShuffledContrastCard}
@@ -248,7 +248,7 @@ def _record(
     }
 
 
-def dry_run(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> str:
+def time_one_batch(loaded: LoadedModel, data: CalibrationData, options: CalibrationOptions) -> str:
     """Time one batch of vanilla answers, and say how much a calibration has to do and how long that takes."""
     task, layers, probes = data.choosing, len(options.layers or ()), 0
     if options.layers is None:
@@ -259,7 +259,7 @@ def dry_run(loaded: LoadedModel, data: CalibrationData, options: CalibrationOpti
     decoding = Decoding("greedy", options.max_new_tokens or task.max_new_tokens)
     started = time.perf_counter()
     inputs = encode_samples(loaded, task, samples)
-    with VANILLA.applied(loaded.model) as generate:
+    with VANILLA_METHOD.applied(loaded.model) as generate:
         ids = [sample.id for sample in samples]
         written = answers(generate, loaded.model, loaded.processor, inputs, decoding, [0] * len(ids), ids)
     each = (time.perf_counter() - started) / len(samples)

@@ -38,7 +38,7 @@ from ..runtime.models import LoadedModel
 from ..runtime.report import Progress, followed, no_progress
 from .choice import OBJECTIVES, Choice, Rule, choose, in_words
 
-VANILLA = get("vanilla")
+VANILLA_METHOD = get("vanilla")
 _ANSWER_TOKENS = 16
 _BATCH = 20
 _KEY = "layers"  # by which a run keeps their statistics
@@ -160,7 +160,7 @@ def search(
     """
     if rule.labelled and run.task.kind != "chair":
         raise InputError(f"{rule.objective} needs annotations, and there are none: use --objective grounding")
-    everything = [VANILLA, *(method for methods in candidates.values() for method in methods)]
+    everything = [VANILLA_METHOD, *(method for methods in candidates.values() for method in methods)]
     run.answer(everything, progress, first, wait=True)
     scored = run.scored([Variant.of(method) for method in everything], Scoring(), first)
     counts = iter([own.counts for own in scored])

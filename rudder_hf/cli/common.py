@@ -144,7 +144,8 @@ def interruptible(command: Callable[..., None]) -> Callable[..., None]:
             command(**given)
         except KeyboardInterrupt:
             out = given.get("out")
-            rest = "" if out is None else f" What is finished is kept in {out}: repeat the command to go on."
+            there = out is not None and out.exists()
+            rest = f" What is finished is kept in {out}: repeat the command to go on." if there else ""
             # Processes of one command, which `accelerate launch` numbers, are interrupted together, and one speaks.
             if os.environ.get("RANK", "0") == "0":
                 typer.echo(f"\nInterrupted.{rest}", err=True)

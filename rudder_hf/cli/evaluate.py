@@ -7,15 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from . import common as shared
-from .common import (
-    choose_device,
-    command_line,
-    next_steps,
-    print_result,
-    refusing_bad_input,
-    reporting_failure,
-)
+from . import common
 
 EXAMPLES = {
     "evaluate": (
@@ -34,9 +26,9 @@ EXAMPLES = {
 }
 
 
-def evaluate(
-    out: shared.OutOption,
-    model: shared.ModelOption = None,
+def evaluate_command(
+    out: common.OutOption,
+    model: common.ModelOption = None,
     task: Annotated[
         Literal["scenes", "scenes-pope", "chair", "pope", "mme"],
         typer.Option(metavar="NAME", help="Task: scenes, scenes-pope, chair, pope or mme; the scenes need no data."),
@@ -47,25 +39,25 @@ def evaluate(
             help="chair: COCO's folder or instances_*.json; pope: folder of questions, or COCO; mme: its folder."
         ),
     ] = None,
-    images: shared.ImagesOption = None,
-    split: shared.SplitOption = None,
+    images: common.ImagesOption = None,
+    split: common.SplitOption = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Number of images, drawn with the seed.", show_default="500, MME: all")
     ] = None,
-    methods: shared.MethodsOption = "vanilla,rudder-beta,rudder-add",
-    settings: shared.MethodSettingsOption = None,
-    prompt: shared.PromptOption = None,
-    max_new_tokens: shared.MaxNewTokensOption = None,
+    methods: common.MethodsOption = "vanilla,rudder-beta,rudder-add",
+    settings: common.MethodSettingsOption = None,
+    prompt: common.PromptOption = None,
+    max_new_tokens: common.MaxNewTokensOption = None,
     decoding: Annotated[
         Literal["greedy", "beam", "nucleus"],
         typer.Option(metavar="NAME", help="Decoding: greedy, beam (5 beams) or nucleus (p 0.9)."),
     ] = "greedy",
-    batch_size: shared.BatchSizeOption = 8,
-    seed: shared.SeedOption = 0,
-    device: shared.DeviceOption = "auto",
-    dtype: shared.DtypeOption = "auto",
-    lineage: shared.LineageOption = "pattern",
-    parser: shared.ParserOption = "robust",
+    batch_size: common.BatchSizeOption = 8,
+    seed: common.SeedOption = 0,
+    device: common.DeviceOption = "auto",
+    dtype: common.DtypeOption = "auto",
+    lineage: common.LineageOption = "pattern",
+    parser: common.ParserOption = "robust",
 ) -> None:
     """Measure hallucination with and without RUDDER: CHAIR, POPE, MME, with fluency and intervals beside every score.
 
@@ -73,7 +65,7 @@ def evaluate(
     splits the work over processes; the folder has to be one that all of them see. `rudder score` scores the answers
     again, or compares runs.
     """
-    with refusing_bad_input():
+    with common.refusing_bad_input():
         from ..evaluate import methods as method_names
         from ..evaluate.result import Scoring
         from ..evaluate.run import Run, RunOptions
@@ -95,14 +87,14 @@ def evaluate(
         from ..runtime.report import ProgressBar
 
         decoded = Decoding(decoding, max_new_tokens or asked.max_new_tokens)
-        run_options = RunOptions(batch_size, seed, command=command_line())
-        loaded = load_model(model, dtype, process_device(choose_device(device), process))
+        run_options = RunOptions(batch_size, seed, command=common.command_line())
+        loaded = load_model(model, dtype, process_device(common.choose_device(device), process))
         optional = method_names.parse_optional(methods)
         chosen, left_out = method_names.make_methods(
             names, loaded, parsed, optional, lambda: donor_prompts(loaded, asked)
         )
         folder = Run(out, process).begin(asked, loaded, decoded, run_options)
-    with reporting_failure(), ProgressBar(shown=process.rank == 0) as bar:
+    with common.reporting_failure(), ProgressBar(shown=process.rank == 0) as bar:
         result = save_result(folder.result(scoring), out) if folder.answer(chosen, bar) else None
     if result is None:
         typer.echo(
@@ -111,15 +103,15 @@ def evaluate(
             err=True,
         )
         return
-    print_result(result, out)
+    common.print_result(result, out)
     for line in left_out:
         typer.echo(line)
     again = f"rudder score {out} {'--lineage strict' if result.kind == 'chair' else '--table'}"
     other = next((name for name in ("vcd", "pai", "dola") if name not in {m.method for m in result.methods}), "vti")
-    next_steps(again, f"add a method: the same command with --methods {other}")
+    common.next_steps(again, f"add a method: the same command with --methods {other}")
 
 
-def score(
+def score_command(
     sources: Annotated[
         list[str],
         typer.Argument(metavar="RESULTS...", help="Folders of `rudder evaluate`, or FOLDER:METHOD."),
@@ -131,14 +123,14 @@ def score(
         Path | None,
         typer.Option(help="Folder for result.json, table.md and table.tex.", show_default="they are printed only"),
     ] = None,
-    lineage: shared.LineageOption = "pattern",
-    parser: shared.ParserOption = "robust",
+    lineage: common.LineageOption = "pattern",
+    parser: common.ParserOption = "robust",
 ) -> None:
     """Score saved answers again, with another lineage or parser, or methods of several runs.
 
     Several runs have to be on the same images: every method is compared with the first, image by image.
     """
-    with refusing_bad_input():
+    with common.refusing_bad_input():
         from ..evaluate import tables
         from ..evaluate.result import Scoring
         from ..runtime.store import check_folder
@@ -151,6 +143,6 @@ def score(
     if table:
         typer.echo(tables.markdown([result]))
         return
-    print_result(result, out)
+    common.print_result(result, out)
     keep = [] if out is not None else ["keep this: with --out FOLDER"]
-    next_steps("all metrics, intervals and p-values: the same command with --table", *keep)
+    common.next_steps("all metrics, intervals and p-values: the same command with --table", *keep)

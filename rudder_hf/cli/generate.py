@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import common as shared
-from .common import choose_device, next_steps, refusing_bad_input, reporting_failure
+from . import common
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ..analyze.examples import Answer
+    from ..analyze.examples import AnswerPair
 
 EXAMPLES = {
     "generate": (
@@ -29,61 +28,61 @@ EXAMPLES = {
         "rudder generate photos --model FOLDER --layer 20 --alpha-max 5 --json",
     )
 }
-PROMPT = "Please help me describe the image in detail"
-SHOWN = 3  # of the examples, by a model that does not know them
+DESCRIBE_PROMPT = "Please help me describe the image in detail"
+EXAMPLES_SHOWN = 3  # of the examples, by a model that does not know them
 COUNTED = 48  # examples that a model that knows them answers in one batch
 TIMEOUT = 30.0  # seconds for an image behind a URL
 
 
-def generate(
+def generate_command(
     images: Annotated[
         list[str] | None, typer.Argument(metavar="IMAGE", help="Files, folders or URLs; none shows examples.")
     ] = None,
-    model: shared.ModelOption = None,
-    prompt: Annotated[str, typer.Option(help="Question about each image.")] = PROMPT,
-    layer: shared.LayerOption = None,
-    mode: shared.ModeOption = None,
-    alpha_max: shared.AlphaMaxOption = None,
-    k: shared.SensitivityOption = None,
-    contrast: shared.ContrastOption = None,
-    settings: shared.SettingsOption = None,
+    model: common.ModelOption = None,
+    prompt: Annotated[str, typer.Option(help="Question about each image.")] = DESCRIBE_PROMPT,
+    layer: common.LayerOption = None,
+    mode: common.ModeOption = None,
+    alpha_max: common.AlphaMaxOption = None,
+    k: common.SensitivityOption = None,
+    contrast: common.ContrastOption = None,
+    settings: common.SettingsOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N images.")] = None,
     example: Annotated[int | None, typer.Option(min=1, help="Show only the example with this number.")] = None,
-    batch_size: shared.BatchSizeOption = 8,
+    batch_size: common.BatchSizeOption = 8,
     trace: Annotated[bool, typer.Option("--trace", help="Show similarity, gate and push of every token.")] = False,
-    as_json: shared.JsonOption = False,
-    device: shared.DeviceOption = "auto",
-    dtype: shared.DtypeOption = "auto",
+    as_json: common.JsonOption = False,
+    device: common.DeviceOption = "auto",
+    dtype: common.DtypeOption = "auto",
 ) -> None:
     """Answer a question about images, without and with RUDDER, and mark objects that are not there.
 
     Settings that are not given come from the model's preset. Models without one need --layer and --alpha-max.
     """
     given = dict(locals())
-    with refusing_bad_input():
+    with common.refusing_bad_input():
         if images and example is not None:
             raise ValueError("--example is for the examples, which are shown where no image is given.")
         found = _read_images(images, limit) if images else _examples(example)
-        wanted = shared.given_settings(given)
-    with reporting_failure():
-        with refusing_bad_input():
+        wanted = common.given_settings(given)
+    with common.reporting_failure():
+        with common.refusing_bad_input():
             from ..analyze.examples import ask
             from ..runtime.models import load_steered
             from ..runtime.report import ProgressBar
             from ..scenes.embedded import NOTE, embedded_name
 
-            steered, processor = load_steered(model, wanted, choose_device(device), dtype)
+            steered, processor = load_steered(model, wanted, common.choose_device(device), dtype)
         # A model that knows the scenes describes all of them, which is cheap; a rule says which ones are shown.
-        counted = not (images or example) and embedded_name(model) and prompt == PROMPT
+        counted = not (images or example) and embedded_name(model) and prompt == DESCRIBE_PROMPT
         if not images:
-            found = found[: limit or (COUNTED if counted else SHOWN)]
+            found = found[: limit or (COUNTED if counted else EXAMPLES_SHOWN)]
         beyond = "  (the contrast is not in the paper)" if steered.config.contrast else ""
         if not as_json:
             if model is None:
                 typer.echo(f"{NOTE}\n")
             typer.echo(f"prompt:  {prompt}\nrudder:  {steered.config.expression()}{beyond}")
-        answers: list[Answer] = []
+        answers: list[AnswerPair] = []
         size = COUNTED if counted else batch_size
         while part := found[len(answers) : len(answers) + size]:
             with ProgressBar(shown=not as_json) as bar:
@@ -99,7 +98,7 @@ def generate(
                 "prompt": prompt,
                 "rudder": steered.config.expression(),
                 "settings": answers[0].settings,
-                "answers": [_record(image, answer) for image, answer in zip(found, answers, strict=True)],
+                "answers": [_answer_record(image, answer) for image, answer in zip(found, answers, strict=True)],
             }
             typer.echo(json.dumps(document, indent=2))
         elif counted:
@@ -110,10 +109,12 @@ def generate(
             typer.echo(warning, err=True)
         if not as_json:
             known = "photo.jpg --model ID" if model is None else f"--model {model} --trace"
-            next_steps(f"rudder generate {known}", f"rudder calibrate --model {model or 'ID'} --out FOLDER --dry-run")
+            common.next_steps(
+                f"rudder generate {known}", f"rudder calibrate --model {model or 'ID'} --out FOLDER --dry-run"
+            )
 
 
-def _print_counted(found: list[_NamedImage], answers: list[Answer], trace: bool) -> None:
+def _print_counted(found: list[_NamedImage], answers: list[AnswerPair], trace: bool) -> None:
     """Print the scenes that the rules choose, and what all scenes show."""
     from ..analyze.examples import Examples
 
@@ -136,7 +137,7 @@ def _held_out(record: dict[str, Any]) -> str:
     return f"Change on {len(record['held_out_images'])} held-out scenes, in points with 95 % intervals: {shown}."
 
 
-def _repetition(answers: list[Answer]) -> str:
+def _repetition(answers: list[AnswerPair]) -> str:
     """A warning if steered answers repeat themselves much more than vanilla's: the strength is too high."""
     from ..metrics.words import repetition
 
@@ -153,7 +154,7 @@ def _repetition(answers: list[Answer]) -> str:
     )
 
 
-def _print_answer(image: _NamedImage, answer: Answer, trace: bool, rule: str = "") -> None:
+def _print_answer(image: _NamedImage, answer: AnswerPair, trace: bool, rule: str = "") -> None:
     """Print which image an answer is about and why it is shown, its texts, and what is to be said about them."""
     from ..metrics.chair import marked
     from ..runtime.report import Table
@@ -185,7 +186,7 @@ def _range(values: list[float]) -> str:
     return f"{sum(values) / len(values):.3f} on average ({min(values):.3f} to {max(values):.3f})"
 
 
-def _record(image: _NamedImage, answer: Answer) -> dict[str, Any]:
+def _answer_record(image: _NamedImage, answer: AnswerPair) -> dict[str, Any]:
     """An answer in the JSON document, whose settings are those of all images."""
     record: dict[str, Any] = {"image": image.name, "vanilla": answer.vanilla, "steered": answer.steered}
     record |= {"tokens": answer.traced.tokens, **answer.traced.trace}

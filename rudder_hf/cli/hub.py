@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import common as shared
-from .common import (
-    BAD_INPUT,
-    FAILED,
-    next_steps,
-    refusing_bad_input,
-    reporting_failure,
-    stop,
-)
+from . import common
 
 if TYPE_CHECKING:
     from ..core.configuration import RudderConfig
@@ -37,7 +29,7 @@ EXAMPLES = {
 CARD = "README.md"
 
 
-def push(
+def push_command(
     source: Annotated[
         str,
         typer.Argument(metavar="FOLDER_OR_PRESET", help="Folder with a config.json of RUDDER, or a preset's name."),
@@ -62,7 +54,7 @@ def push(
     A card (README.md) that you edited in the folder is pushed unchanged; otherwise a new one is written. One that was
     edited on the Hub is replaced with --replace-card only.
     """
-    with refusing_bad_input():
+    with common.refusing_bad_input():
         from ..hub.push import check_shareable, repo_files
 
         config, card = read_source(source)
@@ -70,9 +62,9 @@ def push(
         files = repo_files(config, repo_id, card=card, code=not no_code)
     if dry_run:
         _show(config, repo_id, files)
-        next_steps("the same command without --dry-run")
+        common.next_steps("the same command without --dry-run")
         return
-    with reporting_failure():
+    with common.reporting_failure():
         from huggingface_hub.errors import HfHubHTTPError
 
         from ..hub.push import push_repo
@@ -81,11 +73,11 @@ def push(
         try:
             commit = push_repo(config, repo_id, card=card, replace_card=replace_card, code=not no_code, **options)
         except HfHubHTTPError as error:
-            stop(_refusal(error, repo_id), FAILED)
+            common.stop(_refusal(error, repo_id), common.FAILED)
         except ValueError as error:
-            stop(error, BAD_INPUT)
+            common.stop(error, common.BAD_INPUT)
     typer.echo(commit.pr_url or commit.commit_url)
-    next_steps(f"rudder generate --model {repo_id}")
+    common.next_steps(f"rudder generate --model {repo_id}")
 
 
 def read_source(source: str) -> tuple[RudderConfig, str | None]:
@@ -135,21 +127,21 @@ def _refusal(error: Exception, repo_id: str) -> str:
     return f"The Hub refused the push to {repo_id}: {error}"
 
 
-def search(
+def search_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id of the model that is to be steered.")],
     limit: Annotated[int, typer.Option(min=1, help="The most repositories to list.")] = 20,
     token: Annotated[str | None, typer.Option(help="For private repositories.", show_default="the stored one")] = None,
-    as_json: shared.JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """List settings on the Hub for a model, newest first: calibrated or not, strength, and held-out results.
 
     Results are what the owners of the repositories wrote into config.json. No code of theirs is run.
     """
-    with refusing_bad_input():
-        from ..hub.search import check_base, find_settings
+    with common.refusing_bad_input():
+        from ..hub.search import check_base_id, find_settings
 
-        check_base(model)
-    with reporting_failure():
+        check_base_id(model)
+    with common.reporting_failure():
         found = find_settings(model, limit, token)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
@@ -162,7 +154,9 @@ def search(
     else:
         typer.echo(f"The Hub has no settings for {model}.")
     repo = next((each.repo for each in found if each.settings is not None), None)
-    next_steps(f"rudder generate --model {repo}" if repo else f"rudder calibrate --model {model} --out calibration")
+    common.next_steps(
+        f"rudder generate --model {repo}" if repo else f"rudder calibrate --model {model} --out calibration"
+    )
 
 
 def _row(found: Found) -> list[str]:

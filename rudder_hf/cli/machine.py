@@ -8,14 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import common as shared
-from .common import (
-    FAILED,
-    choose_device,
-    next_steps,
-    refusing_bad_input,
-    reporting_failure,
-)
+from . import common
 
 EXAMPLES = {
     "benchmark": (
@@ -35,14 +28,14 @@ EXAMPLES = {
 }
 
 
-def benchmark(
-    model: shared.ModelOption = None,
-    methods: shared.VanillaMethodsOption = "rudder",
+def benchmark_command(
+    model: common.ModelOption = None,
+    methods: common.VanillaMethodsOption = "rudder",
     new_tokens: Annotated[int, typer.Option(min=2, help="Length of each answer.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 15,
-    batch_size: shared.BatchSizeOption = 1,
-    dtype: shared.DtypeOption = "auto",
-    device: shared.DeviceOption = "auto",
+    batch_size: common.BatchSizeOption = 1,
+    dtype: common.DtypeOption = "auto",
+    device: common.DeviceOption = "auto",
     out: Annotated[Path | None, typer.Option(help="New .json file.", show_default="none is written")] = None,
 ) -> None:
     """Compare vanilla, RUDDER-Beta and RUDDER-Add, or any methods, interleaved on the same model and prompt.
@@ -50,7 +43,7 @@ def benchmark(
     Prints throughput relative to vanilla with its spread, forward passes, operators and, on CUDA, memory. The file has
     all raw rounds, too. Nothing is ever overwritten.
     """
-    with refusing_bad_input():
+    with common.refusing_bad_input():
         from ..benchmark.report import check_new_file, cost_table, notes
         from ..evaluate.methods import parse_names
 
@@ -63,23 +56,23 @@ def benchmark(
         from ..runtime.report import ProgressBar
 
         settings = CostSettings(new_tokens=new_tokens, rounds=rounds, warmup=2)
-        loaded = load_model(model, dtype, choose_device(device))
+        loaded = load_model(model, dtype, common.choose_device(device))
 
-    with ProgressBar() as bar, reporting_failure():
+    with ProgressBar() as bar, common.reporting_failure():
         report = run_benchmark(loaded, settings, names, batch_size, progress=bar)
     cost_table(report).print()
     for line in notes(report):
         typer.echo(line)
     if out is not None:
-        with refusing_bad_input():
+        with common.refusing_bad_input():
             typer.echo(f"Written to {report.save(out)}")
-    next_steps("rudder compare --out comparison, for quality beside cost")
+    common.next_steps("rudder compare --out comparison, for quality beside cost")
 
 
-def verify(
-    model: shared.ModelOption = None,
-    dtype: shared.DtypeOption = "auto",
-    device: shared.DeviceOption = "auto",
+def verify_command(
+    model: common.ModelOption = None,
+    dtype: common.DtypeOption = "auto",
+    device: common.DeviceOption = "auto",
     new_tokens: Annotated[int, typer.Option(min=3, help="Length of each answer.")] = 16,
     no_compile: Annotated[
         bool, typer.Option("--no-compile", help="Do not compare compiled with eager decoding, which takes longest.")
@@ -90,25 +83,25 @@ def verify(
     The checks: that the hook adds what it says, that switched off is the stock model bit for bit, and that compiled
     equals eager. Exit code 1 if a check fails.
     """
-    with refusing_bad_input():
+    with common.refusing_bad_input():
         from ..benchmark.verify import Verifier, report
         from ..runtime.answers import long_prompt
         from ..runtime.models import load_model
 
-        loaded = load_model(model, dtype, choose_device(device))
+        loaded = load_model(model, dtype, common.choose_device(device))
         inputs = long_prompt(loaded.processor, loaded.model, tokens=1)
         verifier = Verifier(loaded.model, inputs, loaded.settings_for("rudder-beta"), new_tokens)
     checks = verifier.run(not no_compile)
     typer.echo(report(loaded.name, verifier, checks))
     if any(check.passed is False for check in checks):
-        next_steps("report the failed checks with the lines above", "rudder env")
-        raise typer.Exit(FAILED)
-    next_steps(
+        common.next_steps("report the failed checks with the lines above", "rudder env")
+        raise typer.Exit(common.FAILED)
+    common.next_steps(
         "rudder evaluate --out results" if model is None else f"rudder calibrate --model {model} --out calibration"
     )
 
 
-def env(as_json: shared.JsonOption = False) -> None:
+def env_command(as_json: common.JsonOption = False) -> None:
     """Print versions and hardware, to paste into a bug report."""
     from ..runtime.environment import hardware, versions
 
@@ -120,4 +113,4 @@ def env(as_json: shared.JsonOption = False) -> None:
         for name, value in part.items():
             shown = ", ".join(value) or "none" if isinstance(value, list) else value
             typer.echo(f"{name}: {'not installed' if shown is None else shown}")
-    next_steps("rudder verify, to check this machine and a model")
+    common.next_steps("rudder verify, to check this machine and a model")

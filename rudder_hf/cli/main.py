@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 for module in MODULES:
     for name, examples in module.EXAMPLES.items():
-        command = for_help(getattr(module, name))
+        command = for_help(getattr(module, f"{name}_command"))
         app.command(name, epilog=copyable(*examples))(interruptible(command))
 
 

@@ -9,15 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import common as shared
-from .common import (
-    choose_device,
-    command_line,
-    next_steps,
-    refusing_bad_input,
-    reporting_failure,
-    require_extra,
-)
+from . import common
 
 EXAMPLES = {
     "analyze": (
@@ -35,20 +27,20 @@ EXAMPLES = {
 }
 
 
-def analyze(
-    out: shared.OutOption,
-    model: shared.ModelOption = None,
-    data: shared.DataOption = None,
-    images: shared.ImagesOption = None,
-    split: shared.SplitOption = None,
+def analyze_command(
+    out: common.OutOption,
+    model: common.ModelOption = None,
+    data: common.DataOption = None,
+    images: common.ImagesOption = None,
+    split: common.SplitOption = None,
     limit: Annotated[int, typer.Option(min=1, help="Number of images, drawn with the seed.")] = 100,
-    settings: shared.SettingsOption = None,
-    prompt: shared.PromptOption = None,
-    max_new_tokens: shared.MaxNewTokensOption = None,
-    batch_size: shared.BatchSizeOption = 8,
-    seed: shared.SeedOption = 0,
-    device: shared.DeviceOption = "auto",
-    dtype: shared.DtypeOption = "auto",
+    settings: common.SettingsOption = None,
+    prompt: common.PromptOption = None,
+    max_new_tokens: common.MaxNewTokensOption = None,
+    batch_size: common.BatchSizeOption = 8,
+    seed: common.SeedOption = 0,
+    device: common.DeviceOption = "auto",
+    dtype: common.DtypeOption = "auto",
 ) -> None:
     """Draw what RUDDER does inside a model: token by token, the gate, the layers, and CARD.
 
@@ -56,57 +48,56 @@ def analyze(
     does not say which objects are in the images. If it is interrupted, repeat the command.
     """
     given = dict(locals())
-    with refusing_bad_input():
-        from ..analyze import Study, check_folder, find_images
+    with common.refusing_bad_input():
+        from ..analyze import Study, analyze, check_analysis_folder, find_images
 
-        require_extra("plots", "matplotlib")
-        check_folder(out)
+        common.require_extra("plots", "matplotlib")
+        check_analysis_folder(out)
 
         from ..evaluate.tasks import DataOptions
         from ..runtime.models import load_model
 
         task = find_images(DataOptions(data, images=images, split=split, prompt=prompt, seed=seed, limit=limit))
-        wanted = shared.given_settings(given)
-        loaded = load_model(model, dtype, choose_device(device))
-        study = Study(loaded, task, loaded.config_with(wanted), max_new_tokens, batch_size, command_line())
+        wanted = common.given_settings(given)
+        loaded = load_model(model, dtype, common.choose_device(device))
+        study = Study(loaded, task, loaded.config_with(wanted), max_new_tokens, batch_size, common.command_line())
 
-    from ..analyze import analyze as run
     from ..runtime.report import ProgressBar
 
-    with reporting_failure(), ProgressBar() as bar:
-        numbers = run(out, study, bar)
+    with common.reporting_failure(), ProgressBar() as bar:
+        numbers = analyze(out, study, bar)
     for line in numbers["summary"]:
         typer.echo(line)
     for note in numbers["notes"]:
         typer.echo(f"Left out: {note}")
-    next_steps(f"open {out / 'report.html'} (figures/ and numbers.json are beside it)")
+    common.next_steps(f"open {out / 'report.html'} (figures/ and numbers.json are beside it)")
 
 
-def demo(
-    model: shared.ModelOption = None,
+def demo_command(
+    model: common.ModelOption = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 7860,
-    settings: shared.SettingsOption = None,
+    settings: common.SettingsOption = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 128,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the page in a browser.")] = False,
-    device: shared.DeviceOption = "auto",
-    dtype: shared.DtypeOption = "auto",
+    device: common.DeviceOption = "auto",
+    dtype: common.DtypeOption = "auto",
 ) -> None:
     """Open a page on this machine: an image in, the model's answer without and with RUDDER side by side.
 
     The page is served to this machine only and loads nothing from elsewhere. Ctrl-C ends it.
     """
     given = dict(locals())
-    with refusing_bad_input():
+    with common.refusing_bad_input():
         from ..demo.serve import check_port, serving
 
-        require_extra("demo", "gradio")
+        common.require_extra("demo", "gradio")
         check_port(port)
-        wanted = shared.given_settings(given)
-    with reporting_failure():
-        with refusing_bad_input():
+        wanted = common.given_settings(given)
+    with common.reporting_failure():
+        with common.refusing_bad_input():
             from ..runtime.models import load_steered
 
-            steered, processor = load_steered(model, wanted, choose_device(device), dtype)
+            steered, processor = load_steered(model, wanted, common.choose_device(device), dtype)
         # A terminated server removes its visitors' images, too.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt), serving(steered, processor, model, port, max_new_tokens, not no_open) as url:

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from . import common as shared
-from .common import (
-    FAILED,
-    choose_device,
-    command_line,
-    next_steps,
-    parse_numbers,
-    print_result,
-    refusing_bad_input,
-    reporting_failure,
-)
+from . import common
 
 if TYPE_CHECKING:
     from ..calibrate import CalibrationOptions, Outcome
@@ -39,11 +29,11 @@ EXAMPLES = {
 }
 
 
-def calibrate(
-    out: shared.OutOption,
-    model: shared.ModelOption = None,
-    data: shared.DataOption = None,
-    split: shared.SplitOption = None,
+def calibrate_command(
+    out: common.OutOption,
+    model: common.ModelOption = None,
+    data: common.DataOption = None,
+    split: common.SplitOption = None,
     limit: Annotated[
         int | None, typer.Option(min=2, help="Number of images to choose on.", show_default="100, scenes 200")
     ] = None,
@@ -63,16 +53,16 @@ def calibrate(
         typer.Option(help="alpha_max relative to hidden states, such as 0.1,0.3; 0 tries --contrast without a push."),
     ] = None,
     k: Annotated[str | None, typer.Option(help="Sensitivities of the gate, such as 2,5,8.")] = None,
-    mode: shared.ModeOption = None,
+    mode: common.ModeOption = None,
     contrast: Annotated[
         str | None,
         typer.Option(help="Not in the paper: image-value contrasts, such as 0,0.4,0.8, alone and with each push."),
     ] = None,
-    prompt: shared.PromptOption = None,
-    max_new_tokens: shared.MaxNewTokensOption = None,
-    batch_size: shared.BatchSizeOption = 24,
-    device: shared.DeviceOption = "auto",
-    dtype: shared.DtypeOption = "auto",
+    prompt: common.PromptOption = None,
+    max_new_tokens: common.MaxNewTokensOption = None,
+    batch_size: common.BatchSizeOption = 24,
+    device: common.DeviceOption = "auto",
+    dtype: common.DtypeOption = "auto",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Time one batch, say how long everything takes, and write nothing.")
     ] = False,
@@ -88,17 +78,14 @@ def calibrate(
     is new.
     """
     given = dict(locals())
-    with refusing_bad_input():
-        from ..calibrate import find_data
-        from ..calibrate.run import calibrate as run
-        from ..calibrate.run import check_folder
-        from ..calibrate.run import dry_run as time_one_batch
+    with common.refusing_bad_input():
+        from ..calibrate.run import calibrate, check_runs, find_data, time_one_batch
         from ..evaluate.tasks import DataOptions
         from ..runtime.environment import process_device, this_process
 
         process = this_process()
         if not dry_run:
-            check_folder(out)
+            check_runs(out)
         source = DataOptions(data, split=split, prompt=prompt)
         found = find_data(source, limit or (200 if data is None else 100), check_limit)
         wanted = _options(given, found.labelled)
@@ -106,14 +93,14 @@ def calibrate(
         from ..runtime.models import load_model
         from ..runtime.report import ProgressBar
 
-        loaded = load_model(model, dtype, process_device(choose_device(device), process))
+        loaded = load_model(model, dtype, process_device(common.choose_device(device), process))
     if dry_run:
-        with reporting_failure():
+        with common.reporting_failure():
             typer.echo(time_one_batch(loaded, found, wanted))
-        next_steps("the same command without --dry-run")
+        common.next_steps("the same command without --dry-run")
         return
-    with reporting_failure(), ProgressBar(shown=process.rank == 0) as bar:
-        outcome = run(loaded, found, out, wanted, process, bar)
+    with common.reporting_failure(), ProgressBar(shown=process.rank == 0) as bar:
+        outcome = calibrate(loaded, found, out, wanted, process, bar)
     if process.rank == 0:
         _finish(outcome, out, loaded)
 
@@ -123,53 +110,53 @@ def _options(given: dict[str, Any], labelled: bool) -> CalibrationOptions:
     from ..evaluate.run import RunOptions
 
     numbers: dict[str, Any] = {
-        name: parse_numbers(f"--{name}", given[name]) for name in ("strengths", "k", "contrast") if given[name]
+        name: common.parse_numbers(f"--{name}", given[name]) for name in ("strengths", "k", "contrast") if given[name]
     }
     if given["mode"] == "add" and given["k"]:
         raise ValueError("--k is of the gate, which --mode add does not have: leave one of them out.")
     return CalibrationOptions(
         grid=Grid(**numbers, modes=(given["mode"] or "beta",)),
-        layers=None if given["layers"] is None else parse_numbers("--layers", given["layers"], int),  # type: ignore[arg-type]
+        layers=None if given["layers"] is None else common.parse_numbers("--layers", given["layers"], int),  # type: ignore[arg-type]
         rule=Rule(given["objective"] or ("paper" if labelled else "grounding"), given["recall_floor"]),
         max_new_tokens=given["max_new_tokens"],
-        run=RunOptions(given["batch_size"], command=command_line()),
+        run=RunOptions(given["batch_size"], command=common.command_line()),
     )
 
 
 def _finish(outcome: Outcome, out: Path, loaded: LoadedModel) -> None:
     """Write the results and say what they are; without a choice the command has failed."""
-    with reporting_failure():
-        from ..calibrate.report import save_outcome, summary
+    with common.reporting_failure():
+        from ..calibrate.report import outcome_lines, save_outcome
 
         commit = loaded.revision if not loaded.revision.startswith(("files-", "unknown")) else None
         # The base itself, also where --model named RUDDER settings for it, or one of the embedded models.
         folder = save_outcome(outcome, out, loaded.model.name_or_path, commit)
-    for line in summary(outcome):
+    for line in outcome_lines(outcome):
         typer.echo(line)
     typer.echo(f"Written to {folder}; why, and all numbers: {folder / 'report.md'}")
     if outcome.best is None:
-        next_steps("more images (--limit)", "other layers (--layers) or strengths (--strengths)")
-        raise typer.Exit(FAILED)
+        common.next_steps("more images (--limit)", "other layers (--layers) or strengths (--strengths)")
+        raise typer.Exit(common.FAILED)
     refused = outcome.record["refusal"]
     share = "more images to choose on and to check with" if refused else f"rudder push {folder} ORG/NAME"
-    next_steps(f"rudder generate --model {folder}", share)
+    common.next_steps(f"rudder generate --model {folder}", share)
 
 
-def compare(
-    out: shared.OutOption,
-    model: shared.ModelOption = None,
+def compare_command(
+    out: common.OutOption,
+    model: common.ModelOption = None,
     data: Annotated[Path | None, typer.Option(help="COCO's folder.", show_default="the embedded scenes")] = None,
-    split: shared.SplitOption = None,
-    methods: shared.VanillaMethodsOption = "all",
+    split: common.SplitOption = None,
+    methods: common.VanillaMethodsOption = "all",
     decodings: Annotated[str, typer.Option(help="Decodings by commas: greedy, beam, nucleus.")] = "greedy",
     limit: Annotated[int, typer.Option(min=1, help="Images to evaluate captions on.")] = 500,
     pope_limit: Annotated[int, typer.Option(min=0, help="Images that yes/no questions are asked about.")] = 40,
     tune_limit: Annotated[int, typer.Option(min=2, help="Calibration images that settings are chosen on.")] = 80,
-    max_new_tokens: shared.MaxNewTokensOption = None,
-    batch_size: shared.BatchSizeOption = 50,
-    seed: shared.SeedOption = 0,
-    device: shared.DeviceOption = "auto",
-    dtype: shared.DtypeOption = "auto",
+    max_new_tokens: common.MaxNewTokensOption = None,
+    batch_size: common.BatchSizeOption = 50,
+    seed: common.SeedOption = 0,
+    device: common.DeviceOption = "auto",
+    dtype: common.DtypeOption = "auto",
 ) -> None:
     """Tune every method on the same calibration images, then compare quality and cost on others.
 
@@ -177,12 +164,10 @@ def compare(
     decoding and one page of tables. If it is interrupted, repeat the command. With more methods or decodings it
     generates only what is new.
     """
-    with refusing_bad_input():
+    with common.refusing_bad_input():
         from ..benchmark.costs import CostSettings
         from ..calibrate import Rule
-        from ..compare import CompareOptions, find_images
-        from ..compare import compare as run
-        from ..compare.run import check_folder
+        from ..compare.run import CompareOptions, check_comparison_folder, compare, find_comparison_data
         from ..evaluate.methods import parse_names
         from ..evaluate.run import RunOptions
         from ..evaluate.tasks import DataOptions
@@ -198,18 +183,20 @@ def compare(
             rule=Rule(seed=seed),
             max_new_tokens=max_new_tokens,
             costs=CostSettings(rounds=8, seed=seed),
-            run=RunOptions(batch_size, seed, command=command_line()),
+            run=RunOptions(batch_size, seed, command=common.command_line()),
         )
-        check_folder(out)
-        found = find_images(DataOptions(data, split=split, seed=seed), options)
-        loaded = load_model(model, dtype, choose_device(device))
-    with reporting_failure(), ProgressBar() as bar:
-        results = run(loaded, found, out, options, bar)
+        check_comparison_folder(out)
+        found = find_comparison_data(DataOptions(data, split=split, seed=seed), options)
+        loaded = load_model(model, dtype, common.choose_device(device))
+    with common.reporting_failure(), ProgressBar() as bar:
+        results = compare(loaded, found, out, options, bar)
     for result in results.values():
-        print_result(result)
+        common.print_result(result)
     typer.echo(f"Intervals, controls and all metrics: {out / 'table.md'}")
     name, result = next(iter(results.items()))
     if len(result.methods) == 1:
-        next_steps("more images to choose on (--tune-limit)", "other --methods")
+        common.next_steps("more images to choose on (--tune-limit)", "other --methods")
     else:
-        next_steps(f"rudder score {out / name}:vanilla {out / name}:{result.methods[-1].name}, for any two methods")
+        common.next_steps(
+            f"rudder score {out / name}:vanilla {out / name}:{result.methods[-1].name}, for any two methods"
+        )

@@ -16,8 +16,7 @@ from typing import Any
 
 from ..benchmark.costs import CostSettings, measure_costs
 from ..calibrate.choice import Choice, Rule, in_words
-from ..calibrate.run import CalibrationData, find_data
-from ..calibrate.run import check_folder as check_runs
+from ..calibrate.run import CalibrationData, check_runs, find_data
 from ..calibrate.search import CalibrationOptions, best_layers, control, search, stored_layer_statistics
 from ..evaluate.methods import make_methods
 from ..evaluate.result import Result, Scoring
@@ -36,7 +35,7 @@ from ..runtime.store import RESULT_FILE, acquired, write_over
 
 POPE = "pope"
 _LAYERS = 2
-_LOCK = ".lock"
+_LOCK_FILE = ".lock"
 NOTHING_BETTER = "no setting within the limits is better than vanilla"
 
 
@@ -76,7 +75,7 @@ class ComparisonData:
     tasks: dict[str, Task]  # to evaluate on: captions for each decoding, and yes/no questions as "pope"
 
 
-def find_images(source: DataOptions, options: CompareOptions) -> ComparisonData:
+def find_comparison_data(source: DataOptions, options: CompareOptions) -> ComparisonData:
     """The embedded scenes, or COCO if the source has data.
 
     Images to evaluate on are those that `rudder evaluate` draws; settings are chosen on none of them.
@@ -106,7 +105,7 @@ class Tuned:
     notes: list[str]  # what the settings were chosen by, and which methods are left out
 
 
-def check_folder(out: Path) -> None:
+def check_comparison_folder(out: Path) -> None:
     """See that a folder is new or that of a comparison, and nobody works in it, before a model is loaded.
 
     Raises:
@@ -129,12 +128,12 @@ def alone(out: Path) -> Iterator[None]:
         BlockingIOError: Another comparison is at work there.
     """
     out.mkdir(parents=True, exist_ok=True)
-    lock = acquired(out / _LOCK, f"Another comparison works in {out}")
+    lock = acquired(out / _LOCK_FILE, f"Another comparison works in {out}")
     try:
         yield
     finally:
         with suppress(OSError):  # Windows keeps open files
-            (out / _LOCK).unlink()
+            (out / _LOCK_FILE).unlink()
         lock.release()
 
 

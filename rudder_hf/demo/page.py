@@ -23,7 +23,7 @@ from .view import (
     LONGEST_PROMPT,
     ONLY_THIS_SERVER,
     ORIGINAL,
-    PRESETS,
+    PRESET_NAMES,
     SETTINGS,
     Frame,
     View,
@@ -35,7 +35,7 @@ from .view import (
     preset_of,
     slider_ranges,
     status,
-    title,
+    steered_title,
 )
 
 WAITING_VISITORS = 16  # who wait for their turn at the model; others wait in Gradio's queue
@@ -95,7 +95,7 @@ class Page:
                 with gr.Row():
                     self.describe = gr.Button("Describe", variant="primary", elem_id="describe", min_width=100)
                     self.stop = gr.Button("Stop", elem_id="stop", min_width=100)
-                self.preset = gr.Radio(list(PRESETS), value="calibrated", label="RUDDER", elem_id="preset")
+                self.preset = gr.Radio(list(PRESET_NAMES), value="calibrated", label="RUDDER", elem_id="preset")
                 with gr.Accordion("Examples, whose objects are known", elem_id="more"), gr.Row(elem_id="examples"):
                     self.examples = [
                         gr.Button(f"{number} {scene.place}", icon=str(file), size="sm", min_width=60)
@@ -107,7 +107,7 @@ class Page:
                 with gr.Row(elem_id="answers"):
                     self.answers = [
                         gr.HTML(panel(heading), elem_id=name)
-                        for heading, name in ((ORIGINAL, "vanilla"), (title(view.settings), "steered"))
+                        for heading, name in ((ORIGINAL, "vanilla"), (steered_title(view.settings), "steered"))
                     ]
                 gr.HTML(LEGEND, elem_id="legend")
                 with gr.Accordion("Advanced", open=False, elem_id="advanced"):

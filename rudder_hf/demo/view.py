@@ -20,7 +20,7 @@ from ..analyze.tokens import (
 from ..core.settings import check_setting
 from ..scenes.embedded import examples
 
-PRESETS = ("off", "calibrated", "strong")
+PRESET_NAMES = ("off", "calibrated", "strong")
 LONGEST_PROMPT = 2000  # characters
 SETTINGS = {
     "alpha_max": "strength of the push",
@@ -77,14 +77,14 @@ def slider_ranges(own: Mapping[str, Any]) -> dict[str, tuple[float, float, float
 
 
 def preset(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of one of `PRESETS`: nothing on, the model's own, or twice their strength."""
+    """Return the settings of one of `PRESET_NAMES`: nothing on, the model's own, or twice their strength."""
     changes = {"off": {"alpha_max": 0.0, "contrast": 0.0}, "strong": {"alpha_max": 2 * own["alpha_max"]}}
     return {**own, **changes.get(name, {})}
 
 
 def preset_of(view: View, own: Mapping[str, Any]) -> str | None:
     """Return the preset that a view has; None for settings of the visitor's own."""
-    return next((name for name in PRESETS if preset(name, own) == dict(view.settings)), None)
+    return next((name for name in PRESET_NAMES if preset(name, own) == dict(view.settings)), None)
 
 
 # HTML
@@ -151,7 +151,7 @@ def status(text: str) -> str:
     return f'<p class="status" role="status">{escape(text)}</p>' if text else ""
 
 
-def title(settings: Mapping[str, Any]) -> str:
+def steered_title(settings: Mapping[str, Any]) -> str:
     """Return the title of the steered answer: what is on."""
     names = {"alpha_max": "RUDDER", "contrast": "contrast"}
     on = [name for setting, name in names.items() if settings[setting] > 0]
@@ -166,7 +166,7 @@ def panel(heading: str, body: str = "", below: str = "", numbers: str = "") -> s
     )
 
 
-def verdict(absent: Sequence[str] | None, done: bool, stopped: bool = False) -> str:
+def answer_verdict(absent: Sequence[str] | None, done: bool, stopped: bool = False) -> str:
     """Return the line below an answer: absent objects, if it is known what is there, and whether it was stopped."""
     parts = ["Stopped early."] if stopped else []
     if absent:
@@ -185,8 +185,8 @@ def paint(view: View, frame: Frame) -> tuple[list[str], str]:
     if frame.done and not frame.stopped:
         result = "The answers differ in the framed words." if mark_differences(*views) else "Same answer."
     panels = []
-    for heading, shown in zip((ORIGINAL, title(view.settings)), views, strict=True):
+    for heading, shown in zip((ORIGINAL, steered_title(view.settings)), views, strict=True):
         body = tokens_html(shown["tokens"]) or ("" if frame.stopped else "Waiting for the model …")
-        below = verdict(shown["absent"], frame.done, frame.stopped)
+        below = answer_verdict(shown["absent"], frame.done, frame.stopped)
         panels.append(panel(heading, body, below, numbers_html(shown["tokens"]) if frame.done else ""))
     return panels, status(result)

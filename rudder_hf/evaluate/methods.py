@@ -90,20 +90,16 @@ def _settings_of(name: str, settings: Mapping[str, Mapping[str, Any]]) -> dict[s
     return {**shared, **settings.get(name, {})}
 
 
-def sources_of(loaded: LoadedModel, prompts: Prompts | None = None) -> Sources:
-    """Where methods find what they need for a model: RUDDER's settings, and caption pairs for an embedded model.
-
-    `prompts` gives inputs with other images, for the controls that take their direction from these.
-    """
-    return Sources(loaded.settings_for, _scene_pairs(loaded), prompts)
-
-
 def make_method(
     name: str, loaded: LoadedModel, settings: Mapping[str, Any] | None = None,
     prompts: Prompts | None = None,
 ) -> Method:  # fmt: skip
-    """Make a method for a model, with what the user set; the rest is as published, RUDDER's as calibrated."""
-    return method_class(name).for_model(loaded.model, sources_of(loaded, prompts), **(settings or {}))
+    """Make a method for a model, with what the user set; the rest is as published, RUDDER's as calibrated.
+
+    `prompts` gives inputs with other images, for the controls that take their direction from these.
+    """
+    sources = Sources(loaded.settings_for, _scene_pairs(loaded), prompts)
+    return method_class(name).for_model(loaded.model, sources, **(settings or {}))
 
 
 def make_methods(
@@ -117,7 +113,7 @@ def make_methods(
         loaded: The model.
         settings: From `parse_settings`.
         optional: Methods that may be left out, from `parse_optional`.
-        prompts: See `sources_of`.
+        prompts: See `make_method`.
 
     Returns:
         The methods, and for each one left out its name and the reason.

@@ -16,7 +16,7 @@ from .run import Run, Variant
 from .statements import LEVEL, LOSES, TIES, WINS, against_control, verdict, without_effect
 
 TABLE_FILE, LATEX_FILE = "table.md", "table.tex"
-COLUMNS: dict[str, tuple[str, ...]] = {
+SHORT_TABLE_METRICS: dict[str, tuple[str, ...]] = {
     "chair": ("chair_s", "chair_i", "recall", "f1", "length"),
     "pope": ("accuracy", "f1", "yes_ratio", "precision", "recall"),
     "mme": ("total", "perception", "cognition"),
@@ -45,7 +45,7 @@ def title(result: Result) -> str:
 def short_table(result: Result) -> Table:
     """The table of a terminal: a row for each method, five columns, and a mark where the change is significant."""
     first = result.methods[0].metrics
-    shown = [name for name in COLUMNS[result.kind] if name in first]
+    shown = [name for name in SHORT_TABLE_METRICS[result.kind] if name in first]
     with_cost = any(method.cost for method in result.methods)
     if with_cost:  # instead of the last column
         shown = shown[:4]
@@ -103,7 +103,7 @@ def _named(names: Sequence[str]) -> str:
 def _cannot_change(kind: str, method: MethodResult) -> bool:
     """Whether a method cannot change a yes or no, and did not."""
     unsteered = method.settings.get("steer_first_token") is False and kind in ("pope", "mme")
-    judged = (method.differences[name] for name in COLUMNS[kind] if name in method.differences)
+    judged = (method.differences[name] for name in SHORT_TABLE_METRICS[kind] if name in method.differences)
     return unsteered and bool(method.differences) and not any(change.value for change in judged)
 
 

@@ -53,7 +53,7 @@ _SETTING_MEANINGS = {
     "contrast_after": "beyond the paper: answer tokens before the contrast is applied, once",
 }
 # Metrics in a calibration record, in the card's order.
-_METRICS = {
+_CARD_METRICS = {
     "chair_s": "CHAIR_S",
     "chair_i": "CHAIR_I",
     "chair_i_distinct": "distinct CHAIR_I",
@@ -200,7 +200,7 @@ def held_out_changes(record: Mapping[str, Any], against: str = "held_out") -> di
     known: Any = record.get(against)
     return {
         name: known[name]
-        for name in (_METRICS if isinstance(known, Mapping) else ())
+        for name in (_CARD_METRICS if isinstance(known, Mapping) else ())
         if isinstance(known.get(name), Mapping)
         and all(isinstance(known[name].get(key), (int, float)) for key in ("left", "right", "value", "low", "high"))
     }
@@ -210,7 +210,7 @@ def _held_out_rows(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return rows of the held-out table: metric, vanilla, RUDDER, change with its interval, significant or not."""
     return [
         (
-            _METRICS[name],
+            _CARD_METRICS[name],
             f"{100 * change['left']:.1f}",
             f"{100 * change['right']:.1f}",
             _interval(change),

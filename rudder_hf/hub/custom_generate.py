@@ -21,7 +21,7 @@ _HUB_ARGUMENTS = (
     *("cache_dir", "force_download", "local_files_only", "proxies", "revision", "code_revision", "subfolder"),
     *("token", "repo_type", "trust_remote_code", "custom_generate"),
 )
-_LOCK = threading.Lock()
+_HANDLES_LOCK = threading.Lock()
 
 
 class StoredSettings(types.SimpleNamespace):
@@ -77,7 +77,7 @@ def generate_steered(
 @contextmanager
 def _borrowed(model: nn.Module, config: Any) -> Iterator[BorrowedHandle]:
     """Put hooks on the model. Calls that run at the same time share them, and the last one takes them off."""
-    with _LOCK:
+    with _HANDLES_LOCK:
         handle = handle_of(find_backbone(model, BorrowedHandle.of_part).model)
         if handle is None:
             handle = BorrowedHandle(model, config)
@@ -91,7 +91,7 @@ def _borrowed(model: nn.Module, config: Any) -> Iterator[BorrowedHandle]:
     try:
         yield handle
     finally:
-        with _LOCK:
+        with _HANDLES_LOCK:
             handle.borrowers -= 1
             if handle.borrowers == 0:
                 handle.uninstall()

@@ -38,7 +38,7 @@ class RudderImageTextToTextPipeline(transformers.ImageTextToTextPipeline):
         """Check nothing: steering refuses models that it does not know."""
 
 
-TASKS: dict[str, type[transformers.Pipeline]] = {
+PIPELINES: dict[str, type[transformers.Pipeline]] = {
     "image-to-text": RudderImageToTextPipeline,
     "image-text-to-text": RudderImageTextToTextPipeline,
 }
@@ -58,8 +58,8 @@ def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwar
     Raises:
         ValueError: The task is another one, or the model is not steered.
     """
-    if task not in TASKS:
-        raise ValueError(f"task is {task!r}, but has to be one of {', '.join(map(repr, TASKS))}.")
+    if task not in PIPELINES:
+        raise ValueError(f"task is {task!r}, but has to be one of {', '.join(map(repr, PIPELINES))}.")
     steered: Any = model
     if not isinstance(model, nn.Module):
         options = {**kwargs.pop("model_kwargs", {}), **{key: kwargs.pop(key) for key in _LOADING if key in kwargs}}
@@ -71,7 +71,7 @@ def pipeline(task: str, model: nn.Module | str, *, processor: Any = None, **kwar
         processor = load_processor(_settings_of_steered(steered))
     # Under this name also for "image-to-text", which transformers would announce as removed.
     made = transformers.pipeline(
-        "image-text-to-text", model=steered, processor=processor, pipeline_class=TASKS[task], **kwargs
+        "image-text-to-text", model=steered, processor=processor, pipeline_class=PIPELINES[task], **kwargs
     )
     made.task = task
     return made

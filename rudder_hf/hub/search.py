@@ -30,7 +30,7 @@ class Found:
     f1: dict[str, float] | None = None
 
 
-def check_base(base: str) -> None:
+def check_base_id(base: str) -> None:
     """Raise ValueError if a name is no Hub id with its owner."""
     if not is_hub_id(base) or "/" not in base:
         raise ValueError("Give the Hub id of a model, OWNER/NAME, such as llava-hf/llava-1.5-7b-hf.")
@@ -49,7 +49,7 @@ def find_settings(base: str, limit: int = 20, token: str | None = None) -> list[
     Raises:
         ValueError: `base` is no Hub id.
     """
-    check_base(base)
+    check_base_id(base)
     api = HfApi(token=token)
     listed = api.list_models(
         filter=[TAG, f"base_model:{base}"],
@@ -57,10 +57,10 @@ def find_settings(base: str, limit: int = 20, token: str | None = None) -> list[
         limit=limit,
         expand=["downloads", "lastModified", "sha"],
     )
-    return [_read(api, model, base) for model in listed]
+    return [_read_listed(api, model, base) for model in listed]
 
 
-def _read(api: HfApi, model: Any, base: str) -> Found:
+def _read_listed(api: HfApi, model: Any, base: str) -> Found:
     changed = model.last_modified.date().isoformat() if model.last_modified else ""
     entry: dict[str, Any] = {
         "repo": model.id,

@@ -12,39 +12,19 @@ RUDDER, its control experiments, and peers that need no other model: DoLa, VCD, 
 what a method is; `examples/custom_method.py` adds one.
 """
 
-from .base import (
-    BUDGET,
-    CONTROL_OF,
-    GROUPS,
-    METHODS,
-    NAMES,
-    Generate,
-    Method,
-    Sources,
-    get,
-    grid,
-    method_class,
-    number,
-    unknown_method,
-)
-from .branches import Branch
-from .runs import LoopMethod, Run
-
-__all__ = [
-    "BUDGET",
-    "CONTROL_OF",
-    "GROUPS",
-    "METHODS",
-    "NAMES",
-    "Branch",
-    "Generate",
-    "LoopMethod",
-    "Method",
-    "Run",
-    "Sources",
-    "get",
-    "grid",
-    "method_class",
-    "number",
-    "unknown_method",
-]
+from .base import BUDGET as BUDGET
+from .base import CONTROL_OF as CONTROL_OF
+from .base import GROUPS as GROUPS
+from .base import METHODS as METHODS
+from .base import NAMES as NAMES
+from .base import Generate as Generate
+from .base import Method as Method
+from .base import Sources as Sources
+from .base import get as get
+from .base import grid as grid
+from .base import method_class as method_class
+from .base import number as number
+from .base import unknown_method as unknown_method
+from .branches import Branch as Branch
+from .runs import LoopMethod as LoopMethod
+from .runs import Run as Run

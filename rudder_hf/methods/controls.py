@@ -33,8 +33,8 @@ Donor = tuple[Tensor, ...]
 
 _REPLACEMENT: ContextVar[Replacement] = ContextVar("rudder_control")
 # Above this cosine a donor counts as the sample's own, up to the rounding of batches.
-_OWN = 0.99999
-_DONORS = 4  # images that are kept for the control of the contrast, with their values in every layer
+_ALIKE = 0.99999
+_DONORS_KEPT = 4  # images that are kept for the control of the contrast, with their values in every layer
 
 
 def _replaced(*args: Any) -> Any:
@@ -212,7 +212,7 @@ class DonorControl(_Borrowed, RudderControl):
                 "model's hidden size."
             )
         bank = bank.to(own)
-        bank = bank[bank @ own[0] < _OWN]
+        bank = bank[bank @ own[0] < _ALIKE]
         if not len(bank):
             raise ValueError(f"{self.name}: there is no donor but the sample's own CARD. Collect more.")
         return bank
@@ -279,12 +279,12 @@ class ShuffledContrast(_Borrowed, ContrastControl):
         with attach(model, config) as handle:
             handle.contrast_map = keep
             for inputs in batches:
-                if len(found) >= _DONORS:
+                if len(found) >= _DONORS_KEPT:
                     break
                 batch: dict[int, list[Tensor]] = {}
                 handle.backbone.model.generate(**inputs, **options)  # type: ignore[operator]
                 found += batch.values()
-        return tuple(tuple(donor) for donor in found[:_DONORS])
+        return tuple(tuple(donor) for donor in found[:_DONORS_KEPT])
 
     def settings(self) -> dict[str, Any]:
         """The settings as plain JSON values; of the donors only their number."""
@@ -296,6 +296,6 @@ class ShuffledContrast(_Borrowed, ContrastControl):
         for step in range(count):
             donor: Tensor = self.donors[(start + step) % count][layer].to(own)
             # Images may differ in their number of positions.
-            if donor.shape != own.shape[1:] or cosine_similarity(donor.flatten(), own[0].flatten(), dim=0) < _OWN:
+            if donor.shape != own.shape[1:] or cosine_similarity(donor.flatten(), own[0].flatten(), dim=0) < _ALIKE:
                 return donor[:, torch.arange(own.shape[2]) % donor.shape[1]].expand_as(own)
         raise ValueError(f"{self.name}: every donor is the sample's own image. Collect more.")

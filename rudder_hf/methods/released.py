@@ -16,7 +16,7 @@ from .branches import SINGLE, Branch, hidden_states_of
 from .rudder import RudderBeta
 from .runs import LoopMethod, Run
 
-_SETTINGS = ("layer", "alpha_max", "k", "c", "g_min", "g_max")
+_USED_SETTINGS = ("layer", "alpha_max", "k", "c", "g_min", "g_max")
 _FIXED = ("pool", "span", "norm_cap", "steer_first_token")
 
 
@@ -40,11 +40,11 @@ class RudderReleased(LoopMethod, RudderBeta):
     def __post_init__(self) -> None:
         super().__post_init__()
         if given := [name for name in _FIXED if getattr(self, name) is not None]:
-            raise ValueError(f"{self.name} has no `{given[0]}`. Its settings: {', '.join(_SETTINGS)}.")
+            raise ValueError(f"{self.name} has no `{given[0]}`. Its settings: {', '.join(_USED_SETTINGS)}.")
 
     def settings(self) -> dict[str, Any]:
         """See `Method.settings`."""
-        return {name: value for name, value in super().settings().items() if name in _SETTINGS}
+        return {name: value for name, value in super().settings().items() if name in _USED_SETTINGS}
 
     def prepare(self, run: Run) -> None:
         """See `LoopMethod.prepare`."""

@@ -24,8 +24,8 @@ from rudder_hf.calibrate import (
     layer_statistics,
     save_outcome,
 )
-from rudder_hf.calibrate.report import report, summary
-from rudder_hf.calibrate.run import check_folder
+from rudder_hf.calibrate.report import outcome_lines, report_markdown
+from rudder_hf.calibrate.run import check_runs
 from rudder_hf.calibrate.search import describe
 from rudder_hf.core.backbones import find_backbone
 from rudder_hf.evaluate.run import Run, RunOptions, Variant, answer_batch
@@ -84,7 +84,7 @@ def test_the_candidate_that_is_right_is_chosen_and_called_calibrated(tmp_path: P
     assert folder.name == "result-001"
     assert save_outcome(outcome, tmp_path, "org/base", None) == folder  # the same again
     text = (folder / "report.md").read_text()
-    assert text == report(outcome)
+    assert text == report_markdown(outcome)
     for part in ("with another image's CARD", "## Candidates", describe(winner)):
         assert part in text
     config = RudderConfig.from_pretrained(folder)
@@ -93,7 +93,7 @@ def test_the_candidate_that_is_right_is_chosen_and_called_calibrated(tmp_path: P
     }
     assert Provenance(config).calibrated
     assert config.calibration == config_of(outcome, "org/base", None).calibration
-    assert any(line.startswith("Called calibrated: on 12 held-out images") for line in summary(outcome))
+    assert any(line.startswith("Called calibrated: on 12 held-out images") for line in outcome_lines(outcome))
 
 
 @pytest.mark.parametrize("push", [False, True])
@@ -151,7 +151,7 @@ def test_a_finished_run_is_read_and_a_larger_grid_decodes_only_what_is_new(
     decoded.clear()
     with monkeypatch.context() as patch:  # also from a folder that cannot be written
         patch.setattr("os.access", lambda *of: False)
-        check_folder(tmp_path / "whole")
+        check_runs(tmp_path / "whole")
         assert found(calibrate(loaded(), images(), tmp_path / "whole", wanted)) == found(whole)
     assert decoded == []
     with pytest.raises(InputError, match=r"holds other work \(.*samples is 6 there and 5 here"):
@@ -205,7 +205,7 @@ def test_a_folder_of_images_is_never_called_calibrated(tmp_path: Path) -> None:
     config = config_of(outcome, "org/base", None)
     assert not Provenance(config).calibrated
     assert "they are **not calibrated**: the criterion without labels" in render_card(config)
-    assert "no measurement" in report(outcome)
+    assert "no measurement" in report_markdown(outcome)
 
 
 # Images and layers

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.main import get_command
@@ -205,3 +206,9 @@ def test_files_of_costs_have_no_place_in_the_folder_of_a_run(tmp_path: Path) -> 
     assert [path.name for path in run.iterdir()] == ["plan.json"]
     (tmp_path / "costs.json").write_text("{}")
     refused(rudder("evaluate", "--out", tmp_path), "(costs.json, run): choose a new folder.")
+
+
+def test_what_was_not_begun_is_not_said_to_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rudder_hf.evaluate.tasks.make_task", Mock(side_effect=KeyboardInterrupt))
+    early = rudder("evaluate", "--out", tmp_path / "run")
+    assert (early.exit_code, early.stderr) == (130, "\nInterrupted.\n")

@@ -11,8 +11,8 @@ from filelock import FileLock
 
 from rudder_hf.benchmark.costs import CostSettings
 from rudder_hf.calibrate import Rule
-from rudder_hf.compare import CompareOptions, ComparisonData, compare, find_images
-from rudder_hf.compare.run import check_folder
+from rudder_hf.compare import CompareOptions, ComparisonData, compare, find_comparison_data
+from rudder_hf.compare.run import check_comparison_folder
 from rudder_hf.evaluate.result import Result
 from rudder_hf.evaluate.run import Run, RunOptions
 from rudder_hf.evaluate.tables import THROUGHPUT, markdown
@@ -44,7 +44,7 @@ class Interrupted(Exception):
 
 def few_images(options: CompareOptions) -> ComparisonData:
     """The images of a comparison, with a few short answers to questions of each kind."""
-    data = find_images(DataOptions(), options)
+    data = find_comparison_data(DataOptions(), options)
     if questions := data.tasks.get("pope"):
         asked = [sample for number, sample in enumerate(questions.samples) if number % 30 < 4]
         data.tasks["pope"] = replace(questions, samples=asked, max_new_tokens=3)
@@ -96,13 +96,13 @@ def test_a_comparison_from_beginning_to_end_with_kills(tmp_path: Path, monkeypat
     # Also from a folder that cannot be written.
     with monkeypatch.context() as patch:
         patch.setattr("os.access", lambda *of: False)
-        check_folder(out)
+        check_comparison_folder(out)
         assert compare(loaded(), data, out, OPTIONS).keys() == results.keys()
         with pytest.raises(InputError, match="cannot be written, and has no result of dola"):
             compare(loaded(), data, out, replace(OPTIONS, methods=("dola",)))
     # Two at once would time each other.
     with FileLock(out / ".lock"), pytest.raises(BlockingIOError, match="Another comparison works in"):
-        check_folder(out)
+        check_comparison_folder(out)
 
 
 def test_few_files_and_no_method_without_a_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("seed", "limit", "pope_limit"), [(1, 500, 40), (3, 20, 400)])
 def test_no_image_is_evaluated_that_settings_are_chosen_on(coco: Path, seed: int, limit: int, pope_limit: int) -> None:
     options = replace(OPTIONS, limit=limit, pope_limit=pope_limit, tune_limit=20, run=RunOptions(seed=seed))
-    data = find_images(DataOptions(coco, seed=seed), options)
+    data = find_comparison_data(DataOptions(coco, seed=seed), options)
     evaluated = {s.image for task in data.tasks.values() for s in task.samples}
     chosen = {sample.image for sample in data.calibration.choosing.samples}
     assert len(chosen) == options.tune_limit
@@ -165,17 +165,17 @@ def test_no_image_is_evaluated_that_settings_are_chosen_on(coco: Path, seed: int
 
 def test_too_few_images_for_both_are_refused(coco: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"0 images to calibrate on .* lower --limit"):
-        find_images(DataOptions(coco), replace(OPTIONS, limit=1100))
+        find_comparison_data(DataOptions(coco), replace(OPTIONS, limit=1100))
     with pytest.raises(InputError, match=r"no instances_\*\.json"):
-        find_images(DataOptions(tmp_path), OPTIONS)
+        find_comparison_data(DataOptions(tmp_path), OPTIONS)
 
 
 def test_scenes_are_evaluated_on_the_split_that_is_named() -> None:
-    data = find_images(DataOptions(split="evaluation2"), OPTIONS)
+    data = find_comparison_data(DataOptions(split="evaluation2"), OPTIONS)
     assert {task.data["split"] for task in data.tasks.values()} == {"evaluation2"}
     assert data.calibration.choosing.data["split"] == "calibration"
     with pytest.raises(InputError, match="chosen on the split calibration"):
-        find_images(DataOptions(split="calibration"), OPTIONS)
+        find_comparison_data(DataOptions(split="calibration"), OPTIONS)
 
 
 def test_options_are_checked() -> None:

@@ -25,16 +25,16 @@ from rudder_hf.demo import serve
 from rudder_hf.demo.serve import Engine
 from rudder_hf.demo.view import (
     LONGEST_PROMPT,
-    PRESETS,
+    PRESET_NAMES,
     SETTINGS,
     Frame,
     View,
+    answer_verdict,
     paint,
     preset,
     preset_of,
     slider_ranges,
-    title,
-    verdict,
+    steered_title,
 )
 from rudder_hf.scenes import embedded
 from rudder_hf.scenes.embedded import example_image, recognise_example, write_examples
@@ -51,12 +51,12 @@ def with_settings(view: View, **settings: Any) -> View:
 
 
 def test_verdicts() -> None:
-    assert verdict(None, True) == verdict([], False) == ""
-    assert "Names no object that is not in the image" in verdict([], True)
-    assert verdict(["cup", "cup", "dog"], False).count("<del>") == 2
-    assert "<img" not in verdict(["<img>"], True)
-    assert verdict(None, False, stopped=True) == verdict([], True, stopped=True) == "Stopped early."
-    assert verdict(["cup"], False, stopped=True) == "Stopped early. Not in the image: <del>cup</del>"
+    assert answer_verdict(None, True) == answer_verdict([], False) == ""
+    assert "Names no object that is not in the image" in answer_verdict([], True)
+    assert answer_verdict(["cup", "cup", "dog"], False).count("<del>") == 2
+    assert "<img" not in answer_verdict(["<img>"], True)
+    assert answer_verdict(None, False, stopped=True) == answer_verdict([], True, stopped=True) == "Stopped early."
+    assert answer_verdict(["cup"], False, stopped=True) == "Stopped early. Not in the image: <del>cup</del>"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_cannot_be_set_is_refused(changes: dict[str, Any], prompt: Any, wor
 
 def test_presets_are_within_the_sliders_and_recognised_and_the_title_says_what_is_on() -> None:
     for own in (OWN, OWN | {"alpha_max": 0.7, "k": 30.0, "contrast": 5.5}, OWN | {"alpha_max": 0.0}):
-        for name in PRESETS:
+        for name in PRESET_NAMES:
             settings = preset(name, own)
             assert all(low <= settings[each] <= high for each, (low, high, *_) in slider_ranges(own).items())
             assert preset(str(preset_of(replace(DEFAULT, settings=settings), own)), own) == settings
@@ -86,7 +86,7 @@ def test_presets_are_within_the_sliders_and_recognised_and_the_title_says_what_i
         assert preset_of(with_settings(DEFAULT, k=0.5), own) is None
     strengths = {(1.0, 0.0): "With RUDDER", (0.0, 0.5): "With contrast", (1.0, 0.5): "With RUDDER and contrast"}
     for (alpha_max, contrast), words in (strengths | {(0.0, 0.0): "RUDDER is off"}).items():
-        assert title(OWN | {"alpha_max": alpha_max, "contrast": contrast}) == words
+        assert steered_title(OWN | {"alpha_max": alpha_max, "contrast": contrast}) == words
 
 
 def test_words_that_differ_are_marked_and_it_is_said() -> None:
@@ -219,7 +219,7 @@ def test_without_gradio_the_command_says_what_to_install(monkeypatch: pytest.Mon
 
 
 def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("rudder_hf.cli.pages.require_extra", lambda *extra: None)
+    monkeypatch.setattr("rudder_hf.cli.common.require_extra", lambda *extra: None)
     with socket.socket() as taken:
         taken.bind((serve.HERE, 0))
         taken.listen()
