@@ -114,8 +114,8 @@ class Run(Store):
             {
                 "task": task.name,
                 "kind": task.kind,
+                "samples": len(task.samples),  # first, because it is what people change
                 "data": {**task.data, "samples_sha256": samples_hash(task.samples)},
-                "samples": len(task.samples),
                 "notes": task.notes,
                 "model": loaded.record(),
                 "decoding": decoding.record(),

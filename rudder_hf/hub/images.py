@@ -24,6 +24,6 @@ def read_image(source: Any, timeout: float | None = None) -> Image.Image:
         shown = str(given) if len(str(given)) <= _LONGEST else f"{str(given)[:40]}..."
         # A name without a file, such as "cats", is tried as base64.
         if isinstance(given, str) and not os.path.exists(given) and not given.startswith(("http", "data:image/")):
-            raise ValueError(f"there is no image {shown}") from error
+            raise ValueError(f"there is no image {shown}: give a file, a URL or base64") from error
         reason = str(error).partition("\n")[0][:_LONGEST] or type(error).__name__
         raise ValueError(f"{shown} cannot be read as an image: {reason}") from error

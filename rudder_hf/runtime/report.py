@@ -191,7 +191,7 @@ class ProgressBar:
         elif now - self._said >= LINE_SECONDS and done > self._first:
             self._said = now
             left = (now - self._begun) / (done - self._first) * (total - done)
-            print(f"{text}: {done} of {total}, about {left / 60:.0f} minutes left", file=sys.stderr, flush=True)
+            print(f"{text}: {done} of {total}, {left / 60:.0f} min left", file=sys.stderr, flush=True)
 
     def __exit__(self, *error: object) -> None:
         """Remove the bar."""

@@ -37,7 +37,7 @@ def test_module_runs_as_a_program(tmp_path: Path) -> None:
         assert "Usage: rudder" in helped.stdout
     failed = subprocess.run([*command, "generate", str(tmp_path / "no.png")], capture_output=True, text=True)
     assert (failed.returncode, failed.stdout) == (2, "")
-    assert failed.stderr == f"Error: there is no image {tmp_path / 'no.png'}\n"
+    assert failed.stderr == f"Error: there is no image {tmp_path / 'no.png'}: give a file, a URL or base64\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -45,6 +45,7 @@ def test_cards_of_presets(name: str) -> None:
     assert (data["license"], data["tags"][0], data["tags"][-1]) == ("apache-2.0", "rudder", "custom_generate")
     # Published settings are called so, guesses too.
     assert ("These settings are the paper's." in card.text) == preset.calibrated
+    assert ("The paper reports that [" in card.text) == preset.calibrated
     assert ("not calibrated" in card.text) == (not preset.calibrated)
     text = render_card(preset.config(), "org/somewhere")
     assert len(text.splitlines()) <= 100
@@ -136,7 +137,7 @@ def test_held_out_images_are_a_table_and_what_is_left_of_the_effect() -> None:
 
 
 def test_a_card_promises_only_what_was_shown() -> None:
-    promise, none = "names fewer objects that are not in the image", "**These settings were not shown to help.**"
+    promise, none = "With these settings [", "**These settings were not shown to help.**"
     shown, refused = calibrated(**RESULTS), calibrated(**RESULTS, refusal="CHAIR_I does not fall significantly")
     for config, helps in ((shown, True), (refused, False), (RudderConfig(), False)):
         assert (promise in render_card(config), none in render_card(config)) == (helps, not helps)

@@ -82,8 +82,8 @@ def test_a_log_has_a_plain_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> Non
     # 700 seconds, with a line at most every 60, on a step of 7.
     assert len(lines) == int(700 / (9 * 7.0)) == 11
     assert LINE_SECONDS == 60
-    assert lines[0] == "scenes, vcd: 59 of 150, about 11 minutes left"
-    assert lines[-1] == "scenes, vcd: 149 of 150, about 0 minutes left"
+    assert lines[0] == "scenes, vcd: 59 of 150, 11 min left"
+    assert lines[-1] == "scenes, vcd: 149 of 150, 0 min left"
 
 
 def test_items_are_reported_before_each_and_at_the_end() -> None:
