@@ -34,7 +34,9 @@ def push_command(
         str,
         typer.Argument(metavar="FOLDER_OR_PRESET", help="Folder with a config.json of RUDDER, or a preset's name."),
     ],
-    repo_id: Annotated[str, typer.Argument(metavar="REPO_ID", help="Where to push: namespace/name, or name for your own namespace.")],
+    repo_id: Annotated[
+        str, typer.Argument(metavar="REPO_ID", help="Where to push: namespace/name, or name for your own namespace.")
+    ],
     private: Annotated[
         bool | None,
         typer.Option("--private/--public", help="Access to a new repository.", show_default="your default"),
