@@ -157,7 +157,7 @@ def compare(
         BlockingIOError: Another comparison is at work there.
     """
     if _only_read(out):
-        return _stored_results(out, options)
+        return _finished_results(out, options)
     with alone(out):
         tuned = tune(loaded, data.calibration, out, options, progress)
         costs = _stored_costs(out, tuned.methods)
@@ -258,13 +258,13 @@ def _only_read(out: Path) -> bool:
     return (out / TABLE_FILE).exists() and not os.access(out, os.W_OK)
 
 
-def _stored_results(out: Path, options: CompareOptions) -> dict[str, Result]:
+def _finished_results(out: Path, options: CompareOptions) -> dict[str, Result]:
     """The results of a finished comparison.
 
     Raises:
         InputError: Methods that are asked for were not compared.
     """
-    results = {path.parent.name: Result.load(path) for path in sorted(out.glob(f"*/{RESULT_FILE}"))}
+    results = _stored_results(out)
     for result in results.values():
         known = [row.name for row in result.methods] + [note.split()[0] for note in result.notes if "left out" in note]
         if missing := set(options.methods) - set(known):
@@ -272,13 +272,15 @@ def _stored_results(out: Path, options: CompareOptions) -> dict[str, Result]:
     return results
 
 
+def _stored_results(out: Path) -> dict[str, Result]:
+    """The results that are written already, by the folders of their runs."""
+    return {path.parent.name: Result.load(path) for path in sorted(out.glob(f"*/{RESULT_FILE}"))}
+
+
 def _stored_costs(out: Path, methods: Mapping[str, Method]) -> dict[str, dict[str, float]] | None:
     """What was measured when results were written with these settings; None if that is not all."""
-    found: dict[str, dict[str, float]] = {}
-    for path in out.glob(f"*/{RESULT_FILE}"):
-        for row in Result.load(path).methods:
-            if row.name in methods and row.settings == Variant.of(methods[row.name]).settings:
-                found[row.name] = row.cost
+    rows = [row for result in _stored_results(out).values() for row in result.methods if row.name in methods]
+    found = {row.name: row.cost for row in rows if row.settings == Variant.of(methods[row.name]).settings}
     return found if found.keys() == methods.keys() else None
 
 
